@@ -235,7 +235,7 @@ def test_a_pinned_one_never_yields() -> None:
         TenantSpec("c", start="on_request", **ENDLESS), replace(OWN, start=10, awake=10), TIMES
     )
     made.apply(
-        TenantSpec("a", pinned=True, **ENDLESS, keep_alive_s=1),
+        TenantSpec("a", pinned=True, **ENDLESS),
         replace(OWN, awake=10, start=10),
         TIMES,
     )
@@ -245,6 +245,16 @@ def test_a_pinned_one_never_yields() -> None:
     made.ask("b")
     made.advance(50)
     assert made.state("a") is LifeState.READY and made.state("b") is LifeState.READY
+
+
+def test_a_pinned_one_sleeps_by_its_own_times() -> None:
+    made = world(50, "a", pinned=True, keep_alive_s=30.0)
+    served(made, "a")
+    said(made)
+    made.advance(29)
+    assert said(made) == []
+    made.advance(1)
+    assert said(made) == ["sleep a"]
 
 
 def test_all_or_nothing_a_sleep_that_brings_no_wake_is_not_asked_for() -> None:

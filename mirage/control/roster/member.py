@@ -159,7 +159,7 @@ class RosterMember:
     @property
     def yields_at(self) -> float:
         """Time at which its own times end its state, if nobody asks for it; infinite if never."""
-        if self.state is LifeState.READY and not self.running and not self.spec.pinned:
+        if self.state is LifeState.READY and not self.running:
             return self.last_busy + self.spec.keep_alive_s
         if self.state is LifeState.SLEEPING and self.queued is None:
             return self.since + self.spec.stop_after_s

@@ -34,7 +34,7 @@ class TenantSpec:
     keep_weights: Literal["host", "none"] = "host"
     """Copy of the weights that stays when its process has ended."""
     pinned: bool = False
-    """True if it never yields its place to others."""
+    """True if it never yields its place to others; its own times count as ever."""
     queued: int = 128
     """Requests that may wait while it comes."""
     wait_s: float = 60.0
