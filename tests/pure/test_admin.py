@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -199,6 +199,27 @@ def test_without_one_it_says_where_it_looked(base: Path) -> None:
 def test_one_that_is_named_has_to_listen(base: Path) -> None:
     with closing(listener(base / "mirage-a")), pytest.raises(InputRefused, match="no server liste"):
         chosen(base / "other")
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    """Inside, this process may not read what root may."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_one_in_a_folder_of_another_user_is_one_line(base: Path) -> None:
+    with closing(listener(base / "mirage-a")):
+        (base / "mirage-a").chmod(0)
+        with as_another_user(), pytest.raises(InputRefused, match="belongs to another user: ask"):
+            chosen(base / "mirage-a" / "admin-8000.sock")
+        (base / "mirage-a").chmod(0o700)
 
 
 def test_a_folder_that_others_may_enter_is_not_believed(base: Path) -> None:

@@ -49,7 +49,7 @@ def chosen(named: Path | None) -> Path:
     """
     if named is not None:
         if listener(str(named)) is None:
-            if named.exists() and not os.access(named, os.W_OK):
+            if _is_closed_to_us(named):
                 raise InputRefused(f"{named} belongs to another user: ask as that one")
             raise InputRefused(f"no server listens at {named}: name another socket by --socket")
         return named
@@ -70,6 +70,14 @@ def listening() -> dict[Path, Credentials]:
     folders = sorted(Path(places().sockets).glob(RUN_FOLDERS))
     paths = [path for folder in folders if _is_ours(folder) for path in folder.glob(ADMIN_SOCKETS)]
     return {path: who for path in sorted(paths) if (who := listener(str(path))) is not None}
+
+
+def _is_closed_to_us(path: Path) -> bool:
+    """True if this user may not open it, or not even look into its folder."""
+    try:
+        return path.exists() and not os.access(path, os.W_OK)
+    except PermissionError:
+        return True
 
 
 def _is_ours(folder: Path) -> bool:
