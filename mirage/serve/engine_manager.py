@@ -127,6 +127,8 @@ class EngineManager:
         """End that this server brought about; None if it did not."""
         self._served = self._has_served = False
         """True if the present engine has served, and if any has."""
+        self._broke = False
+        """True if the last engine has not ended because it was told to stop."""
         self._up = False
         """True once its server has answered, in this start."""
         self._lost_in_first_step = False
@@ -420,7 +422,7 @@ class EngineManager:
         """Start it, and wait until it ends."""
         if self._stopping or self._device.reason:
             return Pause(0.0)
-        self.backend.restarts += self._has_served
+        self.backend.restarts += self._has_served and self._broke
         self._say_start()
         try:
             await self._start()
@@ -445,6 +447,7 @@ class EngineManager:
         await self._end(grace_s=0)
         if self._served and ending.fault:
             self._device.met(self._name, FAULTS[ending.fault], blame.bodies)
+        self._broke = not self._stopping
         if self._device.reason:
             self.backend.fail(self._device.reason)
             return Pause(0.0)

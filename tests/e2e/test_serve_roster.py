@@ -191,6 +191,7 @@ async def test_one_that_dies_in_any_state_comes_again(tmp_path: Path) -> None:
         await site.until("a", LifeState.DOWN, LifeState.STARTING)
         again = (await site.ask("a"))[1]
         assert again["core"] != pids["core"]
+        assert site.domain.registry.backends["a"].restarts == 1
         cores = {"a": again["core"]}
         for name in "bc":
             cores[name] = (await site.ask(name))[1]["core"]
@@ -228,10 +229,11 @@ async def test_a_start_that_is_taken_back_at_once_is_none(tmp_path: Path) -> Non
 @run
 async def test_policy_static_stops_instead(tmp_path: Path) -> None:
     async with served(tmp_path / "s", "abc", policy="static") as site:
-        for name in "abca":
+        for name in "abcab":
             assert (await site.ask(name))[0] == 200
             site.check()
         assert site.count(LifeState.SLEEPING) == 0 and site.count(LifeState.STOPPED) >= 1
+        assert {b.restarts for b in site.domain.registry.backends.values()} == {0}
 
 
 @run
