@@ -18,7 +18,7 @@ from mirage.serve.admin.acts import ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.address import chosen, listening
 from mirage.serve.admin.forms import DeclaredTenant, OperatorAct, TenantStatus
 from mirage.serve.admin.journal import SeenState, StateJournal
-from mirage.serve.admin.one_server import sole_server
+from mirage.serve.admin.one_server import identity, sole_server
 from mirage.serve.admin.shown import span, until
 
 pytestmark = pytest.mark.pure
@@ -240,6 +240,40 @@ def on_gpu(index: int) -> Config:
     device = {"kind": "cuda", "memory": "1GiB", "index": index}
     tenants = [{"name": "a", "model": "/model", "share": 40}]
     return Config.model_validate({"device": device, "tenants": tenants})
+
+
+GPUS = "0, GPU-8f3a1b2c-0000\n1, GPU-8f3a9d00-0000\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "gpu"),
+    [
+        ("0", "GPU-8f3a1b2c-0000"),
+        ("01", "GPU-8f3a9d00-0000"),
+        ("GPU-8f3a9d00-0000", "GPU-8f3a9d00-0000"),
+        ("gpu-8f3a1", "GPU-8f3a1b2c-0000"),
+        ("GPU-8f3a", "GPU-8f3a"),  # of two
+        ("2", "2"),
+        ("MIG-77", "MIG-77"),
+    ],
+)
+def test_a_gpu_is_one_by_whatever_name(named: str, gpu: str) -> None:
+    assert identity(named, GPUS) == gpu
+    assert identity(named, "") == identity(named, "No devices were found\n") == named
+
+
+def test_two_names_of_a_gpu_are_one_in_the_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'.'\n{GPUS}.\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with sole_server(on_gpu(0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f3a9d00-0000")
+        with pytest.raises(ConfigError, match=f"process {os.getpid()} serves on GPU GPU-8f3a9d00"):
+            sole_server(on_gpu(0)).__enter__()
 
 
 def test_a_gpu_has_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
