@@ -183,7 +183,8 @@ class Domain:
     def _attendance(self, config: Config, found: Preflight) -> Attendance:
         link = speeds(config.device).link
         fits = {name: found.fits[name] for name in self.managers}
-        return Attendance(roster_of(config, fits, link, time.monotonic()), self, say)
+        roster = roster_of(config, fits, link, time.monotonic())
+        return Attendance(roster, self, say, device=self.device)
 
     async def _attend(self, attendance: Attendance) -> None:
         """Let tenants come and go. The first starts are those that are ordered at once."""
@@ -267,6 +268,8 @@ class Domain:
         """The device has failed."""
         for manager in self.managers.values():
             manager.device_failed(reason)
+        if self.attendance is not None:
+            self.attendance.device_failed()
 
     def sample(self, seconds: float) -> None:
         """Record how its memory is held, so many seconds after the start."""

@@ -151,13 +151,17 @@ class Router:
         counted.tenant = backend.name
         if self._closing.begun:
             raise ends()
-        async with self._admitted(backend):
-            _check_reachable(backend, model, backend.reason if self._near(request) else "")
+        near = self._near(request)
+        async with self._admitted(backend, near):
+            _check_reachable(backend, model, backend.reason if near else "")
             return await self._passed_on(request, body, backend, RequestedAs(model, mark), counted)
 
     @asynccontextmanager
-    async def _admitted(self, backend: TenantServer) -> AsyncIterator[None]:
-        """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time."""
+    async def _admitted(self, backend: TenantServer, near: bool) -> AsyncIterator[None]:
+        """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time.
+
+        The reason is for who is `near`.
+        """
         if self._attendance is None or backend.name not in self._attendance.roster.members:
             yield
             return
@@ -169,7 +173,8 @@ class Router:
             finally:
                 ticket.over()
         except NotInTime as error:
-            raise not_in_time(backend.name, backend.state, error.wait_s) from None
+            why = error.why if near else ""
+            raise not_in_time(backend.name, backend.state, error.wait_s, why) from None
 
     async def _passed_on(
         self,
@@ -250,9 +255,11 @@ class Router:
         return await history.answer(self.registry, request)
 
 
-def not_in_time(name: str, state: LifeState, wait_s: float) -> ApiError:
+def not_in_time(name: str, state: LifeState, wait_s: float, why: str = "") -> ApiError:
     """Answer to a request that would wait too long, with the predicted time."""
-    message = f"model {name!r} is {state.value}, and cannot be awake in time: try again later"
+    since = f" ({why})" if why else ""
+    late = f"cannot be awake in time{since}: try again later"
+    message = f"model {name!r} is {state.value}, and {late}"
     return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)
 
 

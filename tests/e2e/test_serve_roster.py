@@ -21,6 +21,7 @@ from supervised import write_config
 from mirage.config import load
 from mirage.control.roster.states import LifeState
 from mirage.serve.domain import Domain
+from vmm.faults import FAULTS
 
 pytestmark = pytest.mark.e2e
 
@@ -151,6 +152,17 @@ async def test_what_cannot_come_in_time_is_told_when(tmp_path: Path) -> None:
         assert (await site.ask("b"))[0] == 200
         answers = await asyncio.gather(*(site.ask("a") for _ in range(4)))
         assert sorted(status for status, *_ in answers) == [200, 503, 503, 503]
+
+
+@run
+async def test_nobody_waits_for_a_device_that_has_failed(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", "ab") as site:
+        assert (await site.ask("a"))[0] == 200
+        site.domain.device.met("a", FAULTS["CUDA_ERROR_ECC_UNCORRECTABLE"])
+        for name in "ba":
+            status, body, headers = await site.ask(name)
+            assert status == 503 and "the device has failed: " in body["error"]["message"]
+            assert int(headers["Retry-After"]) >= 1
 
 
 @run

@@ -13,8 +13,10 @@ from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeState
 from mirage.protocol import Report
+from mirage.serve.device import DeviceHealth
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime, TicketState
+from vmm.faults import FAULTS
 
 pytestmark = pytest.mark.pure
 
@@ -55,8 +57,13 @@ class Device:
         for name in names:
             spec = TenantSpec(name, start=start)  # type: ignore[arg-type]
             roster.applied(spec, OWN, TIMES, 0.0)
-        self.attendance = Attendance(roster, self.engines, clock=lambda: self.now)
+        clock = lambda: self.now  # noqa: E731
+        self.health = DeviceHealth(failing=self.fails, clock=clock)
+        self.attendance = Attendance(roster, self.engines, clock=clock, device=self.health)
         self.attendance.settle()
+
+    def fails(self, reason: str) -> None:
+        self.attendance.device_failed()
 
     def serve(self, name: str) -> None:
         """A request comes, for which the engine starts."""
@@ -155,6 +162,21 @@ def test_no_more_wait_for_an_end_than_for_a_start() -> None:
         made.attendance.ask("a")
     with pytest.raises(NotInTime):
         made.attendance.ask("a")
+
+
+def test_who_waits_for_a_device_that_fails_is_refused_at_once_and_told_until_when() -> None:
+    made = Device("a", "b")
+    made.serve("a")
+    waits = made.attendance.ask("b")
+    made.health.met("a", FAULTS["CUDA_ERROR_ECC_UNCORRECTABLE"])
+    assert waits.state is TicketState.REFUSED and "the device has failed" in waits.why
+    assert waits.retry_s >= 600 + TIMES.cold_s
+    made.attendance.ended("a", 0.0, failed=False)
+    made.now += 300
+    for name in "ab":
+        with pytest.raises(NotInTime) as refused:
+            made.attendance.ask(name)
+        assert 309 <= refused.value.wait_s <= 330 and "has failed" in refused.value.why
 
 
 def test_what_an_engine_holds_asleep_is_what_it_says() -> None:

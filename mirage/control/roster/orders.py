@@ -35,7 +35,7 @@ class RosterOrder(NamedTuple):
     requests: int = 0
     """Number of requests that are refused."""
     why: str = ""
-    """Reason of a stop that nobody asked for; else empty."""
+    """Reason of a stop that nobody asked for, and of a refusal that is not for time; else empty."""
 
 
 class Admission(NamedTuple):

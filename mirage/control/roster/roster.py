@@ -112,23 +112,36 @@ class Roster:
 
     # -- requests -----------------------------------------------------------------------
 
-    def asked(self, name: str, now: float) -> Admission:
-        """A request comes. Raises `NoSuchMemberError`."""
+    def asked(self, name: str, now: float, *, device_s: float = 0.0) -> Admission:
+        """A request comes. Raises `NoSuchMemberError`.
+
+        A device that has failed is looked at again in `device_s`; until then nobody waits.
+        """
         member = self.members.get(name)
         if member is None or member.removed:
             raise NoSuchMemberError(name)
         self.quiet_until = -inf
         member.last_busy = now
-        if member.state is LifeState.READY:
+        if member.state is LifeState.READY and not device_s:
             member.running += 1
             return Admission(passed_on=True)
-        self._join_line(member, now)
-        wait_s = self.predicted_s(name, now)
-        if len(member.waiting) >= member.spec.queued or wait_s > member.spec.wait_s:
+        if member.state is not LifeState.READY:
+            self._join_line(member, now)
+        wait_s = self.predicted_s(name, now) + device_s
+        if device_s or len(member.waiting) >= member.spec.queued or wait_s > member.spec.wait_s:
             member.promised = True
             return Admission(retry_s=wait_s)
         member.waiting.append(now)
         return Admission(waits=True)
+
+    def device_failed(self, now: float, device_s: float, why: str) -> list[RosterOrder]:
+        """Nobody comes for `device_s` at least: refusals of all that wait."""
+        self.quiet_until = -inf
+        return [
+            self._refusal(m, len(m.waiting), self.predicted_s(m.name, now) + device_s, why)
+            for m in self.members.values()
+            if m.waiting
+        ]
 
     def ended(self, name: str, now: float) -> None:
         """A request that was passed on has ended. No error for one that its engine took along."""
@@ -297,12 +310,17 @@ class Roster:
             late = sum(m.removed or now >= came + m.spec.wait_s for came in m.waiting)
             if not late:
                 continue
-            for _ in range(late):
-                m.waiting.popleft()
             retry_s = 0.0 if m.removed else self.predicted_s(m.name, now)
-            m.promised = not m.removed
-            orders.append(RosterOrder(RosterVerb.REFUSE, m.name, seconds=retry_s, requests=late))
+            orders.append(self._refusal(m, late, retry_s))
         return orders
+
+    @staticmethod
+    def _refusal(m: RosterMember, count: int, retry_s: float, why: str = "") -> RosterOrder:
+        """The oldest requests wait no longer; it comes all the same, unless it goes."""
+        for _ in range(count):
+            m.waiting.popleft()
+        m.promised = not m.removed
+        return RosterOrder(RosterVerb.REFUSE, m.name, seconds=retry_s, requests=count, why=why)
 
     def _forget(self) -> None:
         """Tenants that were removed and have ended."""

@@ -20,10 +20,13 @@ from mirage.control.roster.orders import RosterOrder, RosterVerb
 from mirage.control.roster.roster import Roster
 from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
 from mirage.protocol import Report
+from mirage.serve.device import DeviceHealth
 from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
 
 LONGEST_REST_S = 5.0
 """Between two looks at the clock, whatever was heard."""
+LEAST_S = 1.0
+"""Until a device that is being asked has answered."""
 
 
 class Acts(Protocol):
@@ -54,8 +57,10 @@ class Attendance:
         acts: Acts,
         say: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
+        device: DeviceHealth | None = None,
     ) -> None:
         self.roster = roster
+        self._device = device or DeviceHealth()
         self._acts, self._say, self._clock = acts, say, clock
         self._waiting: dict[str, deque[Ticket]] = {name: deque() for name in roster.members}
         self._shown: dict[str, LifeState] = {}
@@ -81,17 +86,29 @@ class Attendance:
             self._ask(name, ticket)
             self.settle()
         if ticket.state is TicketState.REFUSED:
-            raise NotInTime(ticket.retry_s)
+            raise NotInTime(ticket.retry_s, ticket.why)
         return ticket
 
     def _ask(self, name: str, ticket: Ticket) -> None:
-        admission = self.roster.asked(name, self._clock())
+        admission = self.roster.asked(name, self._clock(), device_s=self._device_s)
         if admission.passed_on:
             self._pass(name, ticket)
         elif admission.waits:
             self._waiting[name].append(ticket)
         else:
-            ticket.refuse(admission.retry_s)
+            ticket.refuse(admission.retry_s, self._device.reason)
+
+    @property
+    def _device_s(self) -> float:
+        """Seconds until a device that has failed is asked again; 0 of one that is well."""
+        return max(LEAST_S, self._device.wait_s) if self._device.reason else 0.0
+
+    def device_failed(self) -> None:
+        """Whoever waits is refused, and whoever comes until it is well."""
+        why, device_s = self._device.reason, self._device_s
+        for order in self.roster.device_failed(self._clock(), device_s, why):
+            self._obey(order)
+        self.settle()
 
     def _pass(self, name: str, ticket: Ticket) -> None:
         ticket.life = self._lives.get(name, 0)
@@ -229,7 +246,7 @@ class Attendance:
         match order.verb:
             case RosterVerb.REFUSE:
                 for _ in range(order.requests):
-                    self._waiting[name].popleft().refuse(order.seconds)
+                    self._waiting[name].popleft().refuse(order.seconds, order.why)
             case RosterVerb.START:
                 self._acts.start(name)
             case RosterVerb.STOP:

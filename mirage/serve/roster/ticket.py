@@ -10,10 +10,13 @@ from enum import Enum, auto
 class NotInTime(Exception):
     """A request that cannot be served in the time that it may wait."""
 
-    def __init__(self, wait_s: float) -> None:
-        """It may be worth while to send it again in `wait_s` seconds."""
+    def __init__(self, wait_s: float, why: str = "") -> None:
+        """It may be worth while to send it again in `wait_s` seconds.
+
+        `why` is a reason beside the time, if there is one.
+        """
         super().__init__(f"not in time, try again in {wait_s:.0f} s")
-        self.wait_s = wait_s
+        self.wait_s, self.why = wait_s, why
 
 
 class TicketState(Enum):
@@ -36,21 +39,22 @@ class Ticket:
         """Number of the engine that it was passed on to, among those of its tenant."""
         self.retry_s = 0.0
         """Seconds after which it may be sent again, once it is refused."""
+        self.why = ""
 
     async def admitted(self) -> None:
         """Raises `NotInTime` if it is refused before."""
         await self._answered.wait()
         if self.state is TicketState.REFUSED:
-            raise NotInTime(self.retry_s)
+            raise NotInTime(self.retry_s, self.why)
 
     def passes(self) -> None:
         """Its tenant is ready."""
         self.state = TicketState.PASSED
         self._answered.set()
 
-    def refuse(self, retry_s: float) -> None:
-        """It has waited as long as it may; its tenant is ready in so many seconds, predicted."""
-        self.state, self.retry_s = TicketState.REFUSED, retry_s
+    def refuse(self, retry_s: float, why: str = "") -> None:
+        """It cannot wait; its tenant is ready in so many seconds, predicted. `NotInTime.why`."""
+        self.state, self.retry_s, self.why = TicketState.REFUSED, retry_s, why
         self._answered.set()
 
     def over(self) -> None:
