@@ -241,7 +241,7 @@ class Domain:
 
     def shows(self, name: str, state: LifeState) -> None:
         """A tenant is in another state."""
-        self.registry.backends[name].state = state
+        self.registry.backends[name].enters(state)
 
     def _end_debtor(self, name: str, why: str) -> None:
         """End an engine unless it is in a step: that is judged by its signs of life."""

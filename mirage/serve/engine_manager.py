@@ -177,7 +177,8 @@ class EngineManager:
         await self._starting()
         await self._get_ready()
         self._served = self._has_served = True
-        self.backend.state, self.backend.reason = LifeState.READY, ""
+        self.backend.enters(LifeState.READY)
+        self.backend.reason = ""
         self._listening = asyncio.create_task(self._listen())
         self.backend.comeback.serves(time.monotonic())
         if self._room is not None:
@@ -342,7 +343,7 @@ class EngineManager:
         if self._device.reason:
             self.backend.fail(self._device.reason)
         elif not self._stopping:
-            self.backend.state = LifeState.DOWN
+            self.backend.enters(LifeState.DOWN)
             if self._room is not None:
                 self._room.ends()
 
@@ -393,7 +394,7 @@ class EngineManager:
         self._stopping = False
         room.keep()
         if self.backend.state is LifeState.FAILED:
-            self.backend.state = LifeState.DOWN
+            self.backend.enters(LifeState.DOWN)
         await self._have(room)
 
     async def _device_is_well(self, room: ShareRoom) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +27,9 @@ SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.F
 REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, LifeState.WAKING})
 """States in which there is an engine, in whose queue a request that was admitted may wait."""
 
+MOST_PASSED = 100
+"""States that are remembered of a tenant if nobody asks for them."""
+
 
 @dataclass
 class TenantServer:
@@ -44,6 +48,8 @@ class TenantServer:
     comeback: Comeback = field(default_factory=Comeback)
     end: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the present engine has ended and it is known how; the next one has another."""
+    passed: deque[LifeState] = field(default_factory=lambda: deque(maxlen=MOST_PASSED))
+    """States that it has entered since somebody took them, the newest last."""
 
     def ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
@@ -52,8 +58,21 @@ class TenantServer:
         self.end = asyncio.Event()
         return blame
 
+    def enters(self, state: LifeState) -> None:
+        """It is in another state, be it for no time at all."""
+        if state is not self.state:
+            self.state = state
+            self.passed.append(state)
+
+    def take_passed(self) -> list[LifeState]:
+        """`passed`, which is empty then."""
+        taken = list(self.passed)
+        self.passed.clear()
+        return taken
+
     def fail(self, reason: str) -> None:
-        self.state, self.reason = LifeState.FAILED, reason
+        self.enters(LifeState.FAILED)
+        self.reason = reason
 
     def wait_s(self, now: float) -> float | None:
         """Seconds after which a request that is not served now may be; None if that is not so."""

@@ -175,6 +175,16 @@ def test_a_drain_lets_requests_end(server: Served, short: Path) -> None:
     until(short, "a", "sleeping")
 
 
+def test_a_state_that_lasts_no_time_is_waited_for_as_well(server: Served, short: Path) -> None:
+    have(short, "a", "wake", "ready")
+    connection = server.open("POST", "/v1/completions", {"model": "a", "prompt": "wait"})
+    deadline = time.monotonic() + LIMIT_S
+    while not ask(short, "GET", "/tenants/a")[1]["running"]:
+        assert time.monotonic() < deadline
+    assert "a is sleeping" in said(short, "tenants", "sleep", "a", "--wait", "--drain", "0")
+    assert connection.getresponse().status == 200  # it woke for what waits in it
+
+
 def test_who_watches_hears_of_each_change(server: Served, short: Path) -> None:
     have(short, "a", "wake", "ready")
     connection = http.client.HTTPConnection("admin", timeout=LIMIT_S)

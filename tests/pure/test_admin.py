@@ -38,6 +38,19 @@ def test_a_change_is_told_once_with_what_was_before() -> None:
     assert (journal.since("a"), journal.since("b")) == (3.0, 1.0)
 
 
+def test_states_that_lasted_no_time_are_changes_as_well() -> None:
+    journal = StateJournal({"a": SeenState("draining", "")}, 1.0)
+    found = {"a": SeenState("waking", "why", passed=("sleeping", "waking"))}
+    changes = journal.look(found, 2.0, 7)
+    assert [(c.before, c.state, c.reason, c.revision) for c in changes] == [
+        ("draining", "sleeping", "", 7),
+        ("sleeping", "waking", "why", 7),
+    ]
+    again = {"a": SeenState("waking", "", passed=("ready", "waking"))}
+    assert [c.state for c in journal.look(again, 3.0)] == ["ready", "waking"]
+    assert journal.look({"a": SeenState("waking", "")}, 4.0) == []
+
+
 def test_the_last_reason_outlives_its_state() -> None:
     journal = StateJournal({"a": SeenState("failed", "no file")}, 1.0)
     journal.look({"a": SeenState("ready", "")}, 2.0)

@@ -31,6 +31,7 @@ class Engines:
 
     orders: list[str] = field(default_factory=list)
     states: dict[str, LifeState] = field(default_factory=dict)
+    shown: list[LifeState] = field(default_factory=list)
 
     def start(self, name: str) -> None:
         self.orders.append(f"start {name}")
@@ -46,6 +47,7 @@ class Engines:
 
     def shows(self, name: str, state: LifeState) -> None:
         self.states[name] = state
+        self.shown.append(state)
 
 
 class Device:
@@ -162,6 +164,17 @@ def test_no_more_wait_for_an_end_than_for_a_start() -> None:
         made.attendance.ask("a")
     with pytest.raises(NotInTime):
         made.attendance.ask("a")
+
+
+def test_a_state_that_lasts_no_time_is_shown() -> None:
+    made = Device("a")
+    made.serve("a")
+    made.attendance.wish("a", LifeState.SLEEPING)
+    waits = made.attendance.ask("a")
+    made.engines.shown.clear()
+    made.attendance.reported("a", asleep(2))
+    assert made.engines.shown == [LifeState.SLEEPING, LifeState.WAKING]
+    assert waits.state is TicketState.WAITING
 
 
 def test_who_waits_for_a_device_that_fails_is_refused_at_once_and_told_until_when() -> None:

@@ -16,7 +16,7 @@ from mirage.serve.admin.acts import DRAIN_S, target
 from mirage.serve.admin.address import chosen
 from mirage.serve.admin.client import AdminClient, Lines
 from mirage.serve.admin.following import followed
-from mirage.serve.admin.forms import OperatorAct
+from mirage.serve.admin.forms import ActTaken, OperatorAct
 from mirage.serve.admin.shown import described, process_table
 
 SocketOption = Annotated[
@@ -86,7 +86,7 @@ def tenants_command(
         typer.echo(taken.will)
         goal = target(act, sleeps=sleeps)
         if taken.state != goal:
-            _until(name, goal, lines)
+            _until(taken, goal, lines)
 
 
 def logs_command(
@@ -119,10 +119,14 @@ def _client(named: Path | None) -> AdminClient:
     return AdminClient(chosen(named))
 
 
-def _until(name: str, goal: LifeState, lines: Lines) -> None:
-    """Raises `CommandFailed` if it fails, or if the server ends."""
+def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:
+    """Raises `CommandFailed` if it fails, or if the server ends.
+
+    A state counts however short it is, but not one from before the act.
+    """
+    name = taken.tenant
     for change in lines:
-        if change.tenant != name:
+        if change.tenant != name or change.revision < taken.revision:
             continue
         if change.state == goal:
             typer.echo(f"{name} is {goal}")

@@ -104,4 +104,7 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     before: str
     state: str
+    revision: int
+    """Revision of what operators want when it was told: an act's own, or a later one, of what came
+    of the act."""
     reason: str = ""

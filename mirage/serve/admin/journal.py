@@ -1,19 +1,24 @@
-"""Changes of the tenants' states, by looking at them: since when, and why the last time. Pure."""
+"""Changes of the tenants' states: since when, and why the last time. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from mirage.serve.admin.forms import StateChange
 
 
 class SeenState(NamedTuple):
-    """A tenant when it was looked at. `since` is when its state was seen first."""
+    """A tenant when it was looked at. `since` is when its state was seen first.
+
+    `passed` are states that it has entered since the look before, the newest last.
+    """
 
     state: str
     reason: str
     since: float = 0.0
+    passed: tuple[str, ...] = ()
 
 
 class StateJournal:
@@ -22,24 +27,23 @@ class StateJournal:
     def __init__(self, found: Mapping[str, SeenState], now: float) -> None:
         self._seen = {name: seen._replace(since=now) for name, seen in found.items()}
 
-    def look(self, found: Mapping[str, SeenState], now: float) -> list[StateChange]:
-        """Changes since the last look, by its `now`."""
+    def look(
+        self, found: Mapping[str, SeenState], now: float, revision: int = 0
+    ) -> list[StateChange]:
+        """Changes since the last look, in order, by its `now`, with the present `revision`."""
         changes = []
         for name, seen in found.items():
             before = self._seen[name]
-            changed = seen.state != before.state
-            since = now if changed else before.since
+            way = [state for state, _ in groupby((before.state, *seen.passed, seen.state))]
+            since = now if len(way) > 1 else before.since
             self._seen[name] = SeenState(seen.state, seen.reason or before.reason, since)
-            if changed:
-                changes.append(
-                    StateChange(
-                        t=now,
-                        tenant=name,
-                        before=before.state,
-                        state=seen.state,
-                        reason=seen.reason,
-                    )
+            reasons = [""] * (len(way) - 2) + [seen.reason]
+            changes += [
+                StateChange(
+                    t=now, tenant=name, before=one, state=other, reason=why, revision=revision
                 )
+                for (one, other), why in zip(pairwise(way), reasons, strict=False)
+            ]
         return changes
 
     def since(self, name: str) -> float:

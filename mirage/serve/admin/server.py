@@ -20,7 +20,7 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.unread import AnsweringRunner
 
 LOOK_S = 0.05
-"""Between two looks at the tenants' states. One that lasts less long may not be told."""
+"""Between two looks at the tenants' states, which remember those that they had between them."""
 SHUTDOWN_S = 1.0
 MODE = 0o600
 
@@ -83,7 +83,7 @@ class AdminServer:
             await runner.cleanup()
 
     def _look(self) -> None:
-        self._watchers.tell(self._view.look())
+        self._watchers.tell(self._view.look(self._revision))
 
     # -- what is told -------------------------------------------------------------------
 
@@ -131,6 +131,7 @@ class AdminServer:
         if why := obstacle(act, on):
             raise ApiError(409, why)
         will = foretold(act, on)
+        self._look()  # what was before it
         _do(attendance, name, act, drain_s, sleeps=self._sleeps)
         self._revision += 1
         self._look()

@@ -38,6 +38,8 @@ class TenantsView:
         self._config, self._registry, self._attendance = config, registry, attendance
         self._log, self._clock = log, clock
         self._journal = StateJournal(self.seen(), clock())
+        for backend in registry.backends.values():
+            backend.passed.clear()
         self.device = f"{config.device.kind}:{config.device.index}"
 
     def seen(self) -> dict[str, SeenState]:
@@ -60,9 +62,14 @@ class TenantsView:
             form_version=FORM_VERSION, revision=revision, server=server, tenants=every
         )
 
-    def look(self) -> list[StateChange]:
-        """Changes of states since the last look."""
-        return self._journal.look(self.seen(), self._clock())
+    def look(self, revision: int) -> list[StateChange]:
+        """Changes of states since the last look, those that lasted no time among them."""
+        every = self._registry.backends
+        found = {
+            name: seen._replace(passed=tuple(every[name].take_passed()))
+            for name, seen in self.seen().items()
+        }
+        return self._journal.look(found, self._clock(), revision)
 
     def status(self, name: str) -> TenantStatus:
         """One tenant, as it was at the last look."""

@@ -229,10 +229,11 @@ class Attendance:
             return
         self._settling = True
         try:
+            self._show()  # states that end at once as well
             while orders := self.roster.decide(self._clock()):
                 for order in orders:
                     self._obey(order)
-            self._show()
+                self._show()
         finally:
             self._settling = False
 
