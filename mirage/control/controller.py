@@ -339,7 +339,9 @@ class Controller:
         planned = self._planned
         if planned is None or now >= planned.valid_until:
             kept = self._grants.kept_bytes()
-            made = self._planner.plan(tenants, kept, turns=self._turns, now=now)
+            made = self._planner.plan(
+                tenants, kept, turns=self._turns, now=now, wakes=bool(self._lean)
+            )
             planned = self._planned = Clocked(made, self._store.valid_until(now))
         return planned.value.targets
 

@@ -25,6 +25,7 @@ class Reason(StrEnum):
         return self
 
     RUNNING = "running", "Running requests sit on it, or the model cannot serve with less."
+    WAKE = "wake", "A model that wakes gets its share back, on which running requests sit."
     RECALL = "recall", "A model that woke cannot bear to be without its layers."
     PREFIXES = "prefixes", "Prefixes that are asked for again cost more than layers."
     GROWTH = "growth", "Running requests need more, within the share of their model."

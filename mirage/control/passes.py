@@ -43,6 +43,8 @@ class Choices(NamedTuple):
 
     recalls: bool = False
     """True if running requests may be called back: tenants run at once."""
+    wakes: bool = False
+    """True if a model waits for its first memory since it was told to wake."""
     lend_percent: float | None = None
     """Layers go for running requests alone, and of idle KV newcomers get so much beyond shares."""
     reversion: bool = True
@@ -57,6 +59,8 @@ def passes(choices: Choices) -> tuple[Pass, ...]:
 
 def _passes(choices: Choices) -> Iterator[Pass]:
     yield Pass(Reason.RUNNING, keep_running)
+    if choices.recalls and choices.wakes:
+        yield Pass(Reason.WAKE, make_room)
     if choices.recalls:
         yield Pass(Reason.RECALL, recall)
     yield Pass(Reason.PREFIXES, keep_prefixes)
@@ -156,6 +160,15 @@ def keep_running(fill: Fill) -> None:
     fill.gather([row for row in fill.active if row.running > row.share], hidden, 0)
     fill.gather(fill.idle, most, 0)
     fill.gather(fill.active, hidden_or_out, 0)
+
+
+def make_room(fill: Fill) -> None:
+    """Running requests beyond the share of their tenant make room for a model that wakes.
+
+    It was woken since the shares of all that are awake fit. Requests that wait for it would else
+    wait until the last that sits there has ended.
+    """
+    fill.call_in(fill.rows, 0)
 
 
 def recall(fill: Fill) -> None:

@@ -126,10 +126,12 @@ class Planner:
         *,
         turns: TurnLengths | None = None,
         now: float = inf,
+        wakes: bool = False,
     ) -> Plan:
         """Plan of what each tenant shall hold.
 
-        `turns` is None if tenants run at once; `now` in the seconds of `last_busy`. All `tenants`
+        `turns` is None if tenants run at once; `now` in the seconds of `last_busy`; `wakes` if one
+        that was told to wake has had no allotment, for which bytes are reserved. All `tenants`
         have had their first allotment. `reserved_bytes` of the device are kept for tenants that are
         not among them. The targets fit into the rest, unless running requests alone sit on more; no
         tenant's target is below its least, or below what its own sit on, except down to its share
@@ -140,7 +142,7 @@ class Planner:
         rows = self._asking(tenants, terms, now)
         free = self._device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
         donors, lent = self._lending(tenants, rows, free, turns)
-        filled = self._filled.of(rows, donors, free, lent, _passes(terms))
+        filled = self._filled.of(rows, donors, free, lent, _passes(terms, wakes))
         targets = {
             t.name: self._targets[t.name].of(t, row, filled.paid, terms)
             for t, row in zip(tenants, filled.rows, strict=True)
@@ -190,13 +192,13 @@ def _enough(t: TenantSnapshot, rules: Rules) -> float:
     return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s)
 
 
-def _passes(terms: Terms) -> tuple[Pass, ...]:
+def _passes(terms: Terms, wakes: bool) -> tuple[Pass, ...]:
     if terms.policy is Policy.STATIC:
         return STATIC
     rules = terms.rules
     growth_only = terms.policy is Policy.MIRAGE and rules.serve == "growth"
     percent = rules.lend_percent if growth_only else None
-    return passes(Choices(terms.turns is None, percent, rules.reversion))
+    return passes(Choices(terms.turns is None, wakes, percent, rules.reversion))
 
 
 def _donors(tenants: Iterable[TenantSnapshot], rules: Rules) -> tuple[str, ...]:

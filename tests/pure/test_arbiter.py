@@ -321,6 +321,30 @@ def test_one_that_wakes_begins_with_what_the_others_leave_it() -> None:
     made.controller.check(2.0)
 
 
+def test_one_that_wakes_does_not_wait_for_the_end_of_requests_that_borrow_its_share() -> None:
+    made = arbiter("spatial")
+    sleep = made.sleeps("a", 1.0)[-1][1]
+    assert isinstance(sleep, Allotment)
+    made.reported("a", asleep(sleep.revision), 1.1)
+    held = report(True, running=1, growth=60)
+    for step in range(4):  # b grows into all that there is, and its requests run on
+        made.reported("b", held, 1.2 + step / 10)
+        for name, more in made.decide(1.2 + step / 10):
+            if name == "b" and isinstance(more, Allotment):
+                grown = structs.replace(complied(more, more.kv_extents, holds=True), running=9)
+                held = structs.replace(grown, growth_extents=80)
+    made.reported("b", held, 1.9)
+    assert held.held_bytes > 3400 - 200, "it sits on the share of a as well"
+    made.wakes("a", 2.0)
+    (less,) = [m for name, m in made.decide(2.0) if name == "b" and isinstance(m, Allotment)]
+    assert less.recall and less.grant_bytes <= 1700
+    made.reported("b", complied(less, less.kv_extents, holds=True), 2.1)
+    assert [name for name, m in made.decide(2.1) if isinstance(m, Allotment)][:1] == ["a"]
+    made.reported("b", complied(less, less.kv_extents, holds=True), 2.2)
+    again = [m for name, m in made.decide(2.2) if name == "b" and isinstance(m, Allotment)]
+    assert not any(m.recall for m in again), "nobody waits any more"
+
+
 def test_a_sleeper_that_dies_holds_nothing() -> None:
     made = arbiter("temporal")
     made.sleeps("a", 1.0)
