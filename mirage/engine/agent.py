@@ -21,7 +21,6 @@ from math import inf
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     BEAT_S,
-    Alive,
     CoreFailed,
     FromEngine,
     Hello,
@@ -104,8 +103,7 @@ class Agent:
             self._closing = True
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        if not isinstance(message, Alive):
-            self.mailbox.post(message)
+        self.mailbox.post(message)
 
     def _write(self) -> None:
         due = time.monotonic() + BEAT_S

@@ -29,7 +29,7 @@ from mirage.engine.room import RoomMaker
 from mirage.engine.step_bounds import StepBounds
 from mirage.engine.step_counts import StepCounts
 from mirage.engine.turn import EngineTurn
-from mirage.protocol import Allotment, Refusal, Report, ToEngine, Turn
+from mirage.protocol import Alive, Allotment, Refusal, Report, ToEngine, Turn
 
 logger = logging.getLogger("mirage.engine.scheduler")
 
@@ -223,6 +223,9 @@ class MirageScheduler(Scheduler):
 
     def _handle(self, message: ToEngine) -> None:
         match message:
+            case Alive():  # what the device refused may be there by now, and no step may be due
+                self._reconcile()
+                return
             case Turn():
                 self.turn.told(message)
             case Allotment():

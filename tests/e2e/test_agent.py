@@ -23,6 +23,7 @@ from mirage.engine.agent import Agent
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     PROTOCOL_VERSION,
+    Alive,
     CoreFailed,
     FromEngine,
     Hello,
@@ -91,7 +92,7 @@ def connected(folder: Path) -> Iterator[tuple[Agent, list[Refusal], GrowthHold]]
     """An engine's agent, what it was told, and the hold that listens to it."""
     told: list[Refusal] = []
     mailbox = Mailbox()
-    mailbox.read_by(told.append)  # type: ignore[arg-type]
+    mailbox.read_by(lambda message: None if message == Alive() else told.append(message))  # type: ignore[arg-type]
     agent = Agent(str(folder / "control.sock"), mailbox)
     agent.start(Hello(PROTOCOL_VERSION, "a", os.getpid(), SHAPE, 4 * PAGE), lambda: Pulse(0, 0))
     try:

@@ -21,8 +21,9 @@ import tiny
 
 from mirage.engine.tiers import present
 from mirage.geometry import asleep_bytes, footprint
-from mirage.protocol import Allotment, Report, Turn
+from mirage.protocol import Alive, Allotment, Report, Turn
 from mirage.tools.demo.models import circuit_of, make_models
+from vmm.driver import OutOfMemory
 
 EXTENTS, REQUESTS, TOKENS, TIMES = 48, 5, 40, 20
 Says = Callable[[list[int]], list[int]]
@@ -219,6 +220,30 @@ def idle(engine: Sleeper) -> None:
     engine.finish()
 
 
+def refused(engine: Sleeper) -> None:
+    """The device refuses a wake its memory, as often as one pass asks, and nobody makes steps."""
+    memory = engine.scheduler.worker.memory
+    map_extents, refusals = memory.map_extents, [OutOfMemory("held by others")] * 2
+
+    def maps(extents: list[int]) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return map_extents(extents)
+
+    engine.sleep()
+    engine.sleeps()
+    memory.map_extents = maps
+    engine.wake()
+    memory.map_extents = map_extents
+    assert engine.report().kv_extents < EXTENTS and not refusals
+    until = time.monotonic() + 60
+    while engine.report().kv_extents < EXTENTS:
+        assert time.monotonic() < until, engine.report()
+        time.sleep(0.05)
+        engine.scheduler.mailbox.post(Alive())
+    engine.check()
+
+
 def in_turns(engine: Sleeper) -> dict[str, Any]:
     """Turns that come and go in any order while it is asleep."""
     engine.turn(True)
@@ -330,6 +355,7 @@ def layers_that_stay(models: Path) -> dict[str, Any]:
     circuit = circuit_of(path)
     engine = Sleeper(llm, lambda prompt: list(circuit.generate(prompt, TOKENS)))
     facts = {"in_the_middle": in_the_middle(engine, {}), "movable": engine.shape.movable_layers}
+    refused(engine)
     idle(engine)
     engine.close()
     return facts
