@@ -313,6 +313,11 @@ class RosterSection(Strict):
     """Multiple of its way out and back for which a tenant is awake before it yields."""
     busy_s: float = Field(default=5.0, ge=0, le=1e6)
     """A tenant with running requests yields no earlier than so long after it became ready."""
+    busy_worth: float = Field(default=6.0, ge=0, le=1e6)
+    """Multiple of its way out and back and of its drain for which such a one is awake before."""
+    rest_worth: float = Field(default=4.0, ge=0, le=1e6)
+    """Multiple of its stop and start for which one that sleeps is idle before it stops so that
+    none with running requests has to yield."""
     patience_s: float = Field(default=1.0, ge=0, le=1e6)
     """Seconds that somebody has to wait for the place of a tenant with running requests."""
     drain_s: float = Field(default=2.0, ge=0, le=1e6)

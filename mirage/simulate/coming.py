@@ -43,8 +43,8 @@ class Coming:
 
     def rules(self, section: SimulatedRoster) -> RosterRules:
         """The rules by which the roster decides."""
-        names = ("victims", "worth", "busy_s", "patience_s", "drain_s", "obey_s", "asleep_part")
-        asked = {name: getattr(section, name) for name in names} | dict(self.changes)
+        asked = {name: getattr(section, name) for name in RosterSection.model_fields}
+        asked |= dict(self.changes)
         return RosterRules(sleeps=self.sleeps, **asked)
 
     def speeds(self, section: SimulatedRoster, hardware: Hardware) -> SwitchSpeeds:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 
 NAMES = "abcde"
 TENANT = {"share": 40, "start": "on_request", "max_wait_s": 900.0}
-QUICK = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
+QUICK = {"busy_s": 0.0, "busy_worth": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
 
 
 @pytest.fixture(autouse=True)

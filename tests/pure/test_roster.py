@@ -25,7 +25,7 @@ from tests.examples import examples
 pytestmark = pytest.mark.pure
 OWN = StateBytes(awake=40, least=20, asleep=4, start=40, loaded=36)
 TIMES = SwitchTimes(sleep_s=0.1, wake_s=0.9, stop_s=1.0, warm_s=4.0, cold_s=9.0)
-SLOW = RosterRules(busy_s=5.0, patience_s=2.0, drain_s=10.0)
+SLOW = RosterRules(busy_s=5.0, busy_worth=0.0, patience_s=2.0, drain_s=10.0)
 ENDLESS = {"wait_s": inf, "queued": 1000}
 
 
@@ -286,6 +286,37 @@ def test_sleeping_ones_stop_only_where_sleeping_alone_is_not_enough() -> None:
     assert said(made) == ["stop a", "stop b", "sleep c", "start d"]
 
 
+def test_who_slept_for_long_stops_before_one_that_runs_yields() -> None:
+    made = world(50, "abc", replace(SLOW, rest_worth=4.0, asleep_part=1.0))
+    for name in "abc":
+        served(made, name)
+    small = replace(OWN, awake=8, start=8)
+    made.apply(TenantSpec("d", start="on_request", **ENDLESS), small, TIMES)
+    made.ask("c")
+    made.advance(30)
+    said(made)
+    assert states(made) == "a:sleeping b:sleeping c:ready d:stopped"
+    made.ask("d")
+    assert said(made) == ["stop a", "stop b"], "and not: drain c"
+    made.advance(10)
+    assert states(made) == "a:stopped b:stopped c:ready d:ready"
+
+
+@pytest.mark.parametrize(("busy_worth", "drained_at"), [(0.0, 5.0), (2.0, 22.0)])
+def test_who_runs_is_awake_for_as_long_as_its_way_and_its_drain_are_worth(
+    busy_worth: float, drained_at: float
+) -> None:
+    made = world(50, "ab", replace(SLOW, busy_worth=busy_worth))
+    made.ask("a")
+    made.advance(9)
+    made.ask("b")
+    said(made)
+    made.advance(drained_at - 0.01)
+    assert said(made) == []
+    made.advance(0.02)
+    assert said(made) == ["drain a"]
+
+
 def big_before_small(big: int) -> RosterWorld:
     """Of 100 bytes two busy ones have 80; one of `big` bytes was asked for, then one of 10."""
     made = world(100, "ab")
@@ -523,6 +554,8 @@ RULES = st.builds(
     victims=st.sampled_from(["mru", "lru"]),
     worth=st.sampled_from([0.5, 1.0, 3.0]),
     busy_s=st.sampled_from([0.0, 5.0]),
+    busy_worth=st.sampled_from([0.0, 2.0]),
+    rest_worth=st.sampled_from([0.0, 4.0]),
     patience_s=st.sampled_from([0.0, 2.0]),
     drain_s=st.sampled_from([0.0, 4.0]),
     sleeps=st.sampled_from([True, True, False]),

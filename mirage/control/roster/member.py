@@ -148,8 +148,19 @@ class RosterMember:
 
     def settled_at(self, goal: DrainGoal, rules: RosterRules) -> float:
         """From when on it may yield to others."""
-        span_s = rules.worth * self.back_s(goal)
-        return self.ready_at + (max(span_s, rules.busy_s) if self.running else span_s)
+        return self.ready_at + self.awake_s(goal, rules, busy=self.running > 0)
+
+    def awake_s(self, goal: DrainGoal, rules: RosterRules, *, busy: bool) -> float:
+        """Seconds for which it is awake before it yields."""
+        back_s = self.back_s(goal)
+        span_s = rules.worth * back_s
+        busy_s = rules.busy_worth * (back_s + rules.drain_s)
+        return max(span_s, rules.busy_s, busy_s) if busy else span_s
+
+    def rested(self, rules: RosterRules, now: float) -> bool:
+        """True of one that sleeps, is not asked for, and was idle for longer than it is worth."""
+        rest_s = rules.rest_worth * self.back_s(DrainGoal.STOP)
+        return self.queued is None and now >= max(self.last_busy, self.since) + rest_s
 
     @property
     def leaves_s(self) -> float:

@@ -64,7 +64,7 @@ def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float
     back = max((m.times.stop_s + m.times.cold_s for m in every), default=0.0)
     back = max([back, *(m.back_s(DrainGoal.SLEEP) for m in every)])
     leaves = max((max(m.times.sleep_s, m.times.stop_s) for m in every), default=0.0)
-    awake = max(rules.worth * back, rules.busy_s)
+    awake = max(rules.worth * back, rules.busy_s, rules.busy_worth * (back + rules.drain_s))
     head = comes + max(comes + awake, rules.patience_s) + rules.drain_s + leaves
     return len(every) * head + comes
 
@@ -92,6 +92,5 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
     """Time at which a tenant that is `ready` then sleeps, if somebody needs its place."""
     busy = bool(m.running or m.is_asked_for)
-    span_s = rules.worth * m.back_s(DrainGoal.SLEEP)
-    drained_s = max(0.0, rules.busy_s - span_s) + rules.drain_s if busy else 0.0
-    return ready + span_s + drained_s + m.times.sleep_s
+    drained_s = rules.drain_s if busy else 0.0
+    return ready + m.awake_s(DrainGoal.SLEEP, rules, busy=busy) + drained_s + m.times.sleep_s

@@ -1,9 +1,10 @@
 """Bytes of the device, and who yields for a tenant that wants to come. Pure.
 
 Who yields: first idle tenants in victim order, then ones with running requests, which drain; of
-those the one that was awake longest. They sleep. Only if all of them asleep would not leave enough,
-tenants that sleep already are stopped, the longest idle first; and if that is not enough either,
-who yields stops instead. Nobody yields unless all that is missing can be had: a sleep that brings
+those the one that was awake longest. They sleep. Tenants that sleep already are stopped, the
+longest idle first, if all others asleep would not leave enough; and before one with running
+requests drains, those that were idle for longer than their way back is worth. If that is not enough
+either, who yields stops instead. Nobody yields unless all that is missing can be had: a sleep that brings
 no wake costs for nothing.
 """
 
@@ -98,13 +99,15 @@ class DeviceRoom:
     def _stopped(self, to: RosterMember, short: int, now: float) -> tuple[list[RosterMember], int]:
         """Sleeping tenants that stop, since all sleeps are not enough; bytes missing even so."""
         left = short - sum(m.yields for m in self._others(to) if m.gives_way)
+        idle = self._asked(to, DrainGoal.SLEEP, now, busy=False)
+        beside_busy = short - sum(m.yields for m in idle)
         chosen = []
         for member in self.longest_idle(now):
-            if left <= 0:
-                break
-            if member is not to and not _before(member, to):
+            spares = beside_busy > 0 and member.rested(self._rules, now)
+            if (left > 0 or spares) and member is not to and not _before(member, to):
                 chosen.append(member)
                 left -= member.nbytes
+                beside_busy -= member.nbytes
         return chosen, left
 
     def _asked(

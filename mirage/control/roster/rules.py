@@ -17,6 +17,12 @@ class RosterRules:
     """Multiple of its way out and back for which a tenant is awake before it yields."""
     busy_s: float = 5.0
     """A tenant with running requests yields no earlier than so long after it became ready."""
+    busy_worth: float = 6.0
+    """Multiple of its way out and back and of its drain for which a tenant with running requests is
+    awake before it yields."""
+    rest_worth: float = 4.0
+    """Multiple of its stop and start for which one that sleeps was idle before it stops so that
+    none with running requests has to yield."""
     patience_s: float = 1.0
     """Seconds that somebody stands in the line before a tenant with running requests yields."""
     drain_s: float = 2.0
