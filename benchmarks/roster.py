@@ -1,174 +1,54 @@
-"""More models than fit, in worlds drawn at random: the roster beside three other ways.
+"""More models than fit, in worlds drawn at random: the roster beside other ways.
 
-    .venv/bin/python -m benchmarks.roster [--worlds 20] [--first 0] [--seeds 0] [FILE ...]
+    .venv/bin/python -m benchmarks.roster [--worlds 20] [--seed 0] [--ways A,B] [FILE ...]
 
 A world is a machine, 5 to 50 models whose popularity falls by Zipf's law, and their load. In each,
-the same requests are served four ways. `roster` lets models sleep by giving their layers away;
-`swap-models` ends one process to start another, from host memory, with the time that ours takes;
-`sleep` copies all weights out and in, as vLLM's level 1 does; `subset` serves the most popular that
-fit, and nobody else. All move memory between those that are awake by policy mirage. Prints each
-world, the geometric means of roster over each other way with 95 % intervals, and the worst worlds.
+the same requests are served in several ways. `roster` lets models sleep by giving their layers
+away; `swap-models` ends one process to start another, from host memory, with the time that ours
+takes, and with running requests after `busy_s` or after as long as its own way out and back takes;
+`swap-long` does so by the roster's own rule, which gives it turns of a minute; `sleep` copies all
+weights out and in, as vLLM's level 1 does; `subset` serves the most popular that fit, and nobody
+else. All move memory between those that are awake by policy mirage. Prints each world, the means of
+roster over each other way with 95 % intervals, and the worst worlds with what repeats them.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from math import exp, log
+from multiprocessing import Pool
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
-from benchmarks.worlds import LENGTHS, MACHINES, MODELS, World
-from mirage.config import ConfigError, Policy
-from mirage.control.roster.needs import NeverServedError
-from mirage.control.roster.states import LifeState
-from mirage.simulate import build, run, workload
-from mirage.simulate.coming import Coming
-from mirage.simulate.engine import Engine
-from mirage.simulate.experiment import Experiment, Setup
-from mirage.simulate.roofline import PS
-from mirage.simulate.rostered import RosteredDomain
-from mirage.simulate.variants import VARIANTS, Variant
-from mirage.simulate.world import Observer
-from mirage.simulate.world import World as SimulatedWorld
+from benchmarks.roster_worlds import OURS, WAYS, Figures, World, about, drawn, served
 from mirage.tools.report import intervals
 from mirage.tools.simulate.command import parse_seeds
 
-OURS = "roster"
-WAYS: Mapping[str, Variant] = {
-    OURS: Variant(OURS, Policy.MIRAGE),
-    "swap-models": Variant("swap-models", Policy.MIRAGE, coming=Coming(sleeps=False)),
-    "sleep": Variant("sleep", Policy.MIRAGE, coming=Coming(copies=True)),
-    "subset": Variant("subset", Policy.MIRAGE, coming=Coming(sleeps=False)),
-}
-COUNTS = 5, 50
-"""Models."""
-ZIPF = 0.7, 1.6
-"""Exponents."""
-RATES = 0.5, 8.0
-"""Requests a second of all models together."""
-TTFT_S, TPOT_S = 5.0, 0.2
-"""Limits of a request."""
-WORST = 3
-
-
-class Figures(NamedTuple):
-    """Figures of one way of serving a world."""
-
-    tokens_s: float
-    ttft_p50_ms: float
-    ttft_p99_ms: float
-    within: float
-    """Part of all requests that were served within both limits."""
-
-
+LEAST = 0.98
+"""Part of another way's tokens a second, or requests within limits, under which roster is worse."""
+WORST = 10
+FIRST_OF_SEED = 1_000_000
+"""Number of the first world of a seed, over the seed."""
 HEAD = (
     "| world | way | tokens/s | TTFT P50 s | TTFT P99 s | within limits |\n"
     "|---|---|---:|---:|---:|---:|"
 )
 
 
-def draw(number: int, requests: int) -> World:
-    """The world of that number; it may be one in which a model does not fit."""
-    rng = random.Random(f"roster {number}")
-    count = round(exp(rng.uniform(log(COUNTS[0]), log(COUNTS[1]))))
-    exponent = rng.uniform(*ZIPF)
-    weights = [(place + 1) ** -exponent for place in range(count)]
-    total = exp(rng.uniform(log(RATES[0]), log(RATES[1])))
-    common = rng.choice(LENGTHS)
-    return {
-        "title": f"world {number}",
-        "hardware": rng.choice(MACHINES),
-        "tenants": [
-            {
-                "name": f"m{place}",
-                "model": rng.choice(MODELS),
-                "rate": max(1e-4, round(total * weight / sum(weights), 5)),
-            }
-            for place, weight in enumerate(weights)
-        ],
-        "roster": {},
-        "limits": {"max_model_len": 2048},
-        "workload": {
-            "arrivals": rng.choice(("bursty", "poisson")),
-            "requests": requests,
-            "lengths": common,
-        },
-        "policies": list(WAYS),
-    }
+class WorldServed(NamedTuple):
+    """One world, and what became of it by each way."""
 
-
-def drawn(first: int, requests: int) -> Iterator[World]:
-    """Worlds in which each model fits, from number `first` on, for ever."""
-    number = first
-    while True:
-        world = draw(number, requests)
-        number += 1
-        try:
-            build.world(setup(world), WAYS[OURS], 0)
-        except (ConfigError, NeverServedError):
-            continue
-        yield world
-
-
-def setup(world: World) -> Setup:
-    """A world's content, looked up."""
-    return Setup(Experiment.model_validate(world), known={**VARIANTS, **WAYS})
-
-
-@dataclass
-class Judged(Observer):
-    """Counts requests within limits."""
-
-    world: SimulatedWorld
-    within: int = 0
-
-    def finished(self, engine: Engine, request: Any) -> None:
-        now = self.world.now
-        first_s = (request.first - request.arrival) / PS
-        token_s = (now - request.first) / PS / max(1, request.output - 1)
-        self.within += first_s <= TTFT_S and token_s <= TPOT_S
-
-
-def served(world: World, way: str, seed: int) -> Figures:
-    """One run."""
-    made = setup(world)
-    arrivals = workload.requests(made, seed)
-    if way == "subset":
-        awake = _awake(made)
-        arrivals = {name: r if name in awake else iter(()) for name, r in arrivals.items()}
-    simulated = build.world(made, WAYS[way], seed, arrivals=arrivals)
-    judged = Judged(simulated)
-    simulated.observer = judged
-    simulated.run()
-    simulated.check()
-    for engine in simulated.engines:
-        engine.tally.flush()
-    found = run.metrics(simulated.engines)
-    return Figures(
-        found["output_throughput"],
-        found["p50_ttft_ms"],
-        found["p99_ttft_ms"],
-        judged.within / world["workload"]["requests"],
-    )
-
-
-def _awake(made: Setup) -> set[str]:
-    """Models that are awake when a world begins, none of them asleep."""
-    (domain,) = build.world(made, WAYS["subset"], 0).domains
-    assert isinstance(domain, RosteredDomain)
-    return {n for n, m in domain.roster.members.items() if m.state is LifeState.READY}
-
-
-def about(world: World) -> str:
-    """``h100, 12 models, 3.1/s, poisson``."""
-    rate = sum(tenant["rate"] for tenant in world["tenants"])
-    kind = f"{world['workload']['arrivals']} {world['workload']['lengths']}"
-    return f"{world['hardware']}, {len(world['tenants'])} models, {rate:.1f}/s, {kind}"
+    title: str
+    again: str
+    """Arguments that repeat it."""
+    found: Mapping[str, Figures]
 
 
 def row(title: str, way: str, f: Figures) -> str:
@@ -177,24 +57,44 @@ def row(title: str, way: str, f: Figures) -> str:
     return f"| {title} | {way} | {f.tokens_s:.0f} | {times} | {f.within:.3f} |"
 
 
-Found = dict[str, Figures]
-"""By way."""
+def ratio(ours: float, other: float) -> float:
+    """Ours over the other's; 1 if both are nothing."""
+    return ours / other if other else 1.0 if not ours else float("inf")
 
 
-def summary(every: Sequence[tuple[str, Found]]) -> None:
-    """Means of roster over each other way, and the worlds where it does worst."""
-    for way in [name for name in WAYS if name != OURS]:
-        parts = []
-        for name in ("tokens_s", "ttft_p50_ms", "ttft_p99_ms"):
-            logs = [log(getattr(f[OURS], name) / getattr(f[way], name)) for _, f in every]
-            parts.append(f"{name} {_told([exp(end) for end in bounds(logs)])}")
-        points = bounds([100 * (f[OURS].within - f[way].within) for _, f in every])
-        parts.append(f"within limits {_told(points, '+.1f')} points")
-        print(f"{OURS} over {way}: " + ", ".join(parts))
-        worst = sorted(every, key=lambda each: each[1][OURS].tokens_s / each[1][way].tokens_s)
-        for title, f in worst[:WORST]:
-            tokens, points_ = f[OURS].tokens_s / f[way].tokens_s, f[OURS].within - f[way].within
-            print(f"  worst: {title}: tokens/s {tokens:.3f}, within {100 * points_:+.1f} points")
+def summary(every: Sequence[WorldServed]) -> dict[str, dict[str, object]]:
+    """Print how roster compares with each other way, and where it does worst; the same as data."""
+    others = [name for name in every[0].found if name != OURS]
+    return {way: _beside(way, every) for way in others}
+
+
+def _beside(way: str, every: Sequence[WorldServed]) -> dict[str, object]:
+    pairs = [(one.found[OURS], one.found[way]) for one in every]
+    means = {}
+    for name in ("tokens_s", "ttft_p50_ms", "ttft_p99_ms"):
+        logs = [log(getattr(a, name) / getattr(b, name)) for a, b in pairs]
+        means[name] = [exp(end) for end in bounds(logs)]
+    points = bounds([100 * (a.within - b.within) for a, b in pairs])
+    tokens = [ratio(a.tokens_s, b.tokens_s) for a, b in pairs]
+    within = [ratio(a.within, b.within) for a, b in pairs]
+    counts = {
+        "tokens_under": sum(r < LEAST for r in tokens),
+        "within_under": sum(r < LEAST for r in within),
+        "within_twice": sum(r >= 2 for r in within),
+    }
+    told = ", ".join(f"{name} {_told(ends)}" for name, ends in means.items())
+    print(f"{OURS} over {way}: {told}, within limits {_told(points, '+.1f')} points")
+    print(
+        f"  of {len(every)}: tokens/s under {LEAST} in {counts['tokens_under']}, requests within "
+        f"limits under {LEAST} in {counts['within_under']} and at least twice in "
+        f"{counts['within_twice']}"
+    )
+    for number in sorted(range(len(every)), key=tokens.__getitem__)[:WORST]:
+        print(
+            f"  worst: tokens/s {tokens[number]:.3f}, within {within[number]:.2f} times: "
+            f"{every[number].title}: {every[number].again}"
+        )
+    return {**means, "within_points": points, **counts, "least_tokens": min(tokens)}
 
 
 def bounds(values: Sequence[float]) -> list[float]:
@@ -209,30 +109,72 @@ def _told(ends: Sequence[float], form: str = ".3f") -> str:
     return f"{mean} ({low} to {high})"
 
 
+def simulated(ways: Sequence[str], asked: tuple[World, str, int]) -> WorldServed:
+    """A world by each way; it is repeated by the arguments given with it."""
+    world, again, seed = asked
+    title = f"{world['title']}, seed {seed} ({about(world)})"
+    return WorldServed(title, again, {way: served(world, way, seed) for way in ways})
+
+
+def worlds(asked: argparse.Namespace) -> Iterator[tuple[World, str, int]]:
+    """All that is to be simulated, with the arguments that repeat each."""
+    named = ((yaml.safe_load(file.read_text()), str(file)) for file in asked.files)
+    first = FIRST_OF_SEED * asked.seed if asked.first is None else asked.first
+    trace = f" --trace {asked.trace}" if asked.trace else ""
+    more = f"--worlds 1 --requests {asked.requests}{trace}"
+    found = (
+        (world, f"--first {world['title'].split()[-1]} {more}")
+        for world in drawn(first, asked.requests, asked.trace)
+    )
+    for world, again in named if asked.files else islice(found, asked.worlds):
+        for seed in asked.seeds:
+            yield world, f"{again} --seeds {seed}", seed
+
+
 def main() -> None:
     asked = arguments()
-    worlds = [yaml.safe_load(file.read_text()) for file in asked.files]
-    source = iter(worlds) if worlds else drawn(asked.first, asked.requests)
-    every: list[tuple[str, Found]] = []
+    started, every = time.monotonic(), list[WorldServed]()
     print(HEAD)
-    for world, _ in zip(source, range(len(worlds) or asked.worlds), strict=False):
-        for seed in asked.seeds:
-            title = f"{world['title']}, seed {seed} ({about(world)})"
-            found = {way: served(world, way, seed) for way in WAYS}
-            every.append((title, found))
-            for way, figures in found.items():
-                print(row(title, way, figures), flush=True)
+    with Pool(asked.jobs) as pool:
+        work = partial(simulated, asked.ways)
+        try:
+            for one in pool.imap(work, worlds(asked)):
+                every.append(one)
+                for way, figures in one.found.items():
+                    print(row(one.title, way, figures))
+                print(f"{len(every)} in {time.monotonic() - started:.0f} s", flush=True)
+        except KeyboardInterrupt:
+            print("\ninterrupted: what follows is of the worlds until then")
     print()
-    summary(every)
+    told = summary(every)
+    if asked.json is not None:
+        found = [{**one._asdict(), "found": _figures(one)} for one in every]
+        asked.json.write_text(json.dumps({"worlds": found, "summary": told}, indent=1))
+
+
+def _figures(one: WorldServed) -> dict[str, dict[str, float]]:
+    return {way: figures._asdict() for way, figures in one.found.items()}
+
+
+def _ways(word: str) -> list[str]:
+    names = [OURS, *(name for name in word.split(",") if name != OURS)]
+    if unknown := [name for name in names if name not in WAYS]:
+        raise argparse.ArgumentTypeError(f"no way {unknown[0]!r}: use {', '.join(WAYS)}")
+    return names
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE")
     parser.add_argument("--worlds", type=int, default=20, help="how many are drawn")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--seeds", type=parse_seeds, default=[0], help="as 0-4, 3 or 0,2,7")
+    parser.add_argument("--seed", type=int, default=0, help="of the worlds that are drawn")
+    parser.add_argument("--first", type=int, help="number of the first one instead")
+    parser.add_argument("--seeds", type=parse_seeds, default=[0], help="of requests: 0-4, 3, 0,2,7")
     parser.add_argument("--requests", type=int, default=300, help="of each drawn world")
+    parser.add_argument("--trace", type=Path, help="file with arrivals and lengths of all models")
+    parser.add_argument("--ways", type=_ways, default=list(WAYS), help="as swap-models,sleep")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, one core each")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
 
 
