@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from math import exp, log
+from math import exp, inf, log
 from multiprocessing import Pool
 from pathlib import Path
 from typing import NamedTuple
@@ -143,6 +143,8 @@ def main() -> None:
                 for way, figures in one.found.items():
                     print(row(one.title, way, figures))
                 print(f"{len(every)} in {time.monotonic() - started:.0f} s", flush=True)
+                if time.monotonic() - started >= 60 * asked.minutes:
+                    break
         except KeyboardInterrupt:
             print("\ninterrupted: what follows is of the worlds until then")
     print()
@@ -173,6 +175,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=300, help="of each drawn world")
     parser.add_argument("--trace", type=Path, help="file with arrivals and lengths of all models")
     parser.add_argument("--ways", type=_ways, default=list(WAYS), help="as swap-models,sleep")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin none after so many")
     parser.add_argument("--jobs", type=int, default=1, help="processes, one core each")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
