@@ -315,7 +315,7 @@ class RosterSection(Strict):
     """A tenant with running requests yields no earlier than so long after it became ready."""
     busy_worth: float = Field(default=6.0, ge=0, le=1e6)
     """Multiple of its way out and back and of its drain for which such a one is awake before."""
-    rest_worth: float = Field(default=4.0, ge=0, le=1e6)
+    rest_worth: float = Field(default=1.0, ge=0, le=1e6)
     """Multiple of its stop and start for which one that sleeps is idle before it stops so that
     none with running requests has to yield."""
     patience_s: float = Field(default=1.0, ge=0, le=1e6)

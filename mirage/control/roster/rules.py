@@ -20,7 +20,7 @@ class RosterRules:
     busy_worth: float = 6.0
     """Multiple of its way out and back and of its drain for which a tenant with running requests is
     awake before it yields."""
-    rest_worth: float = 4.0
+    rest_worth: float = 1.0
     """Multiple of its stop and start for which one that sleeps was idle before it stops so that
     none with running requests has to yield."""
     patience_s: float = 1.0
