@@ -27,7 +27,13 @@ def config(folder: Path) -> Path:
     content = yaml.safe_load(path.read_text())
     for tenant in content["tenants"]:
         tenant |= {"share": "auto", "start": "on_request", "max_wait_s": 600}
-    content["roster"] = {"worth": 0, "busy_s": 0.5, "busy_worth": 0, "patience_s": 0.1, "drain_s": 0.5}
+    content["roster"] = {
+        "worth": 0,
+        "busy_s": 0.5,
+        "busy_worth": 0,
+        "patience_s": 0.1,
+        "drain_s": 0.5,
+    }
     content["tiers"] = {"host": {"bytes": "32MiB"}}
     path.write_text(yaml.safe_dump(content))
     return path

@@ -4,8 +4,8 @@ Who yields: first idle tenants in victim order, then ones with running requests,
 those the one that was awake longest. They sleep. Tenants that sleep already are stopped, the
 longest idle first, if all others asleep would not leave enough; and before one with running
 requests drains, those that were idle for longer than their way back is worth. If that is not enough
-either, who yields stops instead. Nobody yields unless all that is missing can be had: a sleep that brings
-no wake costs for nothing.
+either, who yields stops instead. Nobody yields unless all that is missing can be had: a sleep that
+brings no wake costs for nothing.
 """
 
 from __future__ import annotations
