@@ -88,7 +88,7 @@ def _config(folder: Path, paths: dict[str, Path]) -> Path:
         "device": {"memory": f"{DEVICE >> 20}MiB"},
         "dtype": "float32",
         "hang_s": HANG_S,
-        "roster": {"worth": 0.5, "busy_s": 1, "patience_s": 0.5, "drain_s": 1},
+        "roster": {"worth": 0.5, "busy_s": 1, "busy_worth": 0, "patience_s": 0.5, "drain_s": 1},
         "tiers": {"host": {"bytes": "32MiB"}},
         "tenants": tenants,
     }
