@@ -21,6 +21,14 @@ class Sharing(ABC):
     """The tenant that was told to stop stepping, and may do so yet."""
 
     @abstractmethod
+    def enters(self, name: str) -> None:
+        """One more tenant, the last in the order. No error if it is known."""
+
+    @abstractmethod
+    def leaves(self, name: str) -> None:
+        """A tenant that is `lost` is there no more."""
+
+    @abstractmethod
     def has_work(self, name: str, work: bool, now: float) -> None:
         """A tenant has requests running or waiting, or has none any more."""
 
@@ -55,6 +63,12 @@ class Spatial(Sharing):
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
+
+    def enters(self, name: str) -> None:
+        self._names |= {name}
+
+    def leaves(self, name: str) -> None:
+        self._names -= {name}
 
     def has_work(self, name: str, work: bool, now: float) -> None:
         pass
@@ -96,6 +110,17 @@ class Temporal(Sharing):
         self._last = self._ring[-1]
         self._since = 0.0
         self._confirmed = False
+
+    def enters(self, name: str) -> None:
+        if name not in self._work:
+            self._ring.append(name)
+            self._work[name] = False
+
+    def leaves(self, name: str) -> None:
+        if name == self._last:  # who follows it is next all the same
+            self._last = self._ring[self._ring.index(name) - 1]
+        self._ring.remove(name)
+        del self._work[name]
 
     def has_work(self, name: str, work: bool, now: float) -> None:
         if name not in self._work:

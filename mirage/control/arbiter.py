@@ -16,6 +16,7 @@ from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
+from scheduler.tenants import Tenant
 
 
 class Arbiter:
@@ -52,6 +53,16 @@ class Arbiter:
         draining = Draining(config.sharing.drain, config.sharing.turn_s)
         controller = Controller.of(config, rules, profiled)
         return cls(controller, sharing, temporal=temporal, draining=draining)
+
+    def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
+        """A tenant is there, or has other rights: see `Controller.declares`."""
+        self.controller.declares(tenant, profiled)
+        self.sharing.enters(tenant.name)
+
+    def removed(self, name: str) -> None:
+        """A tenant whose engine is lost is there no more."""
+        self.sharing.leaves(name)
+        self.controller.removed(name)
 
     def joined(self, hello: Hello, now: float) -> None:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined`."""

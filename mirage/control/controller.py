@@ -19,6 +19,7 @@ are to give back unused KV memory, and at most `patience_s`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple, Self
 
@@ -94,6 +95,10 @@ class Controller:
         )
         self._new: set[str] = set()
         """Tenants that joined and have had no allotment yet."""
+        self._joined: set[str] = set()
+        """Tenants that have an engine."""
+        self._declared: dict[str, Tenant] = {}
+        """Rights of tenants from their next engine on, if they differ."""
         self._lean: set[str] = set()
         """Tenants among them that need not have all their share at first."""
         self._asleep: dict[str, ModelShape] = {}
@@ -124,6 +129,30 @@ class Controller:
             profiled=profiled,
         )
 
+    # -- tenants ------------------------------------------------------------------------
+
+    def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
+        """A tenant is there, or has other rights: while it has an engine, its priority alone.
+
+        The others hold once that engine is lost. A new tenant is given up until it is awaited.
+        """
+        before = self._tenants.get(tenant.name)
+        if before is not None and tenant.name in self._joined:
+            self._declared[tenant.name] = tenant
+            tenant = replace(before, priority=tenant.priority)
+        self._tenants[tenant.name] = tenant
+        self._grants.declares(tenant)
+        self._store.declares(tenant, profiled)
+        self._planned = None
+
+    def removed(self, name: str) -> None:
+        """A tenant that is lost, or never joined, is there no more."""
+        self._declared.pop(name, None)
+        del self._tenants[name]
+        self._grants.removed(name)
+        self._store.removed(name)
+        self._planned = None
+
     # -- events -------------------------------------------------------------------------
 
     def joined(
@@ -137,6 +166,7 @@ class Controller:
         if name in self._tenants:
             base(self._tenants[name], shape, self._grants.device_bytes)
         self._grants.joined(name, held_bytes)
+        self._joined.add(name)
         self._store.joined(name, shape, held_bytes)
         self._new.add(name)
         if lean and self._policy is Policy.MIRAGE:
@@ -172,7 +202,10 @@ class Controller:
         """An engine's process is dead. No error if it had not joined."""
         self._grants.lost(name)
         self._asleep.pop(name, None)
+        self._joined.discard(name)
         self._forget(name)
+        if (declared := self._declared.pop(name, None)) is not None:
+            self.declares(declared)
 
     def _forget(self, name: str) -> None:
         """It takes no part in decisions."""

@@ -29,6 +29,18 @@ class Grants:
         self._expected: dict[str, int] = {}
         """Bytes that tenants which were given up will hold, though not their shares."""
 
+    def declares(self, tenant: Tenant) -> None:
+        """A tenant is there, with this share from now on. A new one is not awaited."""
+        if tenant.name not in self._shares:
+            self._revisions[tenant.name] = 0
+            self.given_up(tenant.name)
+        self._shares[tenant.name] = tenant.share_bytes(self.device_bytes)
+
+    def removed(self, name: str) -> None:
+        """A tenant that is lost is there no more."""
+        del self._shares[name], self._revisions[name]
+        self.awaited(name)
+
     def joined(self, name: str, held_bytes: int) -> None:
         """Raises `UnknownTenantError`, and `LedgerError` as the ledger does."""
         if name not in self._shares:

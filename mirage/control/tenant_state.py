@@ -150,6 +150,20 @@ class MetadataStore:
         self._newest: Clocked[tuple[TenantSnapshot, ...]] | None = None
         """Snapshot of all joined tenants that was made last, if nothing was heard or said since."""
 
+    def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
+        """A tenant is there, with these rights from now on."""
+        self._tenants[tenant.name] = tenant
+        if profiled is not None:
+            self._profiled = {**self._profiled, tenant.name: profiled}
+        if (record := self._records.get(tenant.name)) is not None:
+            record.newest = None
+        self._newest = None
+
+    def removed(self, name: str) -> None:
+        """A tenant that is lost is there no more."""
+        del self._tenants[name]
+        self._profiled = {n: known for n, known in self._profiled.items() if n != name}
+
     def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
         """An engine starts anew: nothing is known of it but its shape."""
         report = Report(
