@@ -7,7 +7,7 @@ import logging
 import time
 from pathlib import Path
 
-from mirage.config import Config, ConfigError, PeerTier, SsdTier
+from mirage.config import Config, ConfigError, PeerTier, SsdTier, TenantSection
 from mirage.control.roster.states import LifeState
 from mirage.processes.stopped import watch_for_stops
 from mirage.serve.registry import Registry
@@ -30,7 +30,7 @@ class TierPool:
     """Nothing at all where none is configured: then KV blocks live on the device alone."""
 
     def __init__(self, config: Config, socket: Path) -> None:
-        self._dues = {t.name: Due(t.priority, t.percent) for t in config.tenants}
+        self._dues = {t.name: due_of(t) for t in config.tenants}
         self._standings = Standings()
         self._pool: PoolServer | None = None
         self._ssd: SsdStore | None = None
@@ -40,7 +40,9 @@ class TierPool:
         """A disk to which blocks are written before the memory goes."""
         if (host := config.host_tier) is not None:
             if (ssd := config.tiers.ssd) is not None:
-                self._ssd = SsdStore(ssd.directory, ssd.bytes, keep=ssd.keep)
+                self._ssd = SsdStore(
+                    ssd.directory, ssd.bytes, keep=ssd.keep, tenants=self._dues.keys()
+                )
                 self._keeps = ssd if ssd.keep and ssd.save_s else None
             peer, pace = config.tiers.peer, None
             plan, lenders = PeerPlan(), None
@@ -89,6 +91,21 @@ class TierPool:
         if self._pool is not None:
             await asyncio.wrap_future(self._pool.dead(tenant))
 
+    async def declares(self, tenant: TenantSection) -> None:
+        """A tenant is there, or is entitled to something else."""
+        known, due = tenant.name in self._dues, due_of(tenant)
+        self._dues[tenant.name] = due
+        if self._pool is not None:
+            told = self._pool.declares if known else self._pool.enrol
+            await asyncio.wrap_future(told(tenant.name, due))
+
+    async def remove(self, tenant: str) -> None:
+        """A tenant that is `dead` is there no more: its blocks are erased."""
+        self._dues.pop(tenant, None)
+        self._standings.forget(tenant)
+        if self._pool is not None:
+            await asyncio.wrap_future(self._pool.remove(tenant))
+
     def watch(self, registry: Registry) -> None:
         """Tell the pool what the tenants do."""
         if self._pool is None:
@@ -117,6 +134,11 @@ class TierPool:
     def disk(self) -> dict[str, int | bool] | None:
         """Of the SSD tier; None without one."""
         return None if self._ssd is None else self._ssd.state()
+
+
+def due_of(tenant: TenantSection) -> Due:
+    """Entitlement of a tenant below the device."""
+    return Due(tenant.priority, tenant.percent)
 
 
 def _save(pool: PoolServer, disk: SsdTier, store: SsdStore) -> None:

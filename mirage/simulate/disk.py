@@ -39,7 +39,7 @@ class Disk(Below):
         for name in names:
             self.index.keep(name)
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         slots = self.index.place(name, stride_of(place.nbytes))
         if slots is None:
             return False
@@ -53,6 +53,8 @@ class Disk(Below):
         end = self.ends[name] = self._read.copy(self._now(), place.nbytes)
         self._after(end, partial(self._risen, name))
         return True
+
+    def wipe(self, tenant: str) -> None: ...
 
     def end(self) -> None: ...
 
@@ -84,7 +86,7 @@ class Spilled(Below):
 
     def keep(self, names: Iterable[Name]) -> None: ...
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         end = self._store(name)
         if end is None:
             return False
@@ -94,5 +96,7 @@ class Spilled(Below):
 
     def rise(self, name: Name, place: ByteRange) -> bool:
         return False
+
+    def wipe(self, tenant: str) -> None: ...
 
     def end(self) -> None: ...

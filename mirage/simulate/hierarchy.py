@@ -174,8 +174,8 @@ class Hierarchy:
                     case Tell(seeker, key, found):
                         answers = pool.answers.setdefault(seeker, {})
                         answers[key] = found
-                    case Sink(name, place):
-                        if not core.below.sink(name, place):
+                    case Sink(name, place, tenant):
+                        if not core.below.sink(name, place, tenant):
                             core.sunk(name, whole=False)
                     case Rise(name, place):
                         if not core.below.rise(name, place):

@@ -76,8 +76,8 @@ class Acting:
                     case ReturnOrder(device, memory):
                         if self._lenders and not self._lenders.take_back(device, memory):
                             self.core.returned(memory.offset)
-                    case Sink(name, place):
-                        if not self.core.below.sink(name, place):
+                    case Sink(name, place, tenant):
+                        if not self.core.below.sink(name, place, tenant):
                             self.core.sunk(name, whole=False)
                     case Rise(name, place):
                         if not self.core.below.rise(name, place):

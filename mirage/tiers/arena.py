@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mirage.tiers.backing import Backing
 from mirage.tiers.blocks import Block, BlockState, Name, Seeker
 from mirage.tiers.counts import Counts, PeersState, PoolState, picture
-from mirage.tiers.ledger import TierLedger
+from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.policies import EvictionPolicy
 from mirage.tiers.slabs import BlockSlab
 from mirage.tiers.space import BlockSpace, stride_of
@@ -27,6 +27,8 @@ class Arena:
         self.space = BlockSpace(self.ledger, self._victims, backing)
         self._blocks: dict[Name, Block] = {}
         self._counts: dict[str, Counts] = {}
+        self._removed: set[str] = set()
+        """Tenants that are there no more, but for blocks that are not idle yet."""
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -126,6 +128,7 @@ class Arena:
         own.reserved -= block.stride
         own.replicas -= block.stride * block.replica
         self.space.give(block)
+        self._close(block.tenant)
 
     def retiring(self, block: Block) -> bool:
         """Whether its memory is wanted back."""
@@ -133,10 +136,36 @@ class Arena:
 
     def settle(self, block: Block) -> None:
         """It may have become idle: then it goes, if its memory is wanted back."""
-        if block.idle and self.retiring(block):
+        if block.idle and block.doomed:
+            self._evict(block)
+        elif block.idle and self.retiring(block):
             self._go(block)
 
+    # -- tenants ------------------------------------------------------------------------
+
+    def enrol(self, tenant: str, due: Due) -> None:
+        """A tenant is there, and has done nothing yet."""
+        self._removed.discard(tenant)
+        self.ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
+
+    def wipe(self, tenant: str) -> None:
+        """A tenant is there no more: its idle blocks go at once, others when they are."""
+        self._removed.add(tenant)
+        self.ledger.set(tenant, standing=PriorityClass.EVICTABLE)
+        for block in [b for b in self._blocks.values() if b.tenant == tenant]:
+            block.doomed = True
+            self.settle(block)
+        self._close(tenant)
+
+    def _close(self, tenant: str) -> None:
+        if tenant in self._removed and not self.ledger.account(tenant).held:
+            self._removed.discard(tenant)
+            self.ledger.close(tenant)
+            self._victims.close(tenant)
+            self._counts.pop(tenant, None)
+
     def _charge(self, block: Block, tenant: str) -> None:
+        block.doomed = False
         before, after = self.ledger.account(block.tenant), self.ledger.account(tenant)
         before.held -= block.stride
         after.held += block.stride
@@ -187,3 +216,4 @@ class Arena:
         self.ledger.account(block.tenant).held -= block.stride
         self.count(block.tenant).evictions += not block.replica
         self.space.give(block)
+        self._close(block.tenant)

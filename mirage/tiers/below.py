@@ -35,11 +35,17 @@ class Below(Protocol):
     def keep(self, names: Iterable[Name]) -> None:
         """Of what it holds, these go last, in this order."""
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
-        """Begin to copy down; False if it does not want the block, and nothing follows."""
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
+        """Begin to copy down a block of `tenant`.
+
+        False if it does not want the block, and nothing follows.
+        """
 
     def rise(self, name: Name, place: ByteRange) -> bool:
         """Begin to copy up; False if that is impossible, and nothing follows."""
+
+    def wipe(self, tenant: str) -> None:
+        """Begin to erase all blocks that were a tenant's when they came down."""
 
     def end(self) -> None:
         """When it returns, nothing touches `memory` any more."""
@@ -55,10 +61,12 @@ class Nothing:
 
     def keep(self, names: Iterable[Name]) -> None: ...
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         return False
 
     def rise(self, name: Name, place: ByteRange) -> bool:
         return False
+
+    def wipe(self, tenant: str) -> None: ...
 
     def end(self) -> None: ...

@@ -54,6 +54,8 @@ class Block:
     """It came from below, or was offered there, or could not be copied: once is enough."""
     replica: bool = False
     """Of what its engines have in host memory anyway: on a peer only, never copied."""
+    doomed: bool = False
+    """Its tenant was removed: it goes as soon as it is idle, unless another one uses it."""
 
     @property
     def idle(self) -> bool:
@@ -97,6 +99,7 @@ class Sink:
 
     name: Name
     place: ByteRange
+    tenant: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,4 +67,4 @@ class Cleaning:
     def _sink(self, block: Block) -> None:
         block.offered = block.sinking = True
         self.sinking += 1
-        self._act(Sink(block.name, ByteRange(block.offset, block.nbytes)))
+        self._act(Sink(block.name, ByteRange(block.offset, block.nbytes), block.tenant))

@@ -95,7 +95,19 @@ class Core:
     def enrol(self, tenant: str, due: Due) -> None:
         """A tenant that will have members; it is idle."""
         for arena in self._arenas:
-            arena.ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
+            arena.enrol(tenant, due)
+
+    def declares(self, tenant: str, due: Due) -> None:
+        """A tenant is entitled to something else."""
+        for arena in self._arenas:
+            arena.ledger.set(tenant, due=due)
+        self._peered.recall_excess()
+
+    def wipe(self, tenant: str) -> None:
+        """A tenant that is `dead` is there no more, and nothing of it stays."""
+        for arena in self._arenas:
+            arena.wipe(tenant)
+        self.below.wipe(tenant)
 
     def join(self, member: Member) -> int:
         """The number by which it is known. Raises `MemberRefused`."""

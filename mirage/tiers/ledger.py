@@ -88,6 +88,11 @@ class TierLedger:
         account.standing = account.standing if standing is None else standing
         self._shares = None
 
+    def close(self, tenant: str) -> None:
+        """A tenant that holds nothing is there no more."""
+        self._accounts.pop(tenant, None)
+        self._shares = None
+
     def resize(self, budget: int) -> None:
         """Another budget: other shares."""
         self.budget, self._shares = budget, None

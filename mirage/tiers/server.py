@@ -55,7 +55,7 @@ class PoolServer:
         peer_bytes_per_s: float | None = None,
         lenders: Lenders | None = None,
     ) -> None:
-        self._path, self._core, self._tenants = path, core, tenants
+        self._path, self._core, self._tenants = path, core, dict(tenants)
         self._peer_bytes_per_s, self._lenders = peer_bytes_per_s, lenders
         for tenant, due in tenants.items():
             core.enrol(tenant, due)
@@ -89,6 +89,18 @@ class PoolServer:
     def dead(self, tenant: str) -> Future[None]:
         """All processes of a tenant's engine have surely ended: its pins and places are free."""
         return self._order(partial(self._bury, tenant))
+
+    def enrol(self, tenant: str, due: Due) -> Future[None]:
+        """A tenant is there from now on."""
+        return self._order(partial(self._admit_tenant, tenant, due))
+
+    def declares(self, tenant: str, due: Due) -> Future[None]:
+        """A tenant is entitled to something else."""
+        return self._order(partial(self._redeclare, tenant, due))
+
+    def remove(self, tenant: str) -> Future[None]:
+        """A tenant that is `dead` is there no more; its blocks are erased."""
+        return self._order(partial(self._remove, tenant))
 
     def resize(self, budget: int) -> Future[None]:
         """In bytes, at most those of the start; the future raises `ValueError`."""
@@ -247,6 +259,18 @@ class PoolServer:
                 self._dismiss(guest)
         self._acting.lockers.dead(tenant)
         self._core.dead(tenant)
+
+    def _admit_tenant(self, tenant: str, due: Due) -> None:
+        self._tenants[tenant] = due
+        self._core.enrol(tenant, due)
+
+    def _redeclare(self, tenant: str, due: Due) -> None:
+        self._tenants[tenant] = due
+        self._core.declares(tenant, due)
+
+    def _remove(self, tenant: str) -> None:
+        self._tenants.pop(tenant, None)
+        self._core.wipe(tenant)
 
     def _do(self, what: Callable[[], None]) -> None:
         self._changed = True

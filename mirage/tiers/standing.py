@@ -35,6 +35,11 @@ class Standings:
         self._told |= changed
         return changed
 
+    def forget(self, tenant: str) -> None:
+        """A tenant is there no more."""
+        self._worked.pop(tenant, None)
+        self._told.pop(tenant, None)
+
     def _of(self, name: str, report: Report | None, *, given_up: bool, now: float) -> PriorityClass:
         if given_up:
             return PriorityClass.EVICTABLE

@@ -44,6 +44,10 @@ class Victims:
         """It is gone, for others needed the room."""
         self._policy(block.tenant).evict(block.name)
 
+    def close(self, tenant: str) -> None:
+        """A tenant that has no blocks is there no more."""
+        self._policies.pop(tenant, None)
+
     def takeable(self, taker: str | None, nbytes: int) -> list[str]:
         """Tenants of whom `taker` may take blocks to hold `nbytes` more, first to lose first.
 

@@ -378,7 +378,7 @@ class Shelf:
     def has(self, name: Name, nbytes: int) -> bool:
         return name in self.held
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         self.tasks.put(partial(self.down, name, place))
         return True
 

@@ -146,7 +146,7 @@ class Shelf:
     def has(self, name: Name, nbytes: int) -> bool:
         return name in self.held
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         self.begun.append((name, place, True))
         return True
 

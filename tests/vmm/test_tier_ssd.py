@@ -68,7 +68,7 @@ class Bench:
     def put(self, number: int, place: int = 0, fingerprint: bytes = b"weights") -> bool:
         where = ByteRange(place * PLACE, NBYTES)
         self.region.memory[where.offset : where.offset + NBYTES] = content(number)
-        return self.store.sink(name(number, fingerprint), where) and self._answer("sunk")
+        return self.store.sink(name(number, fingerprint), where, "a") and self._answer("sunk")
 
     def get(self, number: int, fingerprint: bytes = b"weights") -> bytes | None:
         where = ByteRange((PLACES - 1) * PLACE, NBYTES)
@@ -162,7 +162,7 @@ def test_other_weights_find_nothing(tmp_path: Path) -> None:
     bench.close()
     # as if another block had been written into the slot by somebody else
     with blocks_file(tmp_path).open("r+b") as file:
-        file.write(header(name(1, b"other weights"), memoryview(content(1))))
+        file.write(header(name(1, b"other weights"), memoryview(content(1)), "a"))
     bench = Bench(tmp_path, keep=True)
     assert bench.get(1) is None
     assert bench.get(1, b"other weights") == content(1)
@@ -251,7 +251,7 @@ def test_after_a_failure_one_block_is_tried_alone(
         tried.clear()
         full[:] = [True] if fails else []
         gate.clear()
-        taken = [bench.store.sink(name(n), ByteRange(n * PLACE, NBYTES)) for n in range(8)]
+        taken = [bench.store.sink(name(n), ByteRange(n * PLACE, NBYTES), "a") for n in range(8)]
         gate.set()
         assert sum(taken) == 1 and bench._answer("sunk") is not fails
         assert len(tried) == 1
@@ -308,15 +308,15 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_wrong(tmp_path: Path, kill
 
 def test_a_page_of_anything_is_no_header() -> None:
     chance = random.Random(1)
-    whole = header(name(1), memoryview(content(1)))
-    assert named(whole) == (name(1), NBYTES)
+    whole = header(name(1), memoryview(content(1)), "a")
+    assert named(whole) == (name(1), NBYTES, "a")
     for _ in range(2000):
         page = bytearray(whole)
         page[chance.randrange(60)] ^= 1 << chance.randrange(8)
-        assert named(page) in (None, (name(1), NBYTES))
+        assert named(page) in (None, (name(1), NBYTES, "a"))
     assert named(bytes(PAGE)) is None and named(chance.randbytes(PAGE)) is None
     with pytest.raises(ValueError, match="too long"):
-        header(Name(b"x" * PAGE, Key(b"")), memoryview(b""))
+        header(Name(b"x" * PAGE, Key(b"")), memoryview(b""), "a")
 
 
 def test_the_host_pool_finds_again_what_it_evicted_to_the_disk(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from mirage.tiers.blocks import Name
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.index import FileSlot
-from mirage.tiers.ssd.record import header, named, slot_bytes
+from mirage.tiers.ssd.record import BlockRecord, header, named, slot_bytes
 from vmm import libc
 
 READERS = 16
@@ -49,13 +49,15 @@ class Files:
             os.close(self._lock)
             raise
 
-    def write(self, slot: FileSlot, name: Name, memory: memoryview, nbytes: int) -> None:
-        """`memory` is whole pages, of which the block takes the first `nbytes`.
+    def write(
+        self, slot: FileSlot, name: Name, memory: memoryview, nbytes: int, tenant: str
+    ) -> None:
+        """`memory` is whole pages, of which the block of `tenant` takes the first `nbytes`.
 
         Raises `OSError`; then the slot holds nothing that would be believed, or all of it.
         """
         page = self._page()
-        page[:] = header(name, memory[:nbytes])
+        page[:] = header(name, memory[:nbytes], tenant)
         done = os.pwritev(self._file(slot.stride), [page, memory], slot.offset)
         if done != PAGE + len(memory):
             # The next byte would have failed with this: a file is written to its end otherwise.
@@ -73,7 +75,7 @@ class Files:
         """Give the slot's room on the disk back. Raises `OSError`."""
         libc.punch(self._file(slot.stride), slot.offset, slot.stride)
 
-    def found(self) -> Iterator[tuple[FileSlot, Name]]:
+    def found(self) -> Iterator[tuple[FileSlot, BlockRecord]]:
         """What lies in the files from before, each one's slots in ascending order."""
         for path in sorted(self._folder.iterdir()):
             if match := _OURS.fullmatch(path.name):
@@ -88,20 +90,20 @@ class Files:
         os.close(self._lock)
         self._lock = -1
 
-    def _of_file(self, stride: int) -> Iterator[tuple[FileSlot, Name]]:
+    def _of_file(self, stride: int) -> Iterator[tuple[FileSlot, BlockRecord]]:
         slots = [FileSlot(stride, n) for n in range(os.fstat(self._file(stride)).st_size // stride)]
         with ThreadPoolExecutor(READERS, "ssd-find") as readers:
-            for slot, name in zip(slots, readers.map(self._named, slots), strict=True):
-                if name is not None:
-                    yield slot, name
+            for slot, record in zip(slots, readers.map(self._named, slots), strict=True):
+                if record is not None:
+                    yield slot, record
 
-    def _named(self, slot: FileSlot) -> Name | None:
+    def _named(self, slot: FileSlot) -> BlockRecord | None:
         """Whose block a slot seems to hold: its header is right."""
         page = self._page()
         if os.preadv(self._file(slot.stride), [page], slot.offset) != PAGE:
             return None
         record = named(page)
-        return record[0] if record and slot_bytes(record[1]) == slot.stride else None
+        return record if record and slot_bytes(record.nbytes) == slot.stride else None
 
     def _page(self) -> memoryview:
         """An aligned page of memory, this thread's own."""

@@ -36,7 +36,14 @@ class Entry:
 
     slot: FileSlot
     use: SlotUse
+    tenant: str = ""
     readers: int = 0
+    doomed: bool = False
+    """Its tenant was removed: nobody reads it any more, and it goes once it is idle."""
+
+    @property
+    def readable(self) -> bool:
+        return self.use is SlotUse.READY and not self.doomed
 
     @property
     def idle(self) -> bool:
@@ -63,10 +70,10 @@ class SlotIndex:
     def has(self, name: Name, stride: int) -> bool:
         """Whether it can be read, in a slot of that size."""
         entry = self._entries.get(name)
-        return entry is not None and entry.use is SlotUse.READY and entry.slot.stride == stride
+        return entry is not None and entry.readable and entry.slot.stride == stride
 
-    def adopt(self, name: Name, slot: FileSlot) -> bool:
-        """A block that was found in a file; False if it has no room or is held already.
+    def adopt(self, name: Name, slot: FileSlot, tenant: str = "", *, wanted: bool = True) -> bool:
+        """A block that was found in a file; False if it has no room, is held already or not wanted.
 
         Slots of one file have to be told in ascending order, before anything is placed there:
         those left out, and those refused, are free.
@@ -74,14 +81,16 @@ class SlotIndex:
         end = self._ends.get(slot.stride, 0)
         self._free.setdefault(slot.stride, []).extend(range(end, slot.number))
         self._ends[slot.stride] = slot.number + 1
-        if name in self._entries or self.held + slot.stride > self.capacity:
+        if not wanted or name in self._entries or self.held + slot.stride > self.capacity:
             self._free[slot.stride].append(slot.number)
             return False
-        self._entries[name] = Entry(slot, SlotUse.READY)
+        self._entries[name] = Entry(slot, SlotUse.READY, tenant)
         self.held += slot.stride
         return True
 
-    def place(self, name: Name, stride: int) -> tuple[FileSlot, list[FileSlot]] | None:
+    def place(
+        self, name: Name, stride: int, tenant: str = ""
+    ) -> tuple[FileSlot, list[FileSlot]] | None:
         """A slot to write to, and those whose blocks had to go; None without room for it.
 
         The slots of blocks that went are nobody's until they are said to be `free`.
@@ -93,7 +102,7 @@ class SlotIndex:
             return None
         gone = [self._remove(victim) for victim in victims]
         slot = next((other for other in gone if other.stride == stride), None) or self._take(stride)
-        self._entries[name] = Entry(slot, SlotUse.WRITTEN)
+        self._entries[name] = Entry(slot, SlotUse.WRITTEN, tenant)
         self.held += stride
         self.evictions += len(gone)
         return slot, [other for other in gone if other != slot]
@@ -110,7 +119,7 @@ class SlotIndex:
     def read(self, name: Name) -> FileSlot | None:
         """Where to read it; the slot is kept until `was_read`. None if it cannot be."""
         entry = self._entries.get(name)
-        if entry is None or entry.use is not SlotUse.READY:
+        if entry is None or not entry.readable:
             return None
         entry.readers += 1
         self._entries.move_to_end(name)
@@ -124,6 +133,21 @@ class SlotIndex:
     def was_read(self, name: Name) -> None:
         """A copy up has ended."""
         self._entries[name].readers -= 1
+
+    def wipe(self, tenant: str) -> list[FileSlot]:
+        """Slots of a removed tenant's idle blocks, nobody's until they are said to be `free`.
+
+        Its other blocks go later: see `wiped`.
+        """
+        own = [name for name, entry in self._entries.items() if entry.tenant == tenant]
+        for name in own:
+            self._entries[name].doomed = True
+        return [slot for name in own for slot in self.wiped(name)]
+
+    def wiped(self, name: Name) -> list[FileSlot]:
+        """Slot of a removed tenant's block that has become idle, as of `wipe`; else none."""
+        entry = self._entries.get(name)
+        return [self._remove(name)] if entry is not None and entry.doomed and entry.idle else []
 
     def drop(self, name: Name) -> FileSlot | None:
         """It is not believed, or was not written; its slot, None while another reads it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import NamedTuple
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
@@ -15,9 +16,9 @@ from mirage.tiers.space import PAGE
 from mirage.units import align_up
 
 _MAGIC = b"MIRAGEKV"
-_VERSION = 1
-_FIXED = struct.Struct("<8sIQIHH")
-"""Magic, version, bytes of the block, their checksum, bytes of fingerprint and key."""
+_VERSION = 2
+_FIXED = struct.Struct("<8sIQIHHH")
+"""Magic, version, bytes of the block, their checksum, bytes of fingerprint, key and tenant."""
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -26,31 +27,41 @@ def slot_bytes(nbytes: int) -> int:
     return PAGE + align_up(nbytes, PAGE)
 
 
-def header(name: Name, block: memoryview) -> bytes:
+class BlockRecord(NamedTuple):
+    """A header: whose block lies behind it, and its bytes."""
+
+    name: Name
+    nbytes: int
+    tenant: str
+
+
+def header(name: Name, block: memoryview, tenant: str) -> bytes:
     """`PAGE` bytes. Raises `ValueError` for a name too long to stand there."""
-    fixed = _FIXED.pack(
-        _MAGIC, _VERSION, len(block), zlib.crc32(block), len(name.fingerprint), len(name.key)
-    )
-    text = fixed + name.fingerprint + name.key
+    owner = tenant.encode()
+    lengths = len(name.fingerprint), len(name.key), len(owner)
+    fixed = _FIXED.pack(_MAGIC, _VERSION, len(block), zlib.crc32(block), *lengths)
+    text = fixed + name.fingerprint + name.key + owner
     if len(text) + _CHECKSUM.size > PAGE:
         raise ValueError(f"a name of {len(name.fingerprint) + len(name.key)} bytes is too long")
     return (text + _CHECKSUM.pack(zlib.crc32(text))).ljust(PAGE, b"\0")
 
 
-def named(page: bytes | memoryview) -> tuple[Name, int] | None:
-    """The name and bytes of the block behind a header; None if it is not a whole one of ours."""
-    magic, version, nbytes, _, prints, keys = _FIXED.unpack_from(page)
-    end = _FIXED.size + prints + keys
+def named(page: bytes | memoryview) -> BlockRecord | None:
+    """A header; None if it is not a whole one of ours."""
+    magic, version, nbytes, _, prints, keys, owner = _FIXED.unpack_from(page)
+    end = _FIXED.size + prints + keys + owner
     if magic != _MAGIC or version != _VERSION or end + _CHECKSUM.size > PAGE:
         return None
     if _CHECKSUM.unpack_from(page, end)[0] != zlib.crc32(bytes(page[:end])):
         return None
-    middle = _FIXED.size + prints
-    return Name(bytes(page[_FIXED.size : middle]), Key(bytes(page[middle:end]))), nbytes
+    middle, last = _FIXED.size + prints, end - owner
+    name = Name(bytes(page[_FIXED.size : middle]), Key(bytes(page[middle:last])))
+    return BlockRecord(name, nbytes, bytes(page[last:end]).decode())
 
 
 def believed(page: bytes | memoryview, name: Name, block: memoryview) -> bool:
     """Whether `block` is, byte for byte, what was stored under `name`."""
-    if named(page) != (name, len(block)):
+    record = named(page)
+    if record is None or record[:2] != (name, len(block)):
         return False
     return bool(_FIXED.unpack_from(page)[3] == zlib.crc32(block))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -58,11 +58,18 @@ class SsdCounts:
 class SsdStore:
     """A `mirage.tiers.below.Below`. `keep`: blocks outlive the process."""
 
-    def __init__(self, folder: Path, capacity: int, *, keep: bool = False) -> None:
-        """Nothing is touched before `begin`."""
+    def __init__(
+        self,
+        folder: Path,
+        capacity: int,
+        *,
+        keep: bool = False,
+        tenants: Collection[str] | None = None,
+    ) -> None:
+        """Nothing is touched before `begin`. Blocks of none of the `tenants` are erased then."""
         self.counts = SsdCounts()
         self._files: Files | None = None
-        self._keep, self._folder = keep, folder
+        self._keep, self._folder, self._tenants = keep, folder, tenants
         self._index = SlotIndex(capacity)
         self._lock = threading.Lock()
         """Of index and counts."""
@@ -95,18 +102,18 @@ class SsdStore:
             for name in names:
                 self._index.keep(name)
 
-    def sink(self, name: Name, place: ByteRange) -> bool:
+    def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         with self._lock:
             if not self._takes():
                 self.counts.refused += 1
                 return False
-            placed = self._index.place(name, slot_bytes(place.nbytes))
+            placed = self._index.place(name, slot_bytes(place.nbytes), tenant)
             if placed is None:
                 self.counts.refused += 1
                 return False
             slot, gone = placed
             self._writing += 1
-        self._writes.submit(self._write, name, place, slot, gone)
+        self._writes.submit(self._write, name, place, slot, gone, tenant)
         return True
 
     def rise(self, name: Name, place: ByteRange) -> bool:
@@ -116,6 +123,12 @@ class SsdStore:
             return False
         self._reads.submit(self._read, name, place, slot)
         return True
+
+    def wipe(self, tenant: str) -> None:
+        with self._lock:
+            slots = self._index.wipe(tenant)
+            if slots and not self._ended:
+                self._writes.submit(self._erase, slots)
 
     def end(self) -> None:
         """Copies that have begun end; what waits is dropped. Idempotent."""
@@ -153,13 +166,15 @@ class SsdStore:
 
     # -- in threads ---------------------------------------------------------------------
 
-    def _write(self, name: Name, place: ByteRange, slot: FileSlot, gone: list[FileSlot]) -> None:
+    def _write(
+        self, name: Name, place: ByteRange, slot: FileSlot, gone: list[FileSlot], tenant: str
+    ) -> None:
         done = False
         try:
             for other in gone:
                 self._disk.punch(other)
             if done := not self._resting():  # it may have failed while this one waited
-                self._disk.write(slot, name, self._pages(place), place.nbytes)
+                self._disk.write(slot, name, self._pages(place), place.nbytes, tenant)
         except (OSError, ValueError) as error:
             done = False
             self._fail(error)
@@ -173,6 +188,8 @@ class SsdStore:
                 self._recovered()
             else:
                 self._index.drop(name)
+            wiped = self._index.wiped(name)
+        self._erase(wiped)
         self._above.sunk(name, whole=done)
 
     def _read(self, name: Name, place: ByteRange, slot: FileSlot) -> None:
@@ -191,7 +208,19 @@ class SsdStore:
             else:
                 self.counts.unbelieved += page is not None
                 self._index.drop(name)
+            wiped = self._index.wiped(name)
+        self._erase(wiped)
         self._above.risen(name, whole=whole)
+
+    def _erase(self, slots: list[FileSlot]) -> None:
+        """Blocks of a tenant that was removed."""
+        try:
+            for slot in slots:
+                self._disk.punch(slot)
+        except OSError as error:
+            self._fail(error)
+        with self._lock:
+            self._index.free(slots)
 
     def _pages(self, place: ByteRange) -> memoryview:
         """Whole pages from the place on: places take whole pages, blocks need not."""
@@ -228,8 +257,9 @@ class SsdStore:
 
     def _adopt(self) -> None:
         try:
-            for slot, name in self._disk.found():
-                if self._index.adopt(name, slot):
+            for slot, (name, _, tenant) in self._disk.found():
+                wanted = self._tenants is None or tenant in self._tenants
+                if self._index.adopt(name, slot, tenant, wanted=wanted):
                     self.counts.found += 1
                 else:
                     with suppress(OSError):
