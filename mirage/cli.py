@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage import __version__
-from mirage.config import Config, ConfigError, DeviceSection, Policy, TiersSection, load
+from mirage.config import Policy
 from mirage.errors import CommandFailed, InputRefused
 from mirage.options import ConfigPath
 from mirage.paths import word
@@ -35,7 +35,12 @@ OWN_MODULES = {
     "tenants": (
         OPERATORS,
         "tenants_command",
-        "Show a tenant of a running server, wake it, put it to sleep, stop or restart it.",
+        "Show a tenant of a running server, wake, stop, change or remove it.",
+    ),
+    "apply": (
+        OPERATORS,
+        "apply_command",
+        "Have a running server serve what a configuration file says.",
     ),
     "logs": (OPERATORS, "logs_command", "Print the log of a tenant's engines."),
     "replay": (
@@ -81,7 +86,7 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor", "ps", "tenants", "logs"})
+SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply"})
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
@@ -153,6 +158,14 @@ def serve(
     all_or_nothing: Annotated[
         bool, typer.Option("--all-or-nothing", help="End if one tenant cannot start.")
     ] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keeps what operators apply while it runs, for the next start.",
+            show_default="it ends with the server",
+        ),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -172,27 +185,34 @@ def serve(
     ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    from mirage.serve.apply.applier import Origin
+    from mirage.serve.apply.source import ConfigSource
+    from mirage.serve.apply.state_file import StateFile
+    from mirage.serve.engine_manager import say
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
     from mirage.serve.supervisor import ServeOptions, serve
 
     _log_to_stderr(log_level)
     options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
-    loaded = _load(config, policy)
-    if memory is not None:
-        loaded = _with_memory(loaded, memory)
-    if not tiers:
-        loaded = loaded.model_copy(update={"tiers": TiersSection()})
+    source, kept = ConfigSource(config, policy, memory, tiers), StateFile(state)
+    file = source.written()
+    written, line = kept.choose(file)
+    if line:
+        say(line)
+    loaded = source.config(written)
     means = context.obj or Means()
     if ask_socket is not None:
         means = replace(means, probe=ask_socket)
-    raise typer.Exit(serve(loaded, options, means, profiled(loaded)))
+    origin = Origin(source, written, file.sha256, kept)
+    raise typer.Exit(serve(loaded, origin, options, means, profiled(loaded)))
 
 
 @app.command()
 def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = None) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
     from mirage.processes.interrupt import terminate_like_interrupt
+    from mirage.serve.apply.source import ConfigSource
     from mirage.serve.hierarchy import hierarchy
     from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
@@ -200,7 +220,8 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
     from mirage.serve.roster.told import roster_lines
     from mirage.serve.table import fit_table
 
-    loaded = _load(config, policy)
+    source = ConfigSource(config, policy)
+    loaded = source.config(source.written())
     with terminate_like_interrupt():
         found = preflight(loaded, (context.obj or Means()).probe)
     served, link = found.config, speeds(loaded.device)
@@ -270,22 +291,6 @@ def _check_tools(command: str) -> None:
             f"mirage {command} needs {', '.join(absent)}: run pip install '.[tools]' in the "
             "checkout of MIRAGE"
         )
-
-
-def _load(path: Path, policy: Policy | None) -> Config:
-    from mirage.serve import adapters
-
-    config = adapters.beside(load(path), path.parent)
-    return config if policy is None else config.model_copy(update={"policy": policy})
-
-
-def _with_memory(config: Config, size: str) -> Config:
-    """Raises `ConfigError` for what is no size."""
-    try:
-        device = DeviceSection.model_validate(config.device.model_dump() | {"memory": size})
-    except ValueError:
-        raise ConfigError(f"--memory {size!r}: write a size as 64GiB, at most 1EiB") from None
-    return config.model_copy(update={"device": device})
 
 
 def _log_to_stderr(level: LogLevel) -> None:

@@ -635,8 +635,12 @@ def load(path: Path) -> Config:
 
     Raises `ConfigError` with one line: what is wrong, with which value, what to do.
     """
-    config = validated(Config, read_yaml(path), path)
-    here = path.parent
+    return made(read_yaml(path), path, path.parent)
+
+
+def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
+    """What `load` makes of `raw` in a file at `path`; paths in it are relative to `here`."""
+    config = validated(Config, raw, path)
     tenants = [t.model_copy(update={"model": resolved(here, t.model)}) for t in config.tenants]
     device = config.device
     if device.profile is not None and device.profile.endswith(HARDWARE_FILES):
@@ -662,31 +666,42 @@ def resolved(folder: Path, path: Path | str) -> Path:
 
 def read_yaml(path: Path) -> dict[Any, Any]:
     """The mapping in one YAML file. Raises `ConfigError` with one line."""
-    try:
-        raw = yaml.load(_text(path), Loader)  # a safe one
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: not read (its values are nested too deeply)") from None
-    except ConfigError:
-        raise
-    except (yaml.YAMLError, *ODD_VALUES) as error:
-        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
+    return parsed(read_text(path), path)
+
+
+def parsed(text: str, path: Path | str) -> dict[Any, Any]:
+    """The mapping in `text`, YAML or JSON, of the file at `path`. Raises `ConfigError`."""
+    raw = parsed_value(text, path)
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected keys with values, found {shown(raw)}")
     return raw
+
+
+def parsed_value(text: str, named: Path | str) -> Any:
+    """What `text` of that name is in YAML. Raises `ConfigError`."""
+    try:
+        return yaml.load(text, Loader)  # a safe one
+    except RecursionError:
+        raise ConfigError(f"{named}: not read (its values are nested too deeply)") from None
+    except (yaml.YAMLError, *ODD_VALUES) as error:
+        raise ConfigError(f"{named}: not YAML ({' '.join(str(error).split())})") from None
 
 
 ODD_VALUES = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
 """What PyYAML lets through for values that are none: ``2024-13-45``, ``!!int x``."""
 
 
-def _text(path: Path) -> str:
-    """Raises `ConfigError` if it is too much."""
-    with path.open(encoding="utf-8") as file:
-        text = file.read(LARGEST_FILE + 1)
+def read_text(path: Path) -> str:
+    """The text of a file. Raises `ConfigError` if it cannot be read, or is too much."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
     if len(text) > LARGEST_FILE:
         raise ConfigError(f"{path}: more than {LARGEST_FILE} characters: name a configuration file")
     return text

@@ -153,6 +153,8 @@ class ControlServer:
         self._vitals: dict[str, Vitals] = {}
         self.running = RunningTime(LONGEST_TICK_S)
         self._news = asyncio.Event()
+        self._parting = asyncio.Event()
+        """Set when the next engine is lost."""
         self._server: asyncio.Server | None = None
         self._deciding: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -185,6 +187,11 @@ class ControlServer:
         """True if its engine shows that it lives and makes a step that takes long."""
         vitals = self._vitals.get(tenant)
         return vitals is not None and vitals.is_in_step(self.running.seconds)
+
+    async def parted(self, tenant: str) -> None:
+        """Returns once no engine of a tenant is connected, and its memory is booked as free."""
+        while tenant in self._engines:
+            await self._parting.wait()
 
     def wake(self) -> None:
         """Decide anew: something changed that no engine said."""
@@ -306,10 +313,12 @@ class ControlServer:
             if not self._fault.done():
                 self._fault.set_exception(error)
             raise
-        del self._engines[tenant]
         self._arbiter.lost(tenant, time.monotonic())
+        del self._engines[tenant]
         logger.info("lost tenant=%s", tenant)
         self._news.set()
+        self._parting.set()
+        self._parting = asyncio.Event()
 
     # -- deciding -----------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,20 +15,23 @@ from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.roster.states import LifeEvent, LifeState
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker, Listen
+from mirage.serve.changing import DomainChange, TenantChanges
 from mirage.serve.control import ControlServer
 from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
+from mirage.serve.fit import Fit
 from mirage.serve.managed import ManagedEngines, RosteredShare, Share
 from mirage.serve.means import Means
 from mirage.serve.outside import Outside
 from mirage.serve.preflight import Preflight, speeds
-from mirage.serve.registry import DeviceSources, Registry, TenantServer
+from mirage.serve.registry import DeviceSources, Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.declared import roster_of
 from mirage.serve.rundir import RunDir
+from mirage.serve.tenants import DeviceTenants
 from mirage.serve.tiers import TierPool
-from mirage.serve.together import together
+from mirage.serve.together import Crew, together
 from mirage.units import size
 
 
@@ -53,32 +56,12 @@ class Domain:
 
         `profiled` has times of tenants' steps for the controller to begin with.
         """
-        self._config, self._rundir = config, rundir
+        self._config, self._rundir, self._reaper = config, rundir, reaper
+        self._means, self._startup_timeout_s = means, startup_timeout_s
         self._arbiter = Arbiter.of(config, profiled=profiled)
         self.tiers = TierPool(config, rundir.tier_socket)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
-        self.managers = {
-            tenant.name: EngineManager(
-                config,
-                tenant,
-                found.fits[tenant.name],
-                rundir,
-                reaper,
-                startup_timeout_s,
-                means,
-                lambda: self._caretaker.mend(),
-                self._over,
-                lambda: self._control.running.seconds,
-                self.device,
-            )
-            for tenant in config.tenants
-            if tenant.name in found.fits
-        }
-        self._refused = found.refused
-        backends = {t.name: self._backend(t) for t in config.tenants}
-        for name, named in found.adapters.items():
-            backends[name].adapters = named
         sources = DeviceSources(
             self.tiers.state,
             self.tiers.disk,
@@ -86,7 +69,9 @@ class Domain:
             self._arbiter.controller.why,
             self.device.told,
         )
-        self.registry = Registry(config.policy, config.device.memory, backends, sources)
+        self.registry = Registry(config.policy, config.device.memory, {}, sources)
+        self.tenants = DeviceTenants(self.registry, rundir)
+        self.managers, self.failures = self.tenants.managers, self.tenants.failures
         self.attendance = self._attendance(config, found) if config.rostered else None
         self._control = ControlServer(
             self._arbiter,
@@ -101,18 +86,89 @@ class Domain:
             rundir.tier_socket: self.tiers.listen,
         }
         self._caretaker = Caretaker(rundir, self.managers, self._sockets)
-        self.failures: dict[str, EngineFailed] = {}
-        self._starts = {name: asyncio.Event() for name in self.managers}
-        """Set once the first start of a tenant has come to its end, or none is to be."""
-        self._shares = {name: self._share(name) for name in self.managers}
+        self._crew = Crew()
+        """What keeps each tenant, by its name, and what takes a removed one down."""
+        for tenant in config.tenants:
+            adapters = found.adapters.get(tenant.name, {})
+            if tenant.name in found.fits:
+                self._make(tenant, found.fits[tenant.name], adapters)
+            else:
+                self.tenants.refuse(tenant, found.refused[tenant.name], adapters)
+        self._serving = asyncio.Event()
+        self._changes = None if self.attendance is None else self._changes_by(self.attendance)
 
-    def _backend(self, tenant: TenantSection) -> TenantServer:
-        if tenant.name in self.managers:
-            return self.managers[tenant.name].backend
-        socket = self._rundir.engine_socket(tenant.name)
-        backend = TenantServer(tenant.name, socket, tenant.max_model_len)
-        backend.fail(self._refused[tenant.name])
-        return backend
+    def _changes_by(self, attendance: Attendance) -> TenantChanges:
+        return TenantChanges(
+            self.tenants,
+            self._arbiter,
+            self.tiers,
+            attendance,
+            self._make_and_keep,
+            self.gone,
+        )
+
+    # -- one tenant ---------------------------------------------------------------------
+
+    def _make(self, tenant: TenantSection, fit: Fit, adapters: Mapping[str, str]) -> None:
+        """All that belongs to a tenant; nothing of it runs. See `_unmake`."""
+        manager = EngineManager(
+            self._config,
+            tenant,
+            fit,
+            self._rundir,
+            self._reaper,
+            self._startup_timeout_s,
+            self._means,
+            self._caretaker.mend,
+            self._over,
+            lambda: self._control.running.seconds,
+            self.device,
+        )
+        self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
+
+    def _make_and_keep(self, tenant: TenantSection, change: DomainChange) -> None:
+        """One that is new while the others are served."""
+        name = tenant.name
+        self._make(tenant, change.fits[name], change.adapters[name])
+        assert self.attendance is not None
+        if not self.attendance.roster.members[name].eager:
+            self.tenants.starts[name].set()
+        self._crew.begin(name, self._keep_called(name))
+
+    async def _unmake(self, name: str) -> None:
+        """A removed tenant has ended: nothing of it stays."""
+        if name in self.managers:
+            await self._crew.end(name)
+            await self.managers[name].stop()
+            await self._control.parted(name)
+            await self.tiers.dead(name)
+        self._arbiter.removed(name)
+        await self.tiers.remove(name)
+        self.tenants.unmake(name)
+        say(f"{name}: removed")
+
+    def gone(self, name: str) -> None:
+        """A removed tenant has no engine any more."""
+        self._crew.begin(_unmaking(name), self._unmake(name))
+
+    # -- tenants that become others -----------------------------------------------------
+
+    @property
+    def config(self) -> Config:
+        """Configuration that holds now; no share is ``auto``."""
+        return self._config
+
+    async def room_for(self, names: Iterable[str]) -> None:
+        """Wait until it is served, and nothing is left of what had these names and has ended."""
+        await self._serving.wait()
+        for name in names:
+            await self._crew.ended(_unmaking(name))
+
+    def apply(self, change: DomainChange) -> None:
+        """Have other tenants from now on. There has to be an `attendance`, and `room_for` them."""
+        assert self._changes is not None
+        self._config = change.config
+        self._changes.apply(change)
 
     async def _listen_to_engines(self) -> bool:
         await self._control.listen(self._rundir.control_socket)
@@ -134,13 +190,21 @@ class Domain:
         self.tiers.start()
         self._leave_out_refused()
         work = [self._control.watch(), self._caretaker.keep(), self.device.keep()]
+        work.append(self._crew.keep())
         if self.attendance is not None:
-            work += [self._attend(self.attendance), *map(self._keep_called, self.managers)]
+            work.append(self._attend(self.attendance))
             if all_or_nothing:
                 work.append(self._all_start())
-        else:
-            work += [self._start_and_keep(n, settled, all_or_nothing) for n in self.managers]
-        await together(work)
+        for name in self.managers:
+            if self.attendance is None:
+                self._crew.begin(name, self._start_and_keep(name, settled, all_or_nothing))
+            else:
+                self._crew.begin(name, self._keep_called(name))
+        self._serving.set()
+        try:
+            await together(work)
+        finally:
+            await self._crew.stop()
 
     @property
     def free_bytes(self) -> int:
@@ -149,7 +213,7 @@ class Domain:
 
     async def started(self) -> None:
         """Return when each first start has come to its end."""
-        for event in self._starts.values():
+        for event in list(self.tenants.starts.values()):
             await event.wait()
 
     async def _start_and_keep(
@@ -161,14 +225,14 @@ class Domain:
             await manager.start()
         elif (error := await _tried(manager)) is not None:
             self.failures[name] = error
-            self._starts[name].set()
+            self.tenants.starts[name].set()
             await settled.wait()  # perhaps no tenant is left, and the command ends
-        self._starts[name].set()
-        await manager.keep(self._shares[name])
+        self.tenants.starts[name].set()
+        await manager.keep(self.tenants.shares[name])
 
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
-        for name, why in self._refused.items():
+        for name, why in self.tenants.refused.items():
             say(f"tenant {name!r} is not served: {why}")
             self._arbiter.controller.given_up(name)
 
@@ -182,8 +246,7 @@ class Domain:
 
     def _attendance(self, config: Config, found: Preflight) -> Attendance:
         link = speeds(config.device).link
-        fits = {name: found.fits[name] for name in self.managers}
-        roster = roster_of(config, fits, link, time.monotonic())
+        roster = roster_of(config, found.fits, link, time.monotonic())
         return Attendance(roster, self, say, device=self.device)
 
     async def _attend(self, attendance: Attendance) -> None:
@@ -194,11 +257,11 @@ class Domain:
         self.registry.on_request = True
         for name, member in attendance.roster.members.items():
             if member.state is not LifeState.STARTING:
-                self._starts[name].set()
+                self.tenants.starts[name].set()
         await attendance.keep()
 
     async def _keep_called(self, name: str) -> None:
-        await self.managers[name].keep_called(self._shares[name])
+        await self.managers[name].keep_called(self.tenants.shares[name])
 
     async def _all_start(self) -> None:
         """Raises `EngineFailed` if one of the first starts fails."""
@@ -209,24 +272,24 @@ class Domain:
 
     def _has_started(self, name: str, serves: bool) -> None:
         """A start has come to its end; the first one counts."""
-        if not self._starts[name].is_set():
+        if not self.tenants.starts[name].is_set():
             if not serves and not self.managers[name].stopping:
                 reason = self.managers[name].failure
                 self.failures[name] = EngineFailed(f"tenant {name!r}: {reason}")
-            self._starts[name].set()
+            self.tenants.starts[name].set()
 
     def start(self, name: str) -> None:
         """Start a tenant's engine, as soon as others have given its share back."""
-        share = self._shares[name]
+        share = self.tenants.shares[name]
         assert isinstance(share, RosteredShare)
         share.call()
 
     def stop_one(self, name: str, why: str) -> None:
         """End a tenant's engine, or do not start it; for a reason that is told, if any."""
-        share = self._shares[name]
+        share = self.tenants.shares[name]
         assert isinstance(share, RosteredShare) and self.attendance is not None
         if share.recall():
-            self._starts[name].set()
+            self.tenants.starts[name].set()
             self.attendance.heard(name, LifeEvent.ENDED)
         else:
             self.managers[name].stops(why)
@@ -288,6 +351,10 @@ class Domain:
         """End the engines at once."""
         for manager in self.managers.values():
             manager.kill()
+
+
+def _unmaking(name: str) -> tuple[str, str]:
+    return ("unmake", name)
 
 
 def _device(config: Config, means: Means, failing: Callable[[str], None]) -> DeviceHealth:

@@ -105,11 +105,11 @@ class EngineManager:
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._means, self._over = means, over
         self._device = device or DeviceHealth()
-        self._command = launcher.command(
-            config, tenant, fit, socket, rundir.control_socket, means.server
-        )
+        self._command = self._command_of(config, tenant)
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start)
+        self._declared = asyncio.Event()
+        """Set when its tenant was declared anew: a rest is over."""
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
         """Set once the model has computed a first step in this start."""
@@ -143,6 +143,17 @@ class EngineManager:
         self._room: ShareRoom | None = None
         self._stopping = False
         """True once it was told to stop, until it is called again."""
+
+    def declares(self, config: Config, tenant: TenantSection, fit: Fit) -> None:
+        """Its tenant is declared anew: so it is started from the next time on, without a rest."""
+        self._fit, self.backend.max_model_len = fit, tenant.max_model_len
+        self._command = self._command_of(config, tenant)
+        self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
+        self._declared.set()
+
+    def _command_of(self, config: Config, tenant: TenantSection) -> list[str]:
+        control, program = self._rundir.control_socket, self._means.server
+        return launcher.command(config, tenant, self._fit, self.backend.socket, control, program)
 
     # -- starting -----------------------------------------------------------------------
 
@@ -383,10 +394,15 @@ class EngineManager:
                     "its memory is lent to the other tenants; "
                     f"the next start is in {pause.seconds:g} s"
                 )
-            await asyncio.sleep(pause.seconds)
+            await self._rests(pause.seconds)
             await self._device_is_well(room)
             await self._come(room)
             pause = await self._start_again()
+
+    async def _rests(self, seconds: float) -> None:
+        self._declared.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._declared.wait(), seconds)
 
     async def _come(self, room: ShareRoom) -> None:
         """Wait until it is to start, and until its room is free."""

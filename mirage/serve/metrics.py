@@ -52,6 +52,7 @@ class Metrics:
     """A registry of its own; `requests` is counted by the router."""
 
     def __init__(self, registry: Registry) -> None:
+        self._tenants = registry
         self._registry = CollectorRegistry()
         self._registry.register(_RegistryCollector(registry))
         self._requests = Counter(
@@ -60,13 +61,19 @@ class Metrics:
             ["tenant", "code"],
             registry=self._registry,
         )
+        self._counted: dict[str, set[str]] = {}
+        """Statuses by tenant."""
 
     def answered(self, tenant: str, status: int) -> None:
         """Count one request."""
         self._requests.labels(tenant, str(status)).inc()
+        self._counted.setdefault(tenant, set()).add(str(status))
 
     def render(self) -> bytes:
-        """Prometheus' text format."""
+        """Prometheus' text format, without tenants that are there no more."""
+        for tenant in self._counted.keys() - self._tenants.backends.keys() - {""}:
+            for status in self._counted.pop(tenant):
+                self._requests.remove(tenant, status)
         return generate_latest(self._registry)
 
 

@@ -46,9 +46,28 @@ def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
     _check_host_tier(config)
     check_limits(config)
     _check_ssd_tier(config)
-    named, refused = adapters.check(config)
-    refused = _refused_here(config) | refused
+    named, refused = _without_vllm(config)
     _check_device(config, refused)
+    return _with_vllm(config, probe, named, refused)
+
+
+def look_at(config: Config, probe: ask.Probe) -> Preflight:
+    """As `preflight`, on a machine that serves already: nothing but the tenants is looked at."""
+    return _with_vllm(config, probe, *_without_vllm(config))
+
+
+def _without_vllm(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Each tenant's adapters, and why one is refused; by name."""
+    named, refused = adapters.check(config)
+    return named, _refused_here(config) | refused
+
+
+def _with_vllm(
+    config: Config,
+    probe: ask.Probe,
+    named: dict[str, dict[str, str]],
+    refused: dict[str, str],
+) -> Preflight:
     left = _without(config, refused)
     facts, by_vllm = ask.ask(left, probe) if left.tenants else ({}, {})
     config, left = with_shares(config, facts), with_shares(left, facts)

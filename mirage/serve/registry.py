@@ -46,6 +46,8 @@ class TenantServer:
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
     suspects: Suspects = field(default_factory=Suspects)
     comeback: Comeback = field(default_factory=Comeback)
+    leaves: bool = False
+    """True if it was removed, and has not ended yet: no new request finds it."""
     end: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the present engine has ended and it is known how; the next one has another."""
     passed: deque[LifeState] = field(default_factory=lambda: deque(maxlen=MOST_PASSED))
@@ -122,13 +124,18 @@ class Registry:
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
         if (backend := self.backends.get(model)) is not None:
-            return backend
-        return next((b for b in self.backends.values() if model in b.adapters), None)
+            return None if backend.leaves else backend
+        return next((b for b in self.served if model in b.adapters), None)
+
+    @property
+    def served(self) -> list[TenantServer]:
+        """All but those that were removed."""
+        return [backend for backend in self.backends.values() if not backend.leaves]
 
     @property
     def models(self) -> list[str]:
         """All names that requests may use."""
-        return [name for b in self.backends.values() for name in (b.name, *b.adapters)]
+        return [name for b in self.served for name in (b.name, *b.adapters)]
 
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""

@@ -173,6 +173,7 @@ class Router:
             finally:
                 ticket.over()
         except NotInTime as error:
+            self._known(backend.name)  # it may have been removed meanwhile
             why = error.why if near else ""
             raise not_in_time(backend.name, backend.state, error.wait_s, why) from None
 
@@ -186,6 +187,7 @@ class Router:
     ) -> web.StreamResponse:
         identity = request.headers.get("X-Request-Id", "")
         told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity)
+        await self._close_unused()
         forward = Forward(backend, told, request, self._session(backend), self._closing)
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status
@@ -197,6 +199,11 @@ class Router:
         known = ", ".join(map(repr, self.registry.models))
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+    async def _close_unused(self) -> None:
+        """Sessions of tenants that are there no more."""
+        for name in self._sessions.keys() - self.registry.backends.keys():
+            await self._sessions.pop(name).close()
 
     def _session(self, backend: TenantServer) -> aiohttp.ClientSession:
         if backend.name not in self._sessions:
@@ -213,8 +220,8 @@ class Router:
         return self._sessions[backend.name]
 
     async def _models(self, request: web.Request) -> web.Response:
-        backends = self.registry.backends.values()
-        cards = [card for backend in backends for card in model_cards(backend, self._created)]
+        served = self.registry.served
+        cards = [card for backend in served for card in model_cards(backend, self._created)]
         return web.json_response({"object": "list", "data": cards})
 
     async def _model(self, request: web.Request) -> web.Response:

@@ -79,6 +79,12 @@ class RunDir:
     def log(self, tenant: str) -> Path:
         return self.logs / f"{quote(tenant, safe='')}.log"
 
+    def forget(self, tenant: str) -> None:
+        """A tenant is there no more: its socket goes, and its log unless logs are kept."""
+        self.engine_socket(tenant).unlink(missing_ok=True)
+        if not self.keeps_logs:
+            self.log(tenant).unlink(missing_ok=True)
+
     def mend(self) -> list[Path]:
         """Make the folders that are missing; which were. Raises `OSError`."""
         made = [held.path for held in self._held if held.mend()]

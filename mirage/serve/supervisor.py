@@ -16,13 +16,17 @@ from urllib.parse import urlsplit
 
 from mirage.config import Config, ConfigError, Policy
 from mirage.control.profiled import UNPROFILED, Profiled
+from mirage.errors import CommandFailed, InputRefused
+from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
+from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
+from mirage.serve.apply.applier import ConfigApplier, Origin
 from mirage.serve.domain import Domain
 from mirage.serve.engine_manager import say
 from mirage.serve.errors import EngineFailed
@@ -37,6 +41,8 @@ from mirage.serve.together import together
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
 LOOKING = "looking at the models, before any engine starts"
+HANG_UP_S = 0.5
+"""A terminal that is about to close is gone then; it may send SIGHUP more than once."""
 EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
 
 
@@ -56,6 +62,7 @@ class ServeOptions:
 
 def serve(
     config: Config,
+    origin: Origin,
     options: ServeOptions,
     means: Means,
     profiled: Mapping[str, Profiled] = UNPROFILED,
@@ -70,14 +77,19 @@ def serve(
     ReadyFile(options.ready_file).prepare()
     files.check_folders(options.log_dir)
     with sole_server(config):
-        return _serve(config, options, means, profiled)
+        return _serve(config, origin, options, means, profiled)
 
 
 def _serve(
-    config: Config, options: ServeOptions, means: Means, profiled: Mapping[str, Profiled]
+    declared: Config,
+    origin: Origin,
+    options: ServeOptions,
+    means: Means,
+    profiled: Mapping[str, Profiled],
 ) -> int:
-    with _signals_exit(), _telling(LOOKING, means.progress_s):
-        found = preflight(config, means.probe)
+    hangups = HangUps()
+    with _signals_exit(hangups), _telling(LOOKING, means.progress_s):
+        found = preflight(declared, means.probe)
     config = found.config
     if found.refused and options.all_or_nothing:
         raise refusal(found.refused)
@@ -89,15 +101,17 @@ def _serve(
     ):
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled)
-        return asyncio.run(Supervisor(config, options, rundir, domain).run())
+        applier = ConfigApplier(origin, declared, found, domain, means.probe)
+        return asyncio.run(Supervisor(config, options, rundir, domain, applier, hangups).run())
 
 
 @contextmanager
-def _signals_exit() -> Iterator[None]:
+def _signals_exit(hangups: HangUps) -> Iterator[None]:
     """Inside, a signal that stops a server raises `SystemExit`, so that nothing is left behind."""
 
     def leave(number: int, frame: object) -> None:
-        raise SystemExit(EXIT_CODES[number])
+        if number != signal.SIGHUP or (hangups.terminal_is_gone and not hangups.ignored):
+            raise SystemExit(EXIT_CODES[number])
 
     before = {number: signal.signal(number, leave) for number in EXIT_CODES}
     try:
@@ -127,19 +141,25 @@ class Supervisor:
     """One run, from the first process to the last: the address, the signals, the order."""
 
     def __init__(
-        self, config: Config, options: ServeOptions, rundir: RunDir, domain: Domain
+        self,
+        config: Config,
+        options: ServeOptions,
+        rundir: RunDir,
+        domain: Domain,
+        applier: ConfigApplier,
+        hangups: HangUps,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
-        self._domain = domain
+        self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
         self._router = Router(domain.registry, domain.tiers.resize, domain.attendance)
-        view = TenantsView(config, domain.registry, domain.attendance, rundir.log)
-        self._admin = AdminServer(
-            view,
-            domain.attendance,
-            sleeps=config.policy is Policy.MIRAGE,
-            names=[tenant.name for tenant in config.tenants],
+        view = TenantsView(
+            config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
         )
+        self._admin = AdminServer(
+            view, domain.attendance, Declaring(applier), sleeps=config.policy is Policy.MIRAGE
+        )
+        self._hung_up = asyncio.Event()
         self._settled = asyncio.Event()
         """Each first start has come to an end, and not all have failed."""
         self._signal: asyncio.Future[int]
@@ -148,8 +168,10 @@ class Supervisor:
         """Start, serve, stop. See `serve` for what it returns and raises."""
         loop = asyncio.get_running_loop()
         self._signal = loop.create_future()
-        for number in EXIT_CODES:
+        for number in EXIT_CODES.keys() - {signal.SIGHUP}:
             loop.add_signal_handler(number, self._on_signal, number)
+        if not self._hangups.ignored:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
         work = asyncio.create_task(self._serve(), name="serve")
         try:
             either: list[asyncio.Future[Any]] = [work, self._signal]
@@ -170,7 +192,8 @@ class Supervisor:
         url = await self._listen()
         await self._listen_to_operators(url)
         served = self._domain.serve(self._settled, all_or_nothing=self._options.all_or_nothing)
-        await together([served, self._say_ready(url, begun), self._admin.keep()])
+        hears = self._hear_hangups()
+        await together([served, self._say_ready(url, begun), self._admin.keep(), hears])
 
     async def _say_ready(self, url: str, begun: float) -> None:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
@@ -218,6 +241,28 @@ class Supervisor:
         while True:
             self._domain.sample(time.monotonic() - ready)
             await asyncio.sleep(INTERVAL_S)
+
+    # -- the file again -----------------------------------------------------------------
+
+    async def _hear_hangups(self) -> None:
+        """Stop with the terminal; apply the file where somebody else sent SIGHUP. Never returns."""
+        while True:
+            await self._hung_up.wait()
+            await asyncio.sleep(HANG_UP_S)
+            self._hung_up.clear()
+            if self._hangups.terminal_is_gone:
+                self._on_signal(signal.SIGHUP)
+            else:
+                await self._apply_file()
+
+    async def _apply_file(self) -> None:
+        source = self._applier.source
+        try:
+            told = await self._applier.apply(lambda before: source.written())
+        except (InputRefused, CommandFailed) as error:
+            say(f"SIGHUP: nothing is applied: {error}")
+        else:
+            say(f"SIGHUP: {source.path}: {'; '.join(told.lines)}")
 
     # -- stopping -----------------------------------------------------------------------
 

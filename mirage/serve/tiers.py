@@ -91,13 +91,13 @@ class TierPool:
         if self._pool is not None:
             await asyncio.wrap_future(self._pool.dead(tenant))
 
-    async def declares(self, tenant: TenantSection) -> None:
+    def declares(self, tenant: TenantSection) -> None:
         """A tenant is there, or is entitled to something else."""
         known, due = tenant.name in self._dues, due_of(tenant)
         self._dues[tenant.name] = due
         if self._pool is not None:
             told = self._pool.declares if known else self._pool.enrol
-            await asyncio.wrap_future(told(tenant.name, due))
+            told(tenant.name, due)
 
     async def remove(self, tenant: str) -> None:
         """A tenant that is `dead` is there no more: its blocks are erased."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Hashable, Iterable
 from typing import Any
 
 
@@ -16,3 +16,47 @@ async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Crew:
+    """Tasks by their names that come and go. `keep` tells of errors; `stop` has to follow."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._over = asyncio.Event()
+        self._error: BaseException | None = None
+
+    def begin(self, name: Hashable, work: Coroutine[Any, Any, None]) -> None:
+        """Run it beside the others; there is none of that name."""
+        task = self._tasks[name] = asyncio.create_task(work)
+        task.add_done_callback(lambda task: self._ended(name, task))
+
+    async def end(self, name: Hashable) -> None:
+        """Cancel it, and wait until it has ended. No error if it is not there."""
+        if (task := self._tasks.get(name)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def ended(self, name: Hashable) -> None:
+        """Wait until it has ended by itself."""
+        if (task := self._tasks.get(name)) is not None:
+            await asyncio.wait([task])
+
+    async def keep(self) -> None:
+        """Never returns: raises the first error of any."""
+        await self._over.wait()
+        assert self._error is not None
+        raise self._error
+
+    async def stop(self) -> None:
+        """Cancel all, and wait until they have ended."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, name: Hashable, task: asyncio.Task[None]) -> None:
+        del self._tasks[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+            self._over.set()

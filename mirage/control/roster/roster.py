@@ -67,14 +67,20 @@ class Roster:
 
         Raises `NeverServedError`, and then nothing has changed.
         """
-        self.quiet_until = -inf
         self._check_served(spec, own)
+        self.declares(spec, own, times, now)
+
+    def declares(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
+        """As `applied`, of one that is known to be served beside all others that are declared."""
+        self.quiet_until = -inf
         keeps = spec.keep_weights == "host"
         member = self.members.get(spec.name)
         if member is None:
             member = RosterMember(spec, own, times, Life(keeps=keeps), since=now)
             member.eager = spec.start == "eager"
             self.members[spec.name] = member
+        if spec.start == "eager" and (member.removed or member.spec.start != "eager"):
+            member.eager = member.removed or member.state in GONE
         member.spec, member.times = spec, times
         member.declares(own)
         member.life = member.life._replace(keeps=keeps)
@@ -82,6 +88,17 @@ class Roster:
             member.removed, member.wish = False, None
             if member.is_asked_for:
                 self._join_line(member, now)
+
+    def mended(self, name: str) -> None:
+        """What a tenant broke by may be gone: it may start at once."""
+        self.quiet_until = -inf
+        self.members[name].retry_at = -inf
+
+    def ruled(self, rules: RosterRules) -> None:
+        """Other rules hold from now on."""
+        self.quiet_until = -inf
+        self.rules = rules
+        self.room = DeviceRoom(self.device_bytes, self.members, rules)
 
     def adopted(self, name: str, life: Life, now: float) -> None:
         """State that a tenant which was just `applied` is in already.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import http.client
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -19,9 +20,12 @@ from mirage.serve.admin.forms import (
     TenantStatus,
     TenantsTold,
 )
+from mirage.serve.apply.forms import ApplyTold
 
 ANSWER_S = 30.0
 """Seconds in which the server has to answer; it looks at requests beside all its other work."""
+APPLY_S = 600.0
+"""Seconds for an apply: models are looked at first, which takes some each."""
 Form = TypeVar("Form")
 
 
@@ -56,8 +60,30 @@ class AdminClient:
 
     def act(self, name: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
         """Ask for it; what will happen."""
-        query = "" if drain_s is None else f"?drain_s={drain_s:g}"
-        return self._told("POST", f"/tenants/{name}/{act}{query}", ActTaken)
+        query = urlencode(_drain(drain_s))
+        return self._told("POST", f"/tenants/{name}/{act}?{query}", ActTaken)
+
+    def apply(
+        self, text: str, file: Path, *, dry_run: bool = False, drain_s: float | None = None
+    ) -> ApplyTold:
+        """Have the configuration that is the `text` of a `file`, or ask what would follow."""
+        words = {"file": str(file), "folder": str(file.parent.absolute())}
+        words |= {"dry_run": "1"} if dry_run else {}
+        query = urlencode(words | _drain(drain_s))
+        return self._told("PUT", f"/config?{query}", ApplyTold, text.encode(), APPLY_S)
+
+    def set(self, name: str, keys: Mapping[str, Any], drain_s: float | None = None) -> ApplyTold:
+        """Other values of keys of one tenant; None has one as if it was not written."""
+        path, body = (
+            f"/tenants/{quote(name)}?{urlencode(_drain(drain_s))}",
+            msgspec.json.encode(keys),
+        )
+        return self._told("PATCH", path, ApplyTold, body, APPLY_S)
+
+    def remove(self, name: str, drain_s: float | None = None) -> ApplyTold:
+        """Serve a tenant no more."""
+        path = f"/tenants/{quote(name)}?{urlencode(_drain(drain_s))}"
+        return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
 
     @contextmanager
     def watch(self) -> Iterator[Lines]:
@@ -65,15 +91,26 @@ class AdminClient:
         with self._connected(None) as connection:
             yield Lines(self._answer(connection, "GET", "/watch"))
 
-    def _told(self, method: str, path: str, form: type[Form]) -> Form:
-        with self._connected(ANSWER_S) as connection:
-            body = self._answer(connection, method, path).read()
-        return msgspec.json.decode(body, type=form)
+    def _told(
+        self,
+        method: str,
+        path: str,
+        form: type[Form],
+        body: bytes | None = None,
+        timeout_s: float = ANSWER_S,
+    ) -> Form:
+        with self._connected(timeout_s) as connection:
+            answer = self._answer(connection, method, path, body).read()
+        return msgspec.json.decode(answer, type=form)
 
     def _answer(
-        self, connection: http.client.HTTPConnection, method: str, path: str
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None = None,
     ) -> http.client.HTTPResponse:
-        connection.request(method, path)
+        connection.request(method, path, body)
         answer = connection.getresponse()
         if answer.status >= 400:
             why = _message(answer.read()) or f"answer {answer.status}"
@@ -95,6 +132,10 @@ class AdminClient:
             raise CommandFailed(f"{self._path}: the server does not answer ({why})") from None
         finally:
             connection.close()
+
+
+def _drain(drain_s: float | None) -> dict[str, str]:
+    return {} if drain_s is None else {"drain_s": f"{drain_s:g}"}
 
 
 def _message(body: bytes) -> str:

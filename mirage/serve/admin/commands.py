@@ -1,23 +1,27 @@
-"""``mirage ps``, ``mirage tenants`` and ``mirage logs``: a running server's tenants."""
+"""``mirage ps``, ``tenants``, ``apply`` and ``logs``: a running server's tenants."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from mirage.config import parsed_value, read_text
 from mirage.control.roster.states import LifeState
-from mirage.errors import CommandFailed
+from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.admin.acts import DRAIN_S, target
 from mirage.serve.admin.address import chosen
 from mirage.serve.admin.client import AdminClient, Lines
 from mirage.serve.admin.following import followed
 from mirage.serve.admin.forms import ActTaken, OperatorAct
 from mirage.serve.admin.shown import described, process_table
+from mirage.serve.apply.forms import ApplyTold
 
 SocketOption = Annotated[
     Path | None,
@@ -28,10 +32,13 @@ SocketOption = Annotated[
     ),
 ]
 NameArgument = Annotated[str, typer.Argument(help="Of a tenant, as `mirage ps` has it.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Return once that is so, and not once it is ordered.")
+]
 
 
 class TenantVerb(StrEnum):
-    """Act to carry out: an `OperatorAct`, or to look."""
+    """Act to carry out: an `OperatorAct`, to look, or to declare it anew."""
 
     SHOW = "show"
     SLEEP = "sleep"
@@ -39,6 +46,8 @@ class TenantVerb(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     DRAIN = "drain"
+    SET = "set"
+    REMOVE = "remove"
 
 
 def ps_command(socket: SocketOption = None) -> None:
@@ -52,9 +61,14 @@ def ps_command(socket: SocketOption = None) -> None:
 def tenants_command(
     verb: Annotated[TenantVerb, typer.Argument(help="What to do with it.")],
     name: NameArgument,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Return once that is so, and not once it is ordered.")
-    ] = False,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="With set: as in the file, engine_args.KEY too; an empty value unsets the key.",
+        ),
+    ] = None,
+    wait: WaitOption = False,
     drain: Annotated[
         float | None,
         typer.Option(
@@ -67,14 +81,21 @@ def tenants_command(
     ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """Show a tenant, put it to sleep, wake it, stop it, start it anew, or drain it.
+    """Show a tenant, put it to sleep, wake it, stop it, start it anew, drain it, or change it.
 
-    A request wakes and starts a tenant as well. What still runs when a drain is over waits until
+    `set` gives it other keys, `remove` has it served no more. A request wakes and starts a tenant
+    as well. What still runs when a drain is over waits until
     its tenant is awake again where it sleeps, and ends with an error where it stops.
     """
-    client = _client(socket)
+    client, given = _client(socket), _keys(keys or [], verb)
     if verb is TenantVerb.SHOW:
         typer.echo(described(client.tenant(name), time.time()))
+        return
+    if verb is TenantVerb.SET:
+        _declare(client, lambda: client.set(name, given, drain), wait=wait)
+        return
+    if verb is TenantVerb.REMOVE:
+        _declare(client, lambda: client.remove(name, drain), wait=wait)
         return
     act = OperatorAct(verb)
     if not wait:
@@ -87,6 +108,35 @@ def tenants_command(
         goal = target(act, sleeps=sleeps)
         if taken.state != goal:
             _until(taken, goal, lines)
+
+
+def apply_command(
+    file: Annotated[
+        Path, typer.Option("--file", "-f", metavar="FILE", help="The whole configuration.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would follow, and change nothing.")
+    ] = False,
+    wait: WaitOption = False,
+    drain: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1e6,
+            metavar="SECONDS",
+            help="For running requests of tenants that are removed or start anew.",
+            show_default="roster.drain_s of the configuration",
+        ),
+    ] = None,
+    socket: SocketOption = None,
+) -> None:
+    """Have a running server serve what FILE says: tenants are added, changed and removed.
+
+    It says what differs from what holds, whether new tenants fit, and who would yield for them.
+    """
+    client, text = _client(socket), read_text(file)
+    apply = partial(client.apply, text, file, dry_run=dry_run, drain_s=drain)
+    _declare(client, apply, wait=wait and not dry_run)
 
 
 def logs_command(
@@ -117,6 +167,45 @@ def logs_command(
 
 def _client(named: Path | None) -> AdminClient:
     return AdminClient(chosen(named))
+
+
+def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: bool) -> None:
+    """Declare something, say what follows, and wait for it."""
+    if not wait:
+        typer.echo("\n".join(declare().lines))
+        return
+    with client.watch() as lines:
+        told = declare()
+        typer.echo("\n".join(told.lines))
+        _until_settled(told, lines)
+
+
+def _until_settled(told: ApplyTold, lines: Lines) -> None:
+    """Raises `CommandFailed` if a tenant fails, or if the server ends."""
+    left = dict(told.awaited)
+    changes = iter(lines)
+    while left:
+        if (change := next(changes, None)) is None:
+            raise CommandFailed(f"the server ended before {', '.join(left)} had settled")
+        if change.tenant not in left or change.revision < told.revision:
+            continue
+        typer.echo(f"{change.tenant} is {change.state}")
+        if change.state == left[change.tenant]:
+            del left[change.tenant]
+        elif change.state == LifeState.FAILED:
+            raise CommandFailed(f"{change.tenant} has failed: {change.reason or 'see its log'}")
+
+
+def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
+    """Values of KEY=VALUE. Raises `InputRefused`."""
+    if words and verb is not TenantVerb.SET:
+        raise InputRefused(f"{verb} takes no {words[0]!r}: keys are for set")
+    if not words and verb is TenantVerb.SET:
+        raise InputRefused("set needs keys: write KEY=VALUE, as priority=1")
+    if wrong := [word for word in words if "=" not in word]:
+        raise InputRefused(f"{wrong[0]!r} is no KEY=VALUE: write one, as priority=1")
+    split = (word.split("=", 1) for word in words)
+    return {key: parsed_value(value, f"{key}={value}") for key, value in split}
 
 
 def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:

@@ -80,7 +80,7 @@ class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
 
     form_version: int
     revision: int
-    """Revision of what operators want: each act that is taken adds one."""
+    """Revision of what operators want: each act and each apply that is taken adds one."""
     server: DeviceStatus
     tenants: list[TenantStatus]
 

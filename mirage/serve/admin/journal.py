@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from mirage.serve.admin.forms import StateChange
+from mirage.serve.apply.forms import ABSENT
 
 
 class SeenState(NamedTuple):
@@ -31,9 +32,9 @@ class StateJournal:
         self, found: Mapping[str, SeenState], now: float, revision: int = 0
     ) -> list[StateChange]:
         """Changes since the last look, in order, by its `now`, with the present `revision`."""
-        changes = []
+        changes = [self._gone(name, now, revision) for name in self._seen.keys() - found.keys()]
         for name, seen in found.items():
-            before = self._seen[name]
+            before = self._seen.get(name, SeenState(ABSENT, ""))
             way = [state for state, _ in groupby((before.state, *seen.passed, seen.state))]
             since = now if len(way) > 1 else before.since
             self._seen[name] = SeenState(seen.state, seen.reason or before.reason, since)
@@ -45,6 +46,10 @@ class StateJournal:
                 for (one, other), why in zip(pairwise(way), reasons, strict=False)
             ]
         return changes
+
+    def _gone(self, name: str, now: float, revision: int) -> StateChange:
+        before = self._seen.pop(name).state
+        return StateChange(t=now, tenant=name, before=before, state=ABSENT, revision=revision)
 
     def since(self, name: str) -> float:
         return self._seen[name].since

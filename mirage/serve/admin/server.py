@@ -7,11 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from mirage.serve.admin.acts import ALWAYS, DRAIN_S, ActedUpon, foretold, obstacle, target
+from mirage.serve.admin.asked import as_json, check_fresh, known, seconds
 from mirage.serve.admin.audit import audited
+from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.forms import ActTaken, OperatorAct
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
@@ -29,11 +30,16 @@ class AdminServer:
     """Routes of one server's tenants. `keep` has to run for who watches; `stop` ends all."""
 
     def __init__(
-        self, view: TenantsView, attendance: Attendance | None, *, sleeps: bool, names: list[str]
+        self,
+        view: TenantsView,
+        attendance: Attendance | None,
+        declaring: Declaring,
+        *,
+        sleeps: bool,
     ) -> None:
-        """`sleeps`: whether the policy has a sleep. `names` are those of all tenants."""
+        """`sleeps`: whether the policy has a sleep."""
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
-        self._names, self._url, self._revision = names, "", 0
+        self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._watchers = Watchers()
         self._runner: AnsweringRunner | None = None
         self._site: web.UnixSite | None = None
@@ -51,6 +57,7 @@ class AdminServer:
                 web.get("/tenants/{name:.+}", self._one),
                 web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
                 web.get("/watch", self._watch),
+                *self._declaring.routes(),
             ]
         )
         self._runner = AnsweringRunner(app, lambda status: None, SHUTDOWN_S)
@@ -83,13 +90,13 @@ class AdminServer:
             await runner.cleanup()
 
     def _look(self) -> None:
-        self._watchers.tell(self._view.look(self._revision))
+        self._watchers.tell(self._view.look(self._revision.number))
 
     # -- what is told -------------------------------------------------------------------
 
     async def _all(self, request: web.Request) -> web.Response:
         self._look()
-        return self._json(self._view.told(self._url, self._revision))
+        return self._json(self._view.told(self._url, self._revision.number))
 
     async def _one(self, request: web.Request) -> web.Response:
         self._look()
@@ -100,18 +107,10 @@ class AdminServer:
         return await self._watchers.serve(request)
 
     def _known(self, name: str) -> str:
-        if name in self._names:
-            return name
-        known = ", ".join(self._names)
-        raise ApiError(404, f"no tenant {name!r} here: use one of {known}")
+        return known(name, self._view.sections)
 
     def _json(self, told: Any, status: int = 200) -> web.Response:
-        return web.Response(
-            body=msgspec.json.encode(told) + b"\n",
-            content_type="application/json",
-            status=status,
-            headers={"ETag": f'"{self._revision}"'},
-        )
+        return as_json(told, self._revision, status)
 
     # -- acts ---------------------------------------------------------------------------
 
@@ -125,24 +124,20 @@ class AdminServer:
 
     def _taken(self, request: web.Request, name: str, act: OperatorAct) -> ActTaken:
         """Raises `ApiError`."""
-        drain_s = _seconds(request)
-        self._check_fresh(request)
+        drain_s = seconds(request)
+        check_fresh(request, self._revision)
         on, attendance = self._acted_upon(name, act, drain_s)
         if why := obstacle(act, on):
             raise ApiError(409, why)
         will = foretold(act, on)
         self._look()  # what was before it
         _do(attendance, name, act, drain_s, sleeps=self._sleeps)
-        self._revision += 1
+        self._revision.grows()
         self._look()
         state = self._view.seen()[name].state
-        return ActTaken(tenant=name, act=act, will=will, state=state, revision=self._revision)
-
-    def _check_fresh(self, request: web.Request) -> None:
-        wanted = request.headers.get("If-Match", "*").strip()
-        if wanted not in ("*", f'"{self._revision}"'):
-            now = f'"{self._revision}"'
-            raise ApiError(412, f"If-Match {wanted[:40]!r}, but the revision is {now}: look again")
+        return ActTaken(
+            tenant=name, act=act, will=will, state=state, revision=self._revision.number
+        )
 
     def _acted_upon(
         self, name: str, act: OperatorAct, drain_s: float | None
@@ -170,20 +165,6 @@ def _act_of(word: str) -> OperatorAct:
         return OperatorAct(word)
     except ValueError:
         raise ApiError(404, f"no act {word[:40]!r}: use one of {', '.join(OperatorAct)}") from None
-
-
-def _seconds(request: web.Request) -> float | None:
-    """``?drain_s=``: what running requests get to end. Raises `ApiError`."""
-    word = request.query.get("drain_s")
-    if word is None:
-        return None
-    try:
-        seconds = float(word)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 1e6:
-        raise ApiError(400, f"drain_s={word[:40]!r}: write seconds from 0 to 1000000")
-    return seconds
 
 
 def _do(

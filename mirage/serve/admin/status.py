@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
 
@@ -30,12 +30,15 @@ class TenantsView:
     def __init__(
         self,
         config: Config,
+        sections: Mapping[str, TenantSection],
         registry: Registry,
         attendance: Attendance | None,
         log: Callable[[str], Path],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`sections` are the tenants, which may come and go."""
         self._config, self._registry, self._attendance = config, registry, attendance
+        self.sections = sections
         self._log, self._clock = log, clock
         self._journal = StateJournal(self.seen(), clock())
         for backend in registry.backends.values():
@@ -57,7 +60,7 @@ class TenantsView:
             device_bytes=self._config.device.memory,
             comes_and_goes=self._attendance is not None,
         )
-        every = [self.status(tenant.name) for tenant in self._config.tenants]
+        every = [self.status(name) for name in self.sections]
         return TenantsTold(
             form_version=FORM_VERSION, revision=revision, server=server, tenants=every
         )
@@ -73,7 +76,7 @@ class TenantsView:
 
     def status(self, name: str) -> TenantStatus:
         """One tenant, as it was at the last look."""
-        tenant = self._config.tenant(name)
+        tenant = self.sections[name]
         backend, member = self._registry.backends[name], self.member(name)
         running, waiting = self._requests(name, member)
         return TenantStatus(

@@ -16,8 +16,10 @@ from math import inf
 from typing import Protocol
 
 from mirage.control.roster.member import DrainGoal, RosterMember
+from mirage.control.roster.needs import StateBytes, SwitchTimes
 from mirage.control.roster.orders import RosterOrder, RosterVerb
-from mirage.control.roster.roster import Roster
+from mirage.control.roster.roster import NoSuchMemberError, Roster
+from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
 from mirage.protocol import Report
 from mirage.serve.device import DeviceHealth
@@ -47,6 +49,9 @@ class Acts(Protocol):
     def shows(self, name: str, state: LifeState) -> None:
         """The tenant is in another state."""
 
+    def gone(self, name: str) -> None:
+        """A tenant that was removed has no engine any more."""
+
 
 class Attendance:
     """The roster of one device at work. `keep` has to run; times are seconds of `clock`."""
@@ -73,6 +78,19 @@ class Attendance:
         self._news = asyncio.Event()
         self._settling = False
 
+    # -- tenants ------------------------------------------------------------------------
+
+    def declares(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes) -> None:
+        """A tenant is there, or is declared anew: see `Roster.declares`. `settle` follows."""
+        self.roster.declares(spec, own, times, self._clock())
+        self._waiting.setdefault(spec.name, deque())
+
+    def remove(self, name: str, drain_s: float | None = None) -> None:
+        """A tenant is declared no more; `gone` follows. Raises `NoSuchMemberError`."""
+        self.roster.wished(name, LifeState.STOPPED, self._clock(), drain_s)
+        self.roster.removed(name)
+        self.settle()
+
     # -- requests -----------------------------------------------------------------------
 
     def ask(self, name: str) -> Ticket:
@@ -90,7 +108,11 @@ class Attendance:
         return ticket
 
     def _ask(self, name: str, ticket: Ticket) -> None:
-        admission = self.roster.asked(name, self._clock(), device_s=self._device_s)
+        try:
+            admission = self.roster.asked(name, self._clock(), device_s=self._device_s)
+        except NoSuchMemberError:
+            ticket.refuse(0.0)
+            return
         if admission.passed_on:
             self._pass(name, ticket)
         elif admission.waits:
@@ -137,7 +159,8 @@ class Attendance:
 
     def ends(self, name: str) -> None:
         """An engine is about to end: `ended` follows, and who asks meanwhile waits for that."""
-        self._ending.setdefault(name, [])
+        if name in self.roster.members:
+            self._ending.setdefault(name, [])
 
     def ended(self, name: str, retry_s: float, *, failed: bool) -> None:
         """An engine has ended, or did not start; it may start again in `retry_s` seconds.
@@ -165,6 +188,8 @@ class Attendance:
 
     def heard(self, name: str, event: LifeEvent, retry_s: float = 0.0) -> None:
         """An event of an engine. One that its state does not have came too late to matter."""
+        if name not in self.roster.members:
+            return
         with suppress(UnexpectedEventError):
             self.roster.heard(name, event, self._clock(), retry_s)
         if self.roster.members[name].state is LifeState.READY:
@@ -175,7 +200,8 @@ class Attendance:
 
     def reported(self, name: str, report: Report) -> None:
         """The memory of an engine: whether it sleeps now, or has woken."""
-        member = self.roster.members[name]
+        if (member := self.roster.members.get(name)) is None:
+            return
         if report.asleep and self._is_told(member, DrainGoal.SLEEP):
             member.own = replace(member.own, asleep=report.held_bytes)
             self.heard(name, LifeEvent.SLEPT)
@@ -262,12 +288,22 @@ class Attendance:
     def _show(self) -> None:
         """Tell of new states."""
         now = self._clock()
+        for name in self._waiting.keys() - self.roster.members.keys():
+            self._forget(name)
         for name, member in self.roster.members.items():
             if self._shown.get(name) is member.state:
                 continue
             self._shown[name] = member.state
             self._acts.shows(name, member.state)
             self._tell(name, member.state, now)
+
+    def _forget(self, name: str) -> None:
+        del self._waiting[name]
+        for ticket in self._ending.pop(name, ()):
+            ticket.refuse(0.0)
+        for books in (self._shown, self._begun, self._lives):
+            books.pop(name, None)
+        self._acts.gone(name)
 
     def _tell(self, name: str, state: LifeState, now: float) -> None:
         """Say it, and how long it took where that is worth knowing."""

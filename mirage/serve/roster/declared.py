@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from math import inf
 
 from mirage.config import Config, Policy, TenantSection
-from mirage.control.roster.needs import AtOnce, StateBytes, SwitchSpeeds, at_once, state_bytes
+from mirage.control.roster.needs import (
+    AtOnce,
+    StateBytes,
+    SwitchSpeeds,
+    SwitchTimes,
+    at_once,
+    state_bytes,
+)
 from mirage.control.roster.roster import Roster
 from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
@@ -29,12 +36,16 @@ def roster_of(config: Config, fits: Mapping[str, Fit], link: float | None, now: 
     `link` in bytes a second. Raises `NeverServedError` for one that can never start.
     """
     roster = Roster(config.device.memory, rules_of(config))
-    speeds = SwitchSpeeds(link or LINK_BYTES_S, DISK_BYTES_S)
     for tenant in config.tenants:
         if tenant.name in fits:
             own = bytes_of(config, tenant, fits[tenant.name])
-            roster.applied(spec_of(tenant), own, speeds.times(own), now)
+            roster.applied(spec_of(tenant), own, switch_times(own, link), now)
     return roster
+
+
+def switch_times(own: StateBytes, link: float | None) -> SwitchTimes:
+    """Seconds of its ways, guessed; `link` in bytes a second."""
+    return SwitchSpeeds(link or LINK_BYTES_S, DISK_BYTES_S).times(own)
 
 
 def rules_of(config: Config) -> RosterRules:

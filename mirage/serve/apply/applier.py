@@ -1,0 +1,273 @@
+"""Configurations applied to a device that is served, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from mirage.config import Config, TenantSection
+from mirage.control.profiled import Profiled
+from mirage.control.roster.fitting import Fitting, fitting
+from mirage.control.roster.states import GONE, LifeState
+from mirage.errors import CommandFailed
+from mirage.serve import adapters
+from mirage.serve.apply import said
+from mirage.serve.apply.difference import ConfigDifference, difference
+from mirage.serve.apply.forms import ABSENT, ApplyTold, ChangeTold, FittingTold
+from mirage.serve.apply.revision import Revision
+from mirage.serve.apply.source import ConfigSource, Written, hash_of
+from mirage.serve.apply.state_file import StateFile
+from mirage.serve.ask import Probe
+from mirage.serve.changing import DomainChange
+from mirage.serve.domain import Domain
+from mirage.serve.fit import Fit
+from mirage.serve.preflight import Preflight, look_at, refusal, speeds
+from mirage.serve.profiled import profiled
+from mirage.serve.roster.declared import bytes_of, roster_of
+
+
+class Origin(NamedTuple):
+    """Where a configuration comes from, and where others that are applied later are kept."""
+
+    source: ConfigSource
+    written: Written
+    sha256: str
+    """Hash of the server's file as it was when it last held."""
+    state: StateFile
+
+
+class Foreseen(NamedTuple):
+    """All that is known of a configuration before it is applied."""
+
+    change: ConfigDifference
+    declared: Config
+    domain: DomainChange
+    fits: Mapping[str, Fit]
+    """Of all tenants that it has."""
+
+
+class ConfigApplier:
+    """Has `wanted` of `domain`, which is served; `declared` is what that is at first."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        declared: Config,
+        found: Preflight,
+        domain: Domain,
+        probe: Probe,
+    ) -> None:
+        self.source, self.wanted, self.revision = origin.source, origin.written, Revision()
+        self._declared, self._fits = _rostered(declared), dict(found.fits)
+        self._domain, self._probe, self._state = domain, probe, origin.state
+        self._base = origin.sha256
+        self._kept = origin.written, origin.sha256
+        """What is in the state file, or would be."""
+        self._lock = asyncio.Lock()
+        self._having: asyncio.Future[None] | None = None
+        """What is being done, or was done last."""
+
+    async def apply(
+        self,
+        edit: Callable[[Written], Written],
+        *,
+        fresh: Callable[[], None] = lambda: None,
+        drain_s: float | None = None,
+        dry_run: bool = False,
+    ) -> ApplyTold:
+        """Have what `edit` makes of what is wanted, or say what would follow.
+
+        `fresh` raises if it is too late for that. Raises `ConfigError` for a configuration that
+        cannot be served, `CommandFailed` for one that cannot be had without another start; then
+        nothing has changed.
+        """
+        async with self._lock:
+            if self._having is not None:
+                await asyncio.wait([self._having])
+            fresh()
+            wanted = edit(self.wanted)
+            foreseen = await asyncio.to_thread(self._foresee, wanted, drain_s)
+            fresh()
+            change = foreseen.change
+            outlook = self._outlook(foreseen)
+            awaited = self._awaited(foreseen, outlook)
+            if not dry_run:  # to its end, also if who asked for it goes away
+                self._having = asyncio.ensure_future(self._have(wanted, foreseen))
+                await asyncio.shield(self._having)
+            keeps = self._state.path is not None
+            lines = said.lines(change, outlook, dry_run=dry_run, keeps=keeps)
+            return ApplyTold(
+                applied=not dry_run and not change.is_none,
+                revision=self.revision.number,
+                added=change.added,
+                changed=tuple(ChangeTold(**one._asdict()) for one in change.changed),
+                removed=change.removed,
+                roster=change.roster,
+                fitting=tuple(_told(one) for one in outlook),
+                awaited=awaited,
+                lines=tuple(lines),
+            )
+
+    async def _have(self, wanted: Written, foreseen: Foreseen) -> None:
+        """Write it down, and then have it."""
+        change = foreseen.change
+        base = await asyncio.to_thread(self._keep, wanted)
+        self._base, self.wanted, self._declared = base, wanted, foreseen.declared
+        if change.is_none:
+            return
+        await self._domain.room_for(change.added)
+        self._fits = dict(foreseen.fits)
+        self.revision.grows()
+        self._domain.apply(foreseen.domain)
+
+    def _keep(self, wanted: Written) -> str:
+        """Write the state file if it has something else; hash of the server's file from now on.
+
+        Raises `CommandFailed`.
+        """
+        base = self._base
+        with suppress(OSError, UnicodeDecodeError):
+            now = hash_of(self.source.path.read_text(encoding="utf-8"))
+            base = now if wanted.sha256 == now else base
+        if (wanted, base) != self._kept:
+            try:
+                self._state.write(wanted, base)
+            except OSError as error:
+                raise CommandFailed(
+                    f"--state {self._state.path}: it cannot be written ({error.strerror}): "
+                    "nothing was applied"
+                ) from None
+            self._kept = wanted, base
+        return base
+
+    # -- what would follow --------------------------------------------------------------
+
+    def _foresee(self, wanted: Written, drain_s: float | None) -> Foreseen:
+        """Takes some seconds where models have to be looked at. Raises as `apply` does."""
+        declared = self.source.config(wanted)
+        attendance = self._domain.attendance
+        if attendance is None:
+            raise CommandFailed(said.NO_ROSTER)
+        declared = _rostered(declared)
+        change = difference(self._declared, declared)
+        if change.fixed:
+            raise CommandFailed(said.fixed(change.fixed))
+        found = self._look_at(declared, change)
+        domain = self._domain_change(declared, change, found, drain_s)
+        names = {tenant.name for tenant in declared.tenants}
+        fits = {n: fit for n, fit in (self._fits | found.fits).items() if n in names}
+        roster_of(domain.config, fits, speeds(declared.device).link, 0.0)
+        return Foreseen(change, declared, domain, fits)
+
+    def _look_at(self, declared: Config, change: ConfigDifference) -> Preflight:
+        """What vLLM says of tenants that need other engines. Raises `ConfigError` as `check`."""
+        unknown = [one.name for one in change.changed if one.name not in self._fits]
+        names = {*change.needs_engines, *unknown}
+        if not names:
+            return Preflight({}, {}, {}, declared)
+        named, refused = adapters.check(declared)
+        if refused:
+            raise refusal(refused)
+        some = [tenant for tenant in declared.tenants if tenant.name in names]
+        device = declared.device.model_copy(update={"page": self._page})
+        part = declared.model_copy(update={"tenants": some, "device": device})
+        found = look_at(part, self._probe)
+        if found.refused:
+            raise refusal(found.refused)
+        return found._replace(adapters={name: named[name] for name in names})
+
+    @property
+    def _page(self) -> int:
+        """Bytes of a page, which engines of one device share."""
+        return next(iter(self._fits.values())).page.bytes
+
+    def _domain_change(
+        self,
+        declared: Config,
+        change: ConfigDifference,
+        found: Preflight,
+        drain_s: float | None,
+    ) -> DomainChange:
+        every = [self._resolved(tenant, found) for tenant in declared.tenants]
+        config = declared.model_copy(update={"tenants": every})
+        anew = {*change.added, *(one.name for one in change.changed)}
+        some = [tenant for tenant in every if tenant.name in found.fits]
+        return DomainChange(
+            config,
+            change.removed,
+            tuple(tenant for tenant in every if tenant.name in anew),
+            found.fits,
+            found.adapters,
+            _profiled(config, some),
+            drain_s,
+        )
+
+    def _resolved(self, tenant: TenantSection, found: Preflight) -> TenantSection:
+        """A tenant whose share is a number."""
+        if tenant.share is not None:
+            return tenant
+        known = found.config if tenant.name in found.fits else self._domain.config
+        return tenant.model_copy(update={"share": known.tenant(tenant.name).share})
+
+    def _outlook(self, foreseen: Foreseen) -> list[Fitting]:
+        """Outlook of new tenants, and of those that start anew at once."""
+        assert self._domain.attendance is not None
+        roster, change, config = (
+            self._domain.attendance.roster,
+            foreseen.change,
+            foreseen.domain.config,
+        )
+        coming = {
+            name: bytes_of(config, config.tenant(name), foreseen.fits[name])
+            for name in change.needs_engines
+            if name in change.added or self._is_awake(name)
+        }
+        return fitting(roster, coming, change.removed, time.monotonic())
+
+    def _is_awake(self, name: str) -> bool:
+        state = self._domain.registry.backends[name].state
+        return state not in GONE and state is not LifeState.SLEEPING
+
+    def _awaited(self, foreseen: Foreseen, outlook: list[Fitting]) -> dict[str, str]:
+        """States in which tenants have settled, of those that one may wait for."""
+        change, backends = foreseen.change, self._domain.registry.backends
+        awaited = dict.fromkeys(change.removed, ABSENT)
+        for one in change.changed:
+            if one.restart and backends[one.name].state is LifeState.SLEEPING:
+                awaited[one.name] = LifeState.STOPPED.value
+        for place in outlook:
+            waits = place.name in change.added and _waits(foreseen.declared.tenant(place.name))
+            if place.comes and not waits:
+                awaited[place.name] = LifeState.READY.value
+        return awaited
+
+
+def _waits(tenant: TenantSection) -> bool:
+    return tenant.start == "on_request"
+
+
+def _rostered(config: Config) -> Config:
+    """Its tenants come and go, whatever else it says: those of a server do not begin to stay."""
+    return config.model_copy(update={"roster": config.roster})
+
+
+def _profiled(config: Config, tenants: list[TenantSection]) -> dict[str, Profiled]:
+    return profiled(config.model_copy(update={"tenants": tenants})) if tenants else {}
+
+
+def _told(one: Fitting) -> FittingTold:
+    return FittingTold(
+        name=one.name,
+        bytes=one.nbytes,
+        spare_bytes=one.spare,
+        yields=one.yields,
+        comes=one.comes,
+    )
+
+
+def whole(wanted: Written) -> Callable[[Written], Written]:
+    """An edit that has another configuration instead."""
+    return lambda before: wanted

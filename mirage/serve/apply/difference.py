@@ -1,0 +1,98 @@
+"""The difference of two configurations, and what each key of it needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from mirage.config import Config, TenantSection
+
+AT_ONCE = frozenset(
+    {"priority", "start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"}
+)
+"""Keys of a tenant that hold at once. All others need another engine."""
+OF_OTHERS = frozenset({"tenants", "roster", "replay"})
+"""Parts of a configuration that may change: rules of the roster hold at once, and what is for
+`mirage replay` alone concerns no server."""
+
+
+class TenantChange(NamedTuple):
+    """Keys of one tenant that are not as they were, those of a mapping as ``engine_args.seed``."""
+
+    name: str
+    at_once: tuple[str, ...]
+    restart: tuple[str, ...]
+    """Keys for which its engine, if there is one, has to start anew."""
+
+
+class ConfigDifference(NamedTuple):
+    """Way from one configuration to another."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[TenantChange, ...] = ()
+    removed: tuple[str, ...] = ()
+    roster: tuple[str, ...] = ()
+    """Rules of the roster that are not as they were."""
+    fixed: tuple[str, ...] = ()
+    """Keys that cannot change while a server runs."""
+
+    @property
+    def is_none(self) -> bool:
+        """True if nothing follows from it."""
+        return not any(self)
+
+    @property
+    def needs_engines(self) -> list[str]:
+        """Tenants that are new, or whose engines have to start anew."""
+        return [*self.added, *(change.name for change in self.changed if change.restart)]
+
+
+def difference(before: Config, after: Config) -> ConfigDifference:
+    """All that is not the same in both; the order of tenants says nothing."""
+    old = {tenant.name: tenant for tenant in before.tenants}
+    new = {tenant.name: tenant for tenant in after.tenants}
+    pairs = ((old[name], tenant) for name, tenant in new.items() if name in old)
+    changes = (_change(one, other) for one, other in pairs)
+    others = Config.model_fields.keys() - OF_OTHERS
+    return ConfigDifference(
+        added=tuple(name for name in new if name not in old),
+        changed=tuple(change for change in changes if change.at_once or change.restart),
+        removed=tuple(name for name in old if name not in new),
+        roster=tuple(f"roster.{key}" for key in _keys(before.roster, after.roster)),
+        fixed=tuple(
+            key
+            for field in Config.model_fields
+            if field in others
+            for key in _keys(getattr(before, field), getattr(after, field), field)
+        ),
+    )
+
+
+def _change(before: TenantSection, after: TenantSection) -> TenantChange:
+    keys = tuple(_keys(before, after))
+    at_once = tuple(key for key in keys if key in AT_ONCE)
+    return TenantChange(after.name, at_once, tuple(key for key in keys if key not in AT_ONCE))
+
+
+def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Names of the values in which two sections, or two values, differ."""
+    if before == after and type(before) is type(after):
+        return
+    one, other = _values(before), _values(after)
+    if one is None or other is None or (not path and not (one or other)):
+        yield path
+        return
+    for key in dict.fromkeys((*one, *other)):
+        inner = f"{path}.{key}" if path else str(key)
+        if key in one and key in other:
+            yield from _keys(one[key], other[key], inner)
+        else:
+            yield inner
+
+
+def _values(section: Any) -> dict[str, Any] | None:
+    if isinstance(section, BaseModel):
+        return {name: getattr(section, name) for name in type(section).model_fields}
+    return section if isinstance(section, dict) else None

@@ -1,0 +1,62 @@
+"""An apply in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirage.control.roster.fitting import Fitting
+from mirage.serve.apply.difference import ConfigDifference, TenantChange
+from mirage.units import size
+
+NOTHING = "nothing differs from what holds"
+NO_STATE = "it ends with the server: --state FILE keeps what is applied"
+NO_ROSTER = (
+    "the tenants of this server are always awake, and cannot change while it runs: "
+    "write roster: {} into its file and start it again"
+)
+
+
+def fixed(keys: Iterable[str]) -> str:
+    """Why a configuration cannot be applied."""
+    return f"{', '.join(keys)} cannot change while the server runs: start it again for that"
+
+
+def lines(
+    change: ConfigDifference, outlook: Iterable[Fitting], *, dry_run: bool, keeps: bool
+) -> list[str]:
+    """A sentence for each tenant, and for what holds for all."""
+    if change.is_none:
+        return [NOTHING]
+    would = "would be " if dry_run else ""
+    known = {one.name: f"; {_place(one)}" for one in outlook}
+    said = [f"{name}: {would}added{known.get(name, '')}" for name in change.added]
+    for one in change.changed:
+        place = known.get(one.name, "") if one.restart else ""
+        said.append(f"{one.name}: {would}changed, {_keys(one)}{place}")
+    said += [
+        f"{name}: {would}removed when its requests have ended, and its KV cache is erased"
+        for name in change.removed
+    ]
+    if change.roster:
+        said.append(f"{', '.join(change.roster)}: {would}changed, at once")
+    if not keeps and not dry_run:
+        said.append(NO_STATE)
+    return said
+
+
+def _keys(one: TenantChange) -> str:
+    parts = []
+    if one.at_once:
+        parts.append(f"{', '.join(one.at_once)} at once")
+    if one.restart:
+        parts.append(f"{', '.join(one.restart)} with its next engine: one that it has starts anew")
+    return "; ".join(parts)
+
+
+def _place(one: Fitting) -> str:
+    if one.spare >= 0:
+        return f"it takes {size(one.nbytes)}, and {size(one.spare)} stay free"
+    missing = f"it takes {size(one.nbytes)}, of which {size(-one.spare)} are missing"
+    if one.yields:
+        return f"{missing}: {', '.join(one.yields)} would yield now"
+    return f"{missing}: it waits until others may yield"

@@ -1,0 +1,74 @@
+"""The configuration of a server: the file, and what its command line says beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from mirage.config import (
+    Config,
+    ConfigError,
+    DeviceSection,
+    Policy,
+    TiersSection,
+    made,
+    parsed,
+    read_text,
+)
+from mirage.serve import adapters
+
+
+@dataclass(frozen=True)
+class Written:
+    """A configuration as somebody wrote it: keys with values, and where it lies."""
+
+    raw: dict[Any, Any]
+    path: Path
+    """File by whose name it is spoken of."""
+    folder: Path
+    """Absolute; paths in it are relative to this one."""
+    sha256: str = ""
+    """Hash of its text; empty if it is not a file's."""
+
+
+@dataclass(frozen=True)
+class ConfigSource:
+    """The file of a server, and options that override it; None leaves a key as the file has it."""
+
+    path: Path
+    policy: Policy | None = None
+    memory: str | None = None
+    tiers: bool = True
+
+    def written(self) -> Written:
+        """The file as it is now. Raises `ConfigError`."""
+        return written(read_text(self.path), self.path, self.path.parent.absolute())
+
+    def config(self, one: Written) -> Config:
+        """What a server of these options makes of it. Raises `ConfigError`."""
+        config = adapters.beside(made(one.raw, one.path, one.folder), one.folder)
+        if self.policy is not None:
+            config = config.model_copy(update={"policy": self.policy})
+        if self.memory is not None:
+            config = _with_memory(config, self.memory)
+        return config if self.tiers else config.model_copy(update={"tiers": TiersSection()})
+
+
+def written(text: str, path: Path, folder: Path) -> Written:
+    """Text of the file at `path`. Raises `ConfigError`."""
+    return Written(parsed(text, path), path, folder, hash_of(text))
+
+
+def hash_of(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _with_memory(config: Config, size: str) -> Config:
+    """Raises `ConfigError` for what is no size."""
+    try:
+        device = DeviceSection.model_validate(config.device.model_dump() | {"memory": size})
+    except ValueError:
+        raise ConfigError(f"--memory {size!r}: write a size as 64GiB, at most 1EiB") from None
+    return config.model_copy(update={"device": device})

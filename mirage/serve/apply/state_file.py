@@ -1,0 +1,121 @@
+"""The configuration that was applied last, in a file that outlives the server.
+
+It is replaced as a whole: whoever kills the server at any moment leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mirage.config import ConfigError
+from mirage.serve.apply.source import Written
+
+STATE_FORM = 1
+MODE = 0o600
+"""It may hold secrets, as arguments of engines do."""
+
+
+class AppliedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Form of the file, as JSON."""
+
+    form: int
+    sha256: str
+    """Hash of the server's configuration file when it was last applied."""
+    folder: str
+    """Folder that paths are relative to."""
+    configuration: dict[str, Any]
+
+
+class StartChoice(NamedTuple):
+    """Configuration to start with, and a line about the choice; empty if there was none."""
+
+    written: Written
+    line: str = ""
+
+
+class StateFile:
+    """At `path`; nowhere if that is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def choose(self, file: Written) -> StartChoice:
+        """What was applied, unless the configuration file has changed since.
+
+        Raises `ConfigError` if the state cannot be read, or could not be written.
+        """
+        if self.path is None:
+            return StartChoice(file)
+        if not self.path.parent.is_dir() or not os.access(self.path.parent, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"--state {self.path}: its folder is missing, or cannot be written: make it, or "
+                "name another file"
+            )
+        state = self._read(self.path)
+        if state is None:
+            return StartChoice(file)
+        if state.sha256 != file.sha256:
+            return StartChoice(
+                file,
+                f"{file.path} has changed since {self.path} was written: {file.path} counts, and "
+                "what operators applied beside it does not",
+            )
+        applied = Written(state.configuration, self.path, Path(state.folder))
+        if applied.raw == file.raw and applied.folder == file.folder:
+            return StartChoice(file)
+        return StartChoice(
+            applied,
+            f"{self.path} counts: it was applied after {file.path}, which has not changed since",
+        )
+
+    def write(self, one: Written, sha256: str) -> None:
+        """Replace it, for a file of that hash. Raises `OSError`, and then the old one stays."""
+        if self.path is None:
+            return
+        state = AppliedState(STATE_FORM, sha256, str(one.folder), one.raw)
+        _replace(self.path, msgspec.json.encode(state, enc_hook=str))
+
+    def _read(self, path: Path) -> AppliedState | None:
+        """Raises `ConfigError`."""
+        try:
+            state = msgspec.json.decode(path.read_bytes(), type=AppliedState)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"--state {path}: it cannot be read ({why}): remove it, and the configuration file "
+                "counts"
+            ) from None
+        if state.form != STATE_FORM:
+            raise ConfigError(
+                f"--state {path}: it has form {state.form}, this version reads {STATE_FORM}: "
+                "remove it, and the configuration file counts"
+            )
+        return state
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whoever reads `path` finds all of the old bytes, or all of `data`, after a crash too."""
+    unfinished = path.with_name(f".{path.name}.new")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

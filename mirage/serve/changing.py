@@ -1,0 +1,105 @@
+"""Tenants of a device that is served become others: added, declared anew, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from mirage.config import Config, TenantSection
+from mirage.control.arbiter import Arbiter
+from mirage.control.profiled import UNPROFILED, Profiled
+from mirage.control.roster.states import GONE, LifeState
+from mirage.control.targets import entitled
+from mirage.serve.fit import Fit
+from mirage.serve.preflight import speeds
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.roster.declared import bytes_of, rules_of, spec_of, switch_times
+from mirage.serve.tenants import DeviceTenants
+from mirage.serve.tiers import TierPool
+
+
+class DomainChange(NamedTuple):
+    """Other tenants of a device. `drain_s`: seconds of running requests, if not the rules'."""
+
+    config: Config
+    """All of it; no share is ``auto``."""
+    removed: tuple[str, ...]
+    declared: tuple[TenantSection, ...]
+    """Tenants that are new, or declared anew."""
+    fits: Mapping[str, Fit]
+    """Of those among them that are new, or whose engines have to start anew."""
+    adapters: Mapping[str, dict[str, str]]
+    profiled: Mapping[str, Profiled] = UNPROFILED
+    drain_s: float | None = None
+
+
+class TenantChanges:
+    """Carries a change out, in every book at once; engines follow as the roster orders."""
+
+    def __init__(
+        self,
+        tenants: DeviceTenants,
+        arbiter: Arbiter,
+        tiers: TierPool,
+        attendance: Attendance,
+        make: Callable[[TenantSection, DomainChange], None],
+        unmake: Callable[[str], None],
+    ) -> None:
+        """`make` makes all that belongs to a tenant, and has it kept.
+
+        `unmake` takes it down again, once it has ended.
+        """
+        self._tenants, self._arbiter, self._tiers = tenants, arbiter, tiers
+        self._attendance, self._make, self._unmake = attendance, make, unmake
+
+    def apply(self, change: DomainChange) -> None:
+        """Have these tenants from now on."""
+        self._attendance.roster.ruled(rules_of(change.config))
+        for name in change.removed:
+            self._remove(name, change.drain_s)
+        for tenant in change.declared:
+            self._declare(tenant, change)
+            if tenant.name in self._tenants.managers:
+                self._redeclare(tenant, change)
+            else:
+                self._make(tenant, change)
+        self._attendance.settle()
+
+    def _remove(self, name: str, drain_s: float | None) -> None:
+        if name in self._tenants.managers:
+            self._tenants.managers[name].backend.leaves = True
+            self._attendance.remove(name, drain_s)
+        else:
+            self._unmake(name)
+
+    def _declare(self, tenant: TenantSection, change: DomainChange) -> None:
+        """To who decides. A process that may stay as it is has the same bytes and times."""
+        self._arbiter.declares(entitled(tenant), change.profiled.get(tenant.name))
+        self._tiers.declares(tenant)
+        if tenant.name in change.fits:
+            own = bytes_of(change.config, tenant, change.fits[tenant.name])
+            times = switch_times(own, speeds(change.config.device).link)
+        else:
+            member = self._attendance.roster.members[tenant.name]
+            own, times = member.next_own, member.times
+        self._attendance.declares(spec_of(tenant), own, times)
+
+    def _redeclare(self, tenant: TenantSection, change: DomainChange) -> None:
+        name, manager = tenant.name, self._tenants.managers[tenant.name]
+        self._tenants.sections[name] = tenant
+        left, manager.backend.leaves = manager.backend.leaves, False
+        if name not in change.fits:
+            return
+        manager.backend.adapters = change.adapters[name]
+        manager.declares(change.config, tenant, change.fits[name])
+        if not left:
+            self._restart(name, change.drain_s)
+
+    def _restart(self, name: str, drain_s: float | None) -> None:
+        """A process that is there ends; one of a tenant that was not asleep comes again."""
+        member = self._attendance.roster.members[name]
+        self._attendance.roster.mended(name)
+        if member.state is LifeState.SLEEPING:
+            self._attendance.wish(name, LifeState.STOPPED)
+        elif member.state not in GONE:
+            self._attendance.restart(name, drain_s)

@@ -1,0 +1,65 @@
+"""All that belongs to each tenant of a device, made and unmade in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from mirage.config import TenantSection
+from mirage.serve.engine_manager import EngineManager
+from mirage.serve.errors import EngineFailed
+from mirage.serve.managed import Share
+from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.rundir import RunDir
+
+
+class DeviceTenants:
+    """Books of a device's tenants by their names; nothing of them runs by itself."""
+
+    def __init__(self, registry: Registry, rundir: RunDir) -> None:
+        self._registry, self._rundir = registry, rundir
+        self.sections: dict[str, TenantSection] = {}
+        """All tenants as they are declared, and those that were removed until they have ended."""
+        self.managers: dict[str, EngineManager] = {}
+        """Those of all but refused ones."""
+        self.shares: dict[str, Share] = {}
+        self.starts: dict[str, asyncio.Event] = {}
+        """Set once the first start of a tenant has come to its end, or none is to be."""
+        self.failures: dict[str, EngineFailed] = {}
+        """Errors of first starts."""
+        self.refused: dict[str, str] = {}
+        """Reasons of those that are not served."""
+
+    def make(
+        self,
+        tenant: TenantSection,
+        manager: EngineManager,
+        share: Share,
+        adapters: Mapping[str, str],
+    ) -> None:
+        """A tenant that is served."""
+        name = tenant.name
+        manager.backend.adapters = adapters
+        self.refused.pop(name, None)
+        self.sections[name], self.managers[name], self.shares[name] = tenant, manager, share
+        self.starts[name] = asyncio.Event()
+        self._registry.backends[name] = manager.backend
+
+    def refuse(self, tenant: TenantSection, why: str, adapters: Mapping[str, str]) -> None:
+        """A tenant that is not served, and told of."""
+        socket = self._rundir.engine_socket(tenant.name)
+        backend = TenantServer(tenant.name, socket, tenant.max_model_len, adapters=adapters)
+        backend.fail(why)
+        self.sections[tenant.name], self.refused[tenant.name] = tenant, why
+        self._registry.backends[tenant.name] = backend
+
+    def unmake(self, name: str) -> None:
+        """Nothing of a tenant stays, whose engine has ended."""
+        if name in self.starts:
+            self.starts.pop(name).set()
+            del self.managers[name], self.shares[name]
+        self.failures.pop(name, None)
+        self.refused.pop(name, None)
+        self._registry.reports.pop(name, None)
+        del self.sections[name], self._registry.backends[name]
+        self._rundir.forget(name)
