@@ -95,7 +95,7 @@ def test_a_terminal_that_is_gone_keeps_nothing_alive(tmp_path: Path) -> None:
         # Not by asking: what is asked while it dies may be what ended it, and is then refused.
         served.until("a is down", lambda: served.engine_state("a") == "down")
         served.until("a is back", lambda: served.engine_state("a") == "ready")
-        served.process.send_signal(signal.SIGHUP)
+        served.process.send_signal(signal.SIGTERM)
         assert served.process.wait() == 0
         assert_gone(family)
         assert not folder.exists()

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from plain_vllm import Plain, plain
 from supervised import DEADLINE_S, Served, assert_gone, serving, write_demo
+
+from mirage.serve.admin.client import AdminClient
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -39,7 +42,7 @@ def config(folder: Path) -> Path:
     return path
 
 
-def text_of(served: Served, name: str, prompt: list[int], tokens: int = 24) -> str:
+def text_of(served: Served | Plain, name: str, prompt: list[int], tokens: int = 24) -> str:
     body = {"model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
     status, answer = served.request("POST", "/v1/completions", body)
     assert status == 200, answer
@@ -97,3 +100,61 @@ def test_texts_are_the_same_however_often_a_model_sleeps(tmp_path: Path) -> None
     awakened = [line for line in served.log if "awake in" in line]
     assert len(awakened) >= OPERATIONS / 4
     print("\n".join(awakened))
+
+
+def operators(served: Served) -> AdminClient:
+    """Who operates the server, at the socket that it has told."""
+    said = served.until("it tells", lambda: [x for x in served.log if "operators: --socket" in x])
+    return AdminClient(Path(said[0].split()[-1]))
+
+
+def pooled(served: Served) -> set[str]:
+    """Tenants that the host pool knows."""
+    return set(served.request("GET", "/mirage/state")[1]["host_pool"]["tenants"])
+
+
+def settled(served: Served, names: tuple[str, ...]) -> None:
+    served.until("it has settled", lambda: tuple(sorted(states(served))) == tuple(sorted(names)))
+
+
+def test_a_model_comes_and_another_goes_while_the_others_say_the_same(tmp_path: Path) -> None:
+    path = config(tmp_path)
+    whole = yaml.safe_load(path.read_text())
+    whole["tiers"]["ssd"] = {"directory": str(tmp_path / "ssd"), "bytes": "64MiB", "keep": True}
+    models = {one["name"]: Path(one["model"]) for one in whole["tenants"]}
+    with plain(models, **{n: {"max_model_len": 320} for n in NAMES}) as servers:
+        right = {(n, i): text_of(servers[n], n, p) for n in NAMES for i, p in enumerate(PROMPTS)}
+    two = whole | {"tenants": [one for one in whole["tenants"] if one["name"] != "qwen3"]}
+    path.write_text(yaml.safe_dump(two))
+
+    def check(served: Served, *names: str) -> None:
+        for name in names:
+            for number, prompt in enumerate(PROMPTS):
+                assert text_of(served, name, prompt) == right[name, number]
+                assert 0 < held_bytes(served) <= DEVICE
+
+    with serving(path, fake=False, ready_timeout_s=600) as served:
+        served.patience_s = 600
+        served.drain()
+        operator = operators(served)
+        check(served, "opt", "llama")
+        told = operator.apply(yaml.safe_dump(whole), path)
+        assert told.added == ("qwen3",)
+        check(served, *NAMES)
+        served.until("qwen3 is in the pool", lambda: pooled(served) == {*NAMES})
+        assert operator.remove("llama").removed == ("llama",)
+        settled(served, ("opt", "qwen3"))
+        served.until("llama has left the pool", lambda: pooled(served) == {"opt", "qwen3"})
+        check(served, "opt", "qwen3")
+        operator.apply(yaml.safe_dump(whole), path)
+        check(served, *NAMES)
+        operator.remove("opt")
+        operator.remove("llama")
+        settled(served, ("qwen3",))
+        operator.set("qwen3", {"max_num_seqs": 8})
+        check(served, "qwen3")
+        family = served.family()
+        assert served.end(15)[0] == 0
+        assert_gone(family)
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "ssd").glob("kv-*.blocks"))
+    assert b"qwen3" in kept and b"llama" not in kept and b"opt" not in kept

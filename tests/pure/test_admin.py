@@ -51,6 +51,14 @@ def test_states_that_lasted_no_time_are_changes_as_well() -> None:
     assert journal.look({"a": SeenState("waking", "")}, 4.0) == []
 
 
+def test_tenants_come_from_nowhere_and_go_there() -> None:
+    journal = StateJournal({"a": SeenState("ready", "")}, 1.0)
+    (came,) = journal.look({"a": SeenState("ready", ""), "b": SeenState("stopped", "")}, 2.0)
+    assert (came.tenant, came.before, came.state) == ("b", "absent", "stopped")
+    (gone,) = journal.look({"b": SeenState("stopped", "")}, 3.0)
+    assert (gone.tenant, gone.before, gone.state) == ("a", "ready", "absent")
+
+
 def test_the_last_reason_outlives_its_state() -> None:
     journal = StateJournal({"a": SeenState("failed", "no file")}, 1.0)
     journal.look({"a": SeenState("ready", "")}, 2.0)

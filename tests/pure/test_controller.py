@@ -665,3 +665,34 @@ def test_who_holds_what_an_engine_needs_to_start_is_known_and_whether_it_could_g
     world.round()
     assert world.controller.debtors(world.now) == []
     assert world.controller.has_room("b")
+
+
+def test_a_tenant_is_there_at_run_time_and_gone_again() -> None:
+    world = pair()
+    controller, now = world.controller, world.now
+    third = Tenant("c", 25)
+    with pytest.raises(UnknownTenantError):
+        controller.joined("c", SHAPE, 0, now)
+    controller.declares(third)
+    controller.check(now)
+    assert not controller.has_room("c"), "its share is lent to the others"
+    controller.awaited("c")
+    world.round()
+    assert controller.device_bytes == 2 * SHARE
+    controller.removed("c")
+    with pytest.raises(UnknownTenantError):
+        controller.joined("c", SHAPE, 0, now)
+    world.round()
+    assert controller.free_bytes == 0, "the others have it again"
+
+
+def test_other_rights_wait_for_the_next_engine_and_a_priority_does_not() -> None:
+    world = pair()
+    controller = world.controller
+    controller.declares(Tenant("a", 5, priority=7))  # too little for the engine that runs
+    controller.decide(world.now)
+    (held,) = (t.tenant for t in controller.snapshot(world.now).tenants if t.name == "a")
+    assert (held.share, held.priority) == (50, 7)
+    controller.lost("a", world.now)
+    with pytest.raises(DoesNotFitError):
+        controller.joined("a", SHAPE, 0, world.now)

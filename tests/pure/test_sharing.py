@@ -201,3 +201,29 @@ class Turns(RuleBasedStateMachine):
 
 TestTurns = Turns.TestCase
 TestTurns.settings = examples(120, stateful_step_count=40)
+
+
+def test_tenants_enter_and_leave_the_order_of_turns() -> None:
+    sharing = Temporal(["a", "b"], 1.0)
+    sharing.has_work("a", True, 0.0)
+    assert sharing.decide(0.0) == {"a"}
+    sharing.enters("c")
+    sharing.enters("a")  # known
+    for name in "bc":
+        sharing.has_work(name, True, 0.0)
+    sharing.holds("a", True, 0.0)
+    sharing.lost("a", 0.5)
+    sharing.leaves("a")
+    assert sharing.decide(0.5) == {"b"}, "who follows is next all the same"
+    sharing.lost("b", 0.6)
+    assert sharing.decide(0.6) == {"c"}
+    sharing.leaves("b")
+    sharing.enters("b")
+    sharing.has_work("b", True, 0.7)
+    assert sharing.upcoming() == "b"
+    with pytest.raises(SharingError):
+        sharing.has_work("a", True, 1.0)
+    spatial = Spatial("a")
+    spatial.enters("b")
+    spatial.leaves("a")
+    assert spatial.decide(0.0) == {"b"}

@@ -297,12 +297,40 @@ class Shelf:
     def __init__(self) -> None:
         self.names: set[Name] = set()
         self.kept: list[Key] = []
+        self.wiped: list[str] = []
+
+    def wipe(self, tenant: str) -> None:
+        self.wiped.append(tenant)
 
     def keep(self, names: Iterable[Name]) -> None:
         self.kept = [name.key for name in names]
 
     def has(self, name: Name, nbytes: int) -> bool:
         return name in self.names
+
+
+def test_a_tenant_that_is_removed_leaves_nothing_but_what_others_need() -> None:
+    shelf = Shelf()
+    core = Core(BUDGET, below=shelf)
+    for tenant in "abc":
+        core.enrol(tenant, Due())
+    a, b, c = (join(core, tenant, weights="w") for tenant in "abc")
+    store(core, a, 0, 1, 2)
+    assert found(core, b, 1, request="b") == [Lookup.READY], "it is b's by now"
+    assert found(core, c, 2, request="c") == found(core, a, 2, request="a") == [Lookup.READY]
+    core.leave(a, "a")
+    core.dead("a")
+    core.wipe("a")
+    assert shelf.wiped == ["a"]
+    assert found(core, b, 0) == [Lookup.ABSENT]
+    assert found(core, b, 1) == [Lookup.READY]
+    assert "a" in core.state().tenants, "c needs a block of it"
+    core.leave(c, "c")
+    assert core.state().tenants.keys() == {"b", "c"}
+    assert found(core, b, 2) == [Lookup.ABSENT]
+    core.enrol("a", Due())
+    store(core, join(core, "a", weights="w"), 5)
+    assert core.state().tenants["a"].held_bytes == KIB4
 
 
 def eight(shelf: Shelf) -> tuple[Core, int, list[Sink]]:
@@ -441,6 +469,7 @@ class Engines(RuleBasedStateMachine):
         """By slab: pages that devices use, whatever is punched there."""
         self.unlocking: set[int] = set()
         """Slabs that engines were told to let go of."""
+        self.removed: set[str] = set()
         self.top = BUDGET
         self.core = Core(BUDGET, below=self.shelf)
 
@@ -496,6 +525,9 @@ class Engines(RuleBasedStateMachine):
 
     @rule(tenant=tenants, priority=st.integers(0, 1))
     def join(self, tenant: str, priority: int) -> None:
+        if tenant in self.removed:
+            self.removed.remove(tenant)
+            self.core.enrol(tenant, Due(priority))
         weights = "big" if tenant == "c" else "w"
         blocks = 3 if tenant == "c" else 1
         self.members[join(self.core, tenant, blocks, weights, priority)] = tenant
@@ -576,8 +608,8 @@ class Engines(RuleBasedStateMachine):
         self.core.gone(number)
         self.act()
 
-    @rule(tenant=tenants)
-    def die(self, tenant: str) -> None:
+    @rule(tenant=tenants, removed=st.booleans())
+    def die(self, tenant: str, removed: bool) -> None:
         ended = {number for number, name in self.members.items() if name == tenant}
         for number in ended:
             for wanted, offset in self.writing.pop(number, {}).items():
@@ -586,6 +618,9 @@ class Engines(RuleBasedStateMachine):
         self.reading = {k: v for k, v in self.reading.items() if k[0] not in ended}
         self.coming = {c for c in self.coming if c[0] not in ended}
         self.core.dead(tenant)
+        if removed:
+            self.core.wipe(tenant)
+            self.removed.add(tenant)
         self.act()
         self.lost -= ended
         for number in ended:

@@ -48,6 +48,23 @@ def test_what_was_found_is_held_and_gaps_are_free() -> None:
     assert index.held == 8
 
 
+def test_what_a_removed_tenant_has_goes_when_it_is_idle() -> None:
+    index = SlotIndex(8)
+    for name, tenant in zip(NAMES[:4], "aaab", strict=True):
+        index.place(name, 2, tenant)
+    for name in (NAMES[0], NAMES[1], NAMES[3]):
+        index.written(name)
+    assert index.read(NAMES[1]) is not None
+    assert index.wipe("a") == [FileSlot(2, 0)]
+    assert not any(index.has(name, 2) for name in NAMES[:3]) and index.has(NAMES[3], 2)
+    assert index.read(NAMES[1]) is None and index.wiped(NAMES[1]) == []
+    index.was_read(NAMES[1])
+    assert index.wiped(NAMES[1]) == [FileSlot(2, 1)]
+    index.written(NAMES[2])
+    assert index.wiped(NAMES[2]) == [FileSlot(2, 2)] and index.wiped(NAMES[3]) == []
+    assert index.held == 2
+
+
 class Slots(RuleBasedStateMachine):
     """Against sets of what is written, held and read."""
 

@@ -49,10 +49,17 @@ def content(number: int, nbytes: int = NBYTES) -> bytes:
 class Bench:
     """A store, the region above it, and what the store said."""
 
-    def __init__(self, folder: Path, blocks: int = 8, *, keep: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        blocks: int = 8,
+        *,
+        keep: bool = False,
+        tenants: set[str] | None = None,
+    ) -> None:
         self.region = Region.create(PLACES * PLACE)
         self.said: list[tuple[str, Name, bool]] = []
-        self.store = SsdStore(folder, blocks * STRIDE, keep=keep)
+        self.store = SsdStore(folder, blocks * STRIDE, keep=keep, tenants=tenants)
         try:
             self.store.begin(self, self.region.memory)
         except OSError:
@@ -65,10 +72,12 @@ class Bench:
     def risen(self, name: Name, *, whole: bool) -> None:
         self.said.append(("risen", name, whole))
 
-    def put(self, number: int, place: int = 0, fingerprint: bytes = b"weights") -> bool:
+    def put(
+        self, number: int, place: int = 0, fingerprint: bytes = b"weights", tenant: str = "a"
+    ) -> bool:
         where = ByteRange(place * PLACE, NBYTES)
         self.region.memory[where.offset : where.offset + NBYTES] = content(number)
-        return self.store.sink(name(number, fingerprint), where, "a") and self._answer("sunk")
+        return self.store.sink(name(number, fingerprint), where, tenant) and self._answer("sunk")
 
     def get(self, number: int, fingerprint: bytes = b"weights") -> bytes | None:
         where = ByteRange((PLACES - 1) * PLACE, NBYTES)
@@ -257,6 +266,30 @@ def test_after_a_failure_one_block_is_tried_alone(
         assert len(tried) == 1
     assert all(bench.put(number) for number in range(8, 12))
     bench.close()
+
+
+def test_blocks_of_a_tenant_that_is_removed_are_gone_from_the_disk(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, keep=True)
+    assert all(bench.put(number, tenant="ab"[number % 2]) for number in range(6))
+    bench.store.wipe("a")
+    assert [bench.get(number) is None for number in range(6)] == [True, False] * 3
+    bench.close()
+    data = blocks_file(tmp_path).read_bytes()
+    assert [content(number) in data for number in range(6)] == [False, True] * 3
+    bench = Bench(tmp_path, keep=True)
+    assert bench.store.state()["found"] == 3 and bench.put(0)
+    bench.close()
+
+
+def test_blocks_of_tenants_that_are_there_no_more_are_erased_at_the_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, keep=True)
+    assert all(bench.put(number, tenant="ab"[number % 2]) for number in range(4))
+    bench.close()
+    bench = Bench(tmp_path, keep=True, tenants={"b"})
+    assert [bench.get(number) is None for number in range(4)] == [True, False] * 2
+    bench.close()
+    data = blocks_file(tmp_path).read_bytes()
+    assert [content(number) in data for number in range(4)] == [False, True] * 2
 
 
 WRITER = """

@@ -1,0 +1,98 @@
+"""A real server with light engines, and who operates it at its admin socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from supervised import HERE, WITH_FAKES, Served, serving, write_config
+
+ROSTER = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
+LIMIT_S = 30
+QUIET = ("--log-level", "error")
+
+
+def tenant(name: str, **keys: Any) -> dict[str, Any]:
+    own = {"name": name, "model": "model", "max_model_len": 128, "share": 40}
+    return own | {"start": "on_request"} | keys
+
+
+def content(*names: str, **changes: Any) -> dict[str, Any]:
+    tenants = [tenant(name) for name in names]
+    device = {"memory": "4MiB"}
+    return {"device": device, "dtype": "float32", "tenants": tenants, "roster": ROSTER} | changes
+
+
+class Operated:
+    """A server, and who operates it."""
+
+    def __init__(self, server: Served, short: Path) -> None:
+        self.server, self.short = server, short
+
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, Any], http.client.HTTPMessage]:
+        """A request at the admin socket."""
+        (address,) = self.short.glob("mirage-*/admin-*.sock")
+        connection = http.client.HTTPConnection("admin", timeout=LIMIT_S)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(address))
+        text = body if isinstance(body, str | None) else json.dumps(body)
+        connection.request(method, path, text, headers)
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+        connection.close()
+        return answer.status, told, answer.headers
+
+    def apply(self, told: dict[str, Any], query: str = "", **headers: str) -> dict[str, Any]:
+        """A configuration that is taken."""
+        status, answer, _ = self.ask("PUT", f"/config?{query}", told, **headers)
+        assert status == 200, answer
+        return answer
+
+    def complete(self, name: str, prompt: str = "pids") -> tuple[int, dict[str, Any]]:
+        body = {"model": name, "prompt": prompt}
+        return self.server.request("POST", "/v1/completions", body)
+
+    def names(self) -> list[str]:
+        return [one["name"] for one in self.ask("GET", "/tenants")[1]["tenants"]]
+
+    def state(self, name: str) -> str:
+        return str(self.ask("GET", f"/tenants/{name}")[1].get("state", "absent"))
+
+    def until(self, holds: Callable[[], Any]) -> None:
+        self.server.until("it is so", holds, LIMIT_S)
+
+    def mirage(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command of an operator."""
+        return subprocess.run(
+            [sys.executable, WITH_FAKES, *words],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(self.short)},
+            cwd=self.server.config.parent,
+        )
+
+
+def around(short: Path) -> dict[str, str]:
+    return {"TMPDIR": str(short), "XDG_RUNTIME_DIR": "", "FAKE_ENGINE": "obeys", "COLUMNS": "200"}
+
+
+@contextmanager
+def operated(folder: Path, short: Path, told: dict[str, Any], *options: str) -> Iterator[Operated]:
+    folder.mkdir(exist_ok=True)
+    config = write_config(folder, "a")
+    config.write_text(yaml.safe_dump(told))
+    with serving(config, *QUIET, *options, environment=around(short)) as server:
+        server.drain()
+        yield Operated(server, short)

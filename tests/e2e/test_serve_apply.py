@@ -1,0 +1,233 @@
+"""Tenants that are declared while a server runs: by the admin socket and by commands."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from operated import Operated, content, operated, tenant
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def short() -> Iterator[Path]:
+    """The folder for temporary files, with a name that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Operated]:
+    with operated(tmp_path_factory.mktemp("s"), short, content("a", "b")) as running:
+        yield running
+
+
+@pytest.fixture
+def two(site: Operated) -> Operated:
+    """Tenants a and b as they were at first."""
+    site.apply(content("a", "b"))
+    site.until(lambda: site.names() == ["a", "b"])
+    return site
+
+
+# -- adding, removing, changing ----------------------------------------------------------
+
+
+def test_a_tenant_is_added_and_removed(two: Operated) -> None:
+    told = two.apply(content("a", "b", "c"))
+    assert (told["applied"], told["added"], told["removed"]) == (True, ["c"], [])
+    assert two.complete("c")[0] == 200
+    listed = two.server.request("GET", "/v1/models")[1]["data"]
+    assert [card["id"] for card in listed] == ["a", "b", "c"]
+    assert 'mirage_http_requests_total{code="200",tenant="c"} 1.0' in metrics(two)
+    log = Path(two.ask("GET", "/tenants/c")[1]["log"])
+    assert log.exists()
+    told = two.apply(content("a", "b"))
+    assert told["removed"] == ["c"] and told["awaited"] == {"c": "absent"}
+    status, body = two.complete("c")
+    assert (status, body["error"]["code"]) == (404, "model_not_found")
+    two.until(lambda: two.names() == ["a", "b"])
+    assert 'tenant="c"' not in metrics(two) and not log.exists()
+    assert set(two.server.request("GET", "/health")[1]["tenants"]) == {"a", "b"}
+    assert two.ask("GET", "/tenants/c")[0] == 404
+
+
+def metrics(site: Operated) -> str:
+    return bytes(site.server.request("GET", "/metrics")[1]).decode()
+
+
+def test_an_unchanged_file_starts_and_stops_nothing(two: Operated) -> None:
+    before = two.complete("a")[1]
+    told = two.apply(content("a", "b"))
+    assert not told["applied"] and told["lines"] == ["nothing differs from what holds"]
+    assert two.ask("GET", "/tenants")[1]["revision"] == told["revision"]
+    assert two.complete("a")[1] == before
+
+
+def test_keys_hold_at_once_or_with_the_next_engine(two: Operated) -> None:
+    before = two.complete("a")[1]
+    changed = content("a", "b")
+    changed["tenants"][0] |= {"keep_alive": "5m", "priority": 3}
+    told = two.apply(changed)
+    assert told["changed"] == [{"name": "a", "at_once": ["priority", "keep_alive"], "restart": []}]
+    assert two.complete("a")[1] == before
+    spec = two.ask("GET", "/tenants/a")[1]["spec"]
+    assert (spec["keep_alive_s"], spec["priority"]) == (300.0, 3)
+    changed["tenants"][0] |= {"share": 50}
+    told = two.apply(changed)
+    assert told["changed"][0]["restart"] == ["share"] and told["awaited"] == {"a": "ready"}
+    two.until(lambda: two.state("a") == "ready")
+    after = two.complete("a")[1]
+    assert after["core"] != before["core"]
+    assert two.ask("GET", "/tenants/a")[1]["share_bytes"] == 2 << 20
+
+
+def test_a_dry_run_says_what_would_follow_and_changes_nothing(two: Operated) -> None:
+    assert two.complete("a")[0] == two.complete("b")[0] == 200
+    wanted = content("a", "b")
+    wanted["tenants"] += [tenant("c", start="eager"), tenant("d")]
+    wanted["tenants"][0]["priority"] = 9
+    told = two.apply(wanted, "dry_run=1")
+    assert not told["applied"] and told["added"] == ["c", "d"]
+    outlook = {one["name"]: one for one in told["fitting"]}
+    assert outlook["c"]["spare_bytes"] < 0 and set(outlook["c"]["yields"]) <= {"a", "b"}
+    assert "would be added" in told["lines"][0] and "would yield now" in told["lines"][0]
+    assert two.names() == ["a", "b"]
+
+
+def test_requests_of_a_removed_tenant_end(two: Operated) -> None:
+    two.apply(content("a", "b", "c"))
+    assert two.complete("c")[0] == 200
+    connection = two.server.open("POST", "/v1/completions", {"model": "c", "prompt": "wait"})
+    two.until(lambda: two.ask("GET", "/tenants/c")[1]["running"])
+    two.apply(content("a", "b"), "drain_s=20")
+    assert connection.getresponse().status == 200
+    two.until(lambda: two.names() == ["a", "b"])
+    two.apply(content("a", "b", "c"))
+    assert two.complete("c")[0] == 200
+
+
+def test_requests_that_wait_for_a_removed_tenant_are_told(two: Operated) -> None:
+    two.apply(content("a", "b", "c"))
+    connection = two.server.open("POST", "/v1/completions", {"model": "c", "prompt": "silent"})
+    two.until(lambda: two.state("c") == "starting")
+    two.apply(content("a", "b"))
+    answer = connection.getresponse()
+    assert answer.status == 404 and "no model 'c' here" in answer.read().decode()
+
+
+def test_a_name_comes_again_while_it_goes(two: Operated) -> None:
+    two.apply(content("a", "b", "c"))
+    first = two.complete("c")[1]
+    connection = two.server.open("POST", "/v1/completions", {"model": "c", "prompt": "wait"})
+    two.until(lambda: two.ask("GET", "/tenants/c")[1]["running"])
+    two.apply(content("a", "b"), "drain_s=20")
+    two.apply(content("a", "b", "c"))
+    assert connection.getresponse().status == 200
+    assert two.complete("c")[1]["core"] != first["core"]
+    assert two.names() == ["a", "b", "c"]
+
+
+# -- what is refused ---------------------------------------------------------------------
+
+
+def test_a_stale_revision_changes_nothing(two: Operated) -> None:
+    tag = two.ask("GET", "/config")[2]["ETag"]
+    two.apply(content("a", "b", "c"), **{"If-Match": tag})
+    status, body, _ = two.ask("PUT", "/config", content("a"), **{"If-Match": tag})
+    assert status == 412 and "look again" in body["error"]["message"]
+    assert two.names() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        content("a", "b") | {"tenants": [tenant("a", colour="red")]},
+        content("a", "b") | {"tenants": []},
+        content() | {"tenants": [tenant("a", model="nowhere")]},
+        content() | {"tenants": [tenant("a", share=1)]},
+    ],
+)
+def test_an_invalid_file_is_refused_in_the_line_of_check(two: Operated, broken: Any) -> None:
+    file = two.server.config.parent / "broken.yaml"
+    file.write_text(yaml.safe_dump(broken))
+    checked = two.mirage("check", "broken.yaml").stderr.splitlines()[-1:]
+    done = two.mirage("apply", "-f", "broken.yaml")
+    assert done.returncode == 2 and done.stderr.splitlines() == checked
+    assert two.names() == ["a", "b"]
+
+
+def test_keys_that_cannot_change_are_named(two: Operated) -> None:
+    wanted = content("a", "b", device={"memory": "5MiB"}, policy="static")
+    status, body, _ = two.ask("PUT", "/config", wanted)
+    assert status == 409 and body["error"]["message"].startswith("device.memory, policy cannot")
+
+
+def test_without_a_roster_an_apply_is_refused(tmp_path: Path) -> None:
+    plain = content("a", "b")
+    del plain["roster"]
+    for one in plain["tenants"]:
+        del one["start"]
+    with (
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder,
+        operated(tmp_path / "s", Path(folder), plain) as site,
+    ):
+        status, body, _ = site.ask("PUT", "/config", content("a"))
+        assert status == 409 and "write roster: {} into its file" in body["error"]["message"]
+
+
+# -- commands ----------------------------------------------------------------------------
+
+
+def test_commands_apply_set_and_remove(two: Operated) -> None:
+    file = two.server.config.parent / "other.yaml"
+    wanted = content("a", "b")
+    wanted["tenants"].append(tenant("c", start="eager"))
+    file.write_text(yaml.safe_dump(wanted))
+    done = two.mirage("apply", "-f", "other.yaml", "--dry-run")
+    assert done.returncode == 0 and done.stdout.startswith("c: would be added; it takes 1.6 MiB")
+    done = two.mirage("apply", "-f", "other.yaml", "--wait")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "c is ready", done.stderr
+    done = two.mirage("tenants", "set", "c", "priority=2", "engine_args.seed=4", "--wait")
+    assert done.returncode == 0 and "priority at once; engine_args.seed with its" in done.stdout
+    assert done.stdout.splitlines()[-1] == "c is ready"
+    written = two.ask("GET", "/config")[1]["configuration"]["tenants"][2]
+    assert (written["priority"], written["engine_args"]) == (2, {"seed": 4})
+    done = two.mirage("tenants", "remove", "c", "--wait")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "c is absent"
+    assert two.names() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (("tenants", "remove", "x"), 2, "no tenant 'x' here: use one of a, b"),
+        (("tenants", "set", "a"), 2, "set needs keys: write KEY=VALUE"),
+        (("tenants", "set", "a", "priority"), 2, "'priority' is no KEY=VALUE"),
+        (("tenants", "set", "a", "priority=high"), 2, "priority"),
+        (("tenants", "wake", "a", "priority=1"), 2, "wake takes no 'priority=1'"),
+        (("apply", "-f", "nowhere.yaml"), 2, "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_commands_refuse_in_one_line(
+    two: Operated, words: tuple[str, ...], code: int, line: str
+) -> None:
+    done = two.mirage(*words)
+    assert done.returncode == code and line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_each_act_is_a_line_of_the_log(two: Operated) -> None:
+    two.ask("PATCH", "/tenants/a", {"priority": 4})
+    two.ask("DELETE", "/tenants/nobody")
+    two.until(lambda: any("act=remove tenant=nobody result=404" in x for x in two.server.log))
+    assert any(
+        f"uid={os.getuid()} " in x and "act=set tenant=a result=200 a: changed, priority" in x
+        for x in two.server.log
+    )
