@@ -9,7 +9,7 @@ from mirage.serve.apply.difference import ConfigDifference, TenantChange
 from mirage.units import size
 
 NOTHING = "nothing differs from what holds"
-NO_STATE = "it ends with the server: --state FILE keeps what is applied"
+NO_STATE = "what is applied ends with the server: its option --state FILE would keep it"
 NO_ROSTER = (
     "the tenants of this server are always awake, and cannot change while it runs: "
     "write roster: {} into its file and start it again"
