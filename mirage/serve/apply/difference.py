@@ -78,10 +78,10 @@ def _change(before: TenantSection, after: TenantSection) -> TenantChange:
 
 def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
     """Names of the values in which two sections, or two values, differ."""
-    if before == after and type(before) is type(after):
+    if repr(before) == repr(after):  # true is not 1, wherever it stands
         return
     one, other = _values(before), _values(after)
-    if one is None or other is None or (not path and not (one or other)):
+    if one is None or other is None:
         yield path
         return
     for key in dict.fromkeys((*one, *other)):
