@@ -161,8 +161,7 @@ class Domain:
     async def room_for(self, names: Iterable[str]) -> None:
         """Wait until it is served, and nothing is left of what had these names and has ended."""
         await self._serving.wait()
-        for name in names:
-            await self._crew.ended(_unmaking(name))
+        await self._crew.ended([_unmaking(name) for name in names])
 
     def apply(self, change: DomainChange) -> None:
         """Have other tenants from now on. There has to be an `attendance`, and `room_for` them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Hashable, Iterable
+from collections.abc import Collection, Coroutine, Hashable, Iterable
 from typing import Any
 
 
@@ -37,10 +37,10 @@ class Crew:
             task.cancel()
             await asyncio.wait([task])
 
-    async def ended(self, name: Hashable) -> None:
-        """Wait until it has ended by itself."""
-        if (task := self._tasks.get(name)) is not None:
-            await asyncio.wait([task])
+    async def ended(self, names: Collection[Hashable]) -> None:
+        """Wait until none of these runs, be it begun meanwhile."""
+        while tasks := [self._tasks[name] for name in names if name in self._tasks]:
+            await asyncio.wait(tasks)
 
     async def keep(self) -> None:
         """Never returns: raises the first error of any."""
