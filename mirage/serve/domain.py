@@ -13,12 +13,14 @@ from mirage.control.arbiter import Arbiter
 from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.roster.states import LifeEvent, LifeState
+from mirage.keeper.messages import keeper_beside
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.control import ControlServer
 from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
+from mirage.serve.keeper import WeightsKeeper
 from mirage.serve.managed import ManagedEngines, RosteredShare, Share
 from mirage.serve.means import Means
 from mirage.serve.outside import Outside
@@ -56,6 +58,8 @@ class Domain:
         self._config, self._rundir = config, rundir
         self._arbiter = Arbiter.of(config, profiled=profiled)
         self.tiers = TierPool(config, rundir.tier_socket)
+        keeper_socket = keeper_beside(rundir.control_socket)
+        self.weights = WeightsKeeper(config, keeper_socket, reaper, self._keeps, say)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
         self.managers = {
@@ -85,6 +89,7 @@ class Domain:
             self._outside.told,
             self._arbiter.controller.why,
             self.device.told,
+            self.weights,
         )
         self.registry = Registry(config.policy, config.device.memory, backends, sources)
         self.attendance = self._attendance(config, found) if config.rostered else None
@@ -99,6 +104,7 @@ class Domain:
         self._sockets: dict[Path, Listen] = {
             rundir.control_socket: self._listen_to_engines,
             rundir.tier_socket: self.tiers.listen,
+            keeper_socket: self.weights.listen,
         }
         self._caretaker = Caretaker(rundir, self.managers, self._sockets)
         self.failures: dict[str, EngineFailed] = {}
@@ -132,8 +138,10 @@ class Domain:
         """
         await self._control.start(self._rundir.control_socket)
         self.tiers.start()
+        self.weights.start()
         self._leave_out_refused()
         work = [self._control.watch(), self._caretaker.keep(), self.device.keep()]
+        work.append(self.weights.keep())
         if self.attendance is not None:
             work += [self._attend(self.attendance), *map(self._keep_called, self.managers)]
             if all_or_nothing:
@@ -239,6 +247,11 @@ class Domain:
         """A tenant's share is its own again."""
         self._control.wakes(name)
 
+    def _keeps(self, name: str, kept: bool) -> None:
+        """A tenant's weights are in host memory from now on, or no more."""
+        if self.attendance is not None and name in self.attendance.roster.members:
+            self.attendance.roster.kept(name, kept=kept)
+
     def shows(self, name: str, state: LifeState) -> None:
         """A tenant is in another state."""
         self.registry.backends[name].enters(state)
@@ -283,6 +296,7 @@ class Domain:
         await asyncio.gather(*(manager.stop() for manager in self.managers.values()))
         await self._control.stop()
         await self.tiers.stop()
+        await self.weights.stop()
 
     def kill(self) -> None:
         """End the engines at once."""

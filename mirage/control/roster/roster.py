@@ -75,13 +75,20 @@ class Roster:
             member = RosterMember(spec, own, times, Life(keeps=keeps), since=now)
             member.eager = spec.start == "eager"
             self.members[spec.name] = member
+        if spec.keep_weights != member.spec.keep_weights:
+            member.life = member.life._replace(keeps=keeps)
         member.spec, member.times = spec, times
         member.declares(own)
-        member.life = member.life._replace(keeps=keeps)
         if member.removed:
             member.removed, member.wish = False, None
             if member.is_asked_for:
                 self._join_line(member, now)
+
+    def kept(self, name: str, *, kept: bool) -> None:
+        """A tenant's weights are in host memory from now on, or no more."""
+        member = self.members[name]
+        member.life = member.life.kept(kept=kept)
+        self.quiet_until = -inf
 
     def adopted(self, name: str, life: Life, now: float) -> None:
         """State that a tenant which was just `applied` is in already.
