@@ -48,9 +48,7 @@ class Kept:
 
 
 @contextmanager
-def keeper(
-    folder: Path, idle_bytes: int = 1 << 40, most_bytes: int = 1 << 40
-) -> Iterator[Kept]:
+def keeper(folder: Path, idle_bytes: int = 1 << 40, most_bytes: int = 1 << 40) -> Iterator[Kept]:
     """One that listens in `folder`, ended with the block."""
     kept = Kept(folder / "keeper.sock", idle_bytes, most_bytes)
     try:

@@ -76,11 +76,13 @@ class FilledMaster:
         processed = {n: master.stored(self._named[n], at) for n, at in inside.items()} | places
         table = master.encoded(master.MasterTable(self._raw, processed, units, self._derived))
         file = HostFile.grown(self._fd, end + len(table), node=driver.host_node)
-        for one, unit in zip(placed, units, strict=True):
-            driver.copy(file.address + unit.offset, one.home.address, one.nbytes)
+        memory = file.tensor()
+        for one, unit in zip(placed, units, strict=True):  # by torch: nothing is locked yet
+            there = memory[unit.offset : unit.offset + one.nbytes]
+            there.copy_(one.home.tensor(0, one.nbytes))
         for name, parameter in left.items():
             master.view(file.address, places[name]).copy_(parameter)
-        file.tensor()[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
+        memory[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
         file.leave()
         try:
             self._filled()
