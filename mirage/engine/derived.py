@@ -43,8 +43,13 @@ def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
 def _tensors(module: torch.nn.Module, known: Collection[int]) -> Iterator[torch.Tensor]:
     for tensor in held(module):
         parameter = isinstance(tensor, torch.nn.Parameter)
-        if not (parameter or tensor.is_meta or storage_of(tensor) in known):
+        if not (parameter or tensor.is_meta or storage_of(tensor) in known or _handle(tensor)):
             yield tensor
+
+
+def _handle(tensor: torch.Tensor) -> bool:
+    """True if it may be the address of what a kernel keeps, as oneDNN's on a CPU."""
+    return tensor.dtype is torch.int64 and tensor.numel() == 1
 
 
 def _said(tensor: torch.Tensor, digests: dict[tuple[int, ...], str]) -> str:

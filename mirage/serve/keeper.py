@@ -117,6 +117,7 @@ class WeightsKeeper:
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
             self._listen()
+            self._say("another keeper of weights is up")
             return
 
     async def listen(self) -> bool:
