@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from mirage.engine.content import digest
 from mirage.engine.tensors import held, helps, storage_of
-from mirage.engine.tiers.content import digest
 
 NUMBERS = (bool, float)
 """Not integers: addresses and handles of kernels are such."""

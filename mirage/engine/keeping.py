@@ -169,14 +169,14 @@ class Keeping:
             return
         loader: Any = default_loader.DefaultModelLoader
         load, process = loader.load_weights, base_loader.process_weights_after_loading
-        waiting = [vllm_config]
+        waiting, keeping = [vllm_config], self
 
-        def load_weights(own: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-            if waiting and type(own) is loader:
-                self._ask(waiting.pop(), model)
-                self._load(model, lambda: load(own, model, *args, **kwargs))
+        def load_weights(self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            if waiting and type(self) is loader:
+                keeping._ask(waiting.pop(), model)
+                keeping._load(model, lambda: load(self, model, *args, **kwargs))
             else:
-                load(own, model, *args, **kwargs)
+                load(self, model, *args, **kwargs)
 
         def processed(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
             self._process(model, lambda: process(model, *args, **kwargs))

@@ -2,6 +2,8 @@
 
 python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`
 
+A FAMILY is one of `tiny.FAMILIES`, or of the zoo.
+
 Beside what that writes of each family: whether its master was there, and how many copies of its
 own the engine made.
 """
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import identity
+import zoo_run
+from tiny import FAMILIES as identity_families
 
 from mirage.engine import keeping, params
 from mirage.keeper.client import KeeperClient
@@ -53,7 +57,10 @@ def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
     for family in families:
         asked.clear()
         copied.clear()
-        facts = identity.generate(family, Path(models), mode)
+        if family in identity_families:
+            facts = identity.generate(family, Path(models), mode)
+        else:
+            facts = zoo_run.prove(zoo_run.FAMILIES[family], Path(models), mode)
         results[family] = facts | {"whole": list(asked), "copied": sum(copied)}
         gc.collect()
     Path(out).write_text(json.dumps(results))
