@@ -51,7 +51,7 @@ class FilledMaster:
         """Load, and write down what is outside the layers. Raises `VmmError`, after loading."""
         self._before = derived.seen(model)
         load()
-        raw = _outside(model, self._layers)
+        raw = _as_loaded(model, self._layers)
         self._raw, self._raw_end = master.packed(raw, 0)
         if not self._raw_end:
             return
@@ -104,13 +104,15 @@ class WholeMaster:
 
     def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
         """Put in place what was loaded; `load` is not called."""
-        table, raw = self._table, _outside(model, self._layers)
+        table, raw = self._table, _as_loaded(model, self._layers)
         if raw.keys() != table.raw.keys():
             raise UnfitMaster(_other("tensors", raw.keys() ^ table.raw.keys()))
         for name, tensor in raw.items():
             self._copy(name, table.raw[name], tensor)
         for name, parameter in _inside(model, self._layers).items():
             place = table.processed.get(name)
+            if name in raw:
+                continue
             if place is not None and master.fits(place, parameter):
                 self._copy(name, place, parameter)
             else:  # what processing makes of it is put in place afterwards
@@ -287,14 +289,24 @@ def _inside(
     return {name: one for name, one in model.named_parameters() if id(one) in inside}
 
 
-def _outside(model: torch.nn.Module, layers: Sequence[torch.nn.Module]) -> dict[str, torch.Tensor]:
-    """All other parameters, and the buffers that a checkpoint may have."""
+def _as_loaded(
+    model: torch.nn.Module, layers: Sequence[torch.nn.Module]
+) -> dict[str, torch.Tensor]:
+    """What is kept as it was loaded: all other parameters, and buffers that a checkpoint may have.
+
+    Of the layers what is small and of which processing makes more than a parameter.
+    """
     inside = _layer_parameters(layers)
-    outside: dict[str, torch.Tensor] = {
-        name: one for name, one in model.named_parameters() if id(one) not in inside
+    parameters: dict[str, torch.Tensor] = {
+        name: one for name, one in model.named_parameters() if id(one) not in inside or _small(one)
     }
     buffers = {name for name, _ in model.named_buffers()}
-    return outside | {n: t for n, t in model.state_dict().items() if n in buffers}
+    return parameters | {n: t for n, t in model.state_dict().items() if n in buffers}
+
+
+def _small(parameter: torch.Tensor) -> bool:
+    """True of numbers, vectors and convolutions along a sequence."""
+    return parameter.dim() < 2 or (parameter.dim() == 3 and parameter.shape[1] == 1)
 
 
 def _storages(named: dict[str, torch.nn.Parameter]) -> set[int]:

@@ -1,7 +1,7 @@
 """What lies where in a master: tensors by their names, and units as they are streamed.
 
-From its start: parameters outside the layers and buffers, as they were loaded and before anything
-was made of them. Then the units, of processed parameters. Then what else the layers have. Last the
+From its start: parameters outside the layers, buffers and small ones of the layers, as they were
+loaded and before anything was made of them. Then the units, of processed parameters. Then what else the layers have. Last the
 table that says so, and its length.
 """
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mirage.config import Config, ConfigError
 from mirage.keeper.messages import FromKeeper, KeeperReady, ListenAgain, MastersTold
@@ -29,8 +29,7 @@ PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 NOTHING = MastersTold([], 0, 0, 0)
 
 
-@dataclass(frozen=True)
-class KeeperBounds:
+class KeeperBounds(NamedTuple):
     """Bytes that masters may take: those that no engine uses, and all of them."""
 
     idle: int

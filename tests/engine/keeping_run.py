@@ -1,6 +1,7 @@
 """Child process: engines whose weights a keeper has, stepped as `identity.py` does.
 
-python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`
+python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`; with
+-odd, what loading leaves in a model is another thing each time
 
 A FAMILY is one of `tiny.FAMILIES`, or of the zoo.
 
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ import identity
 import zoo_run
 from tiny import FAMILIES as identity_families
 
-from mirage.engine import keeping, params
+from mirage.engine import derived, keeping, params
 from mirage.keeper.client import KeeperClient
 
+ODD = "-odd"
 asked: list[bool] = []
 copied: list[int] = []
 
@@ -43,9 +47,22 @@ class Counted(params.PlacedLayers):
         return super()._own_masters(driver, placed)
 
 
+def make_odd() -> None:
+    """Loading leaves something that no other start has."""
+    seen, times = derived.seen, count()
+
+    def other(*given: Any) -> dict[str, str]:
+        return seen(*given) | {"odd": f"{os.getpid()} {next(times)}"}
+
+    derived.seen = other
+
+
 def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
     from mirage.engine import startup
 
+    if mode.endswith(ODD):
+        make_odd()
+        mode = mode.removesuffix(ODD)
     keeping.KeeperClient = Watched
     startup.PlacedLayers = Counted
     settings = identity.MODES[mode]

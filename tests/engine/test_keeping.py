@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from children import must, spawn
-from tiny import make_model
+from tiny import LAYERS, make_model
 
 from tests.keeping import Kept, keeper, without_weights
 
 pytestmark = pytest.mark.engine
-
-MIB = 1 << 20
 
 
 @pytest.fixture
@@ -54,3 +53,28 @@ def test_an_engine_whose_files_are_zeros_by_now_says_the_same(
     assert (again["whole"], again["copied"]) == ([True], 0)
     assert plain["rounds"] == first["rounds"] == again["rounds"]
     assert again["bytes_streamed"] > 0
+
+
+def test_a_master_that_does_not_make_the_same_model_is_not_served(
+    tmp_path: Path, kept: Kept
+) -> None:
+    make_model("llama", tmp_path)
+    first = run(tmp_path, "mirage-odd", kept, "llama")["llama"]
+    assert (first["whole"], first["copied"]) == ([False], 0)
+    kept.until(["t"], used=False)
+    again = run(tmp_path, "mirage-odd", kept, "llama")["llama"]
+    assert (again["whole"], again["copied"]) == ([True], LAYERS)
+    assert again["rounds"] == first["rounds"]
+    assert kept.until([], used=False).masters == 0
+    later = run(tmp_path, "mirage", kept, "llama")["llama"]
+    assert (later["whole"], later["copied"]) == ([], LAYERS)
+
+
+def test_a_file_that_was_changed_is_read(tmp_path: Path, kept: Kept) -> None:
+    weights = make_model("llama", tmp_path) / "model.safetensors"
+    first = run(tmp_path, "mirage", kept, "llama")["llama"]
+    without_weights(weights)
+    os.utime(weights)
+    changed = run(tmp_path, "mirage", kept, "llama")["llama"]
+    assert (changed["whole"], changed["copied"]) == ([False], 0)
+    assert changed["rounds"] != first["rounds"]
