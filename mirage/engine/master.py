@@ -1,8 +1,8 @@
 """What lies where in a master: tensors by their names, and units as they are streamed.
 
 From its start: parameters outside the layers, buffers and small ones of the layers, as they were
-loaded and before anything was made of them. Then the units, of processed parameters. Then what else the layers have. Last the
-table that says so, and its length.
+loaded and before anything was made of them. Then the units, of processed parameters. Then what else
+the layers have. Last the table that says so, and its length.
 """
 
 from __future__ import annotations
