@@ -148,4 +148,5 @@ def declared(tenant: TenantSection) -> DeclaredTenant:
         pinned=tenant.pinned,
         max_waiting=tenant.max_waiting,
         max_wait_s=tenant.max_wait_s,
+        keep_weights=tenant.keep_weights,
     )
