@@ -27,7 +27,8 @@ def master_lines(config: Config, fits: Mapping[str, Fit], idle_bytes: int) -> li
             own += fit.layers * fit.layer_bytes
     if not kept and not own:
         return []
-    words = f"host memory: {size(sum(kept.values()) + own)} of weights, from which layers stream"
+    stays = sum(kept.values())
+    words = f"host memory: {size(stays + own)} of weights, from which layers stream"
     if kept:
-        words += f"; up to {size(idle_bytes)} of them stay without an engine"
+        words += f"; up to {size(min(stays, idle_bytes))} stay without an engine"
     return [words]

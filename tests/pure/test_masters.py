@@ -44,7 +44,7 @@ def test_tenants_of_the_same_weights_have_one_copy() -> None:
     for config in (made({}), made({}, {}), made({}, {}, {})):
         assert line(config) == (
             "host memory: 9.0 MiB of weights, from which layers stream; "
-            "up to 3.0 MiB of them stay without an engine"
+            "up to 3.0 MiB stay without an engine"
         )
 
 
@@ -54,6 +54,12 @@ def test_without_the_keeper_each_engine_has_its_own_layers() -> None:
     assert line(made(none, none)) == words
     assert line(made(none, {})).startswith("host memory: 17.0 MiB")
     assert line(made({}, {"model": "/models/n"})).startswith("host memory: 18.0 MiB")
+
+
+def test_what_may_stay_is_no_more_than_there_is() -> None:
+    config = made({})
+    (said,) = master_lines(config, fits(config), idle_bytes=1 << 40)
+    assert said.endswith("; up to 9.0 MiB stay without an engine")
 
 
 @pytest.mark.parametrize("changes", [{"policy": "static"}, {"policy": "pooled"}])
