@@ -214,6 +214,8 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.hierarchy import hierarchy
+    from mirage.serve.keeper import bounds
+    from mirage.serve.masters import master_lines
     from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import preflight, refusal, speeds
@@ -227,6 +229,7 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
     served, link = found.config, speeds(loaded.device)
     typer.echo(fit_table(served, found.fits))
     lines = (
+        *master_lines(served, found.fits, bounds(served).idle),
         *hierarchy(served, found.fits),
         *roster_lines(served, found.fits, link),
         *outlook(served, found.fits, link),

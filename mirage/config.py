@@ -270,6 +270,9 @@ class TenantSection(Strict):
     """Seconds asleep after which its engine ends; None is never."""
     pinned: bool = False
     """True if it never yields its place to others."""
+    keep_weights: Literal["host", "none"] = "host"
+    """Host: layers that may move stay in host memory when its engine has ended, with all else that
+    a start reads. None: they go with the engine."""
     max_waiting: Count = 128
     """Requests that may wait while it wakes or starts."""
     max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
@@ -547,6 +550,16 @@ def _check_peers(peer: PeerTier, device: DeviceSection) -> None:
         taken[one.device] = f"tiers.peer.devices.{name}.device"
 
 
+class KeeperSection(Strict):
+    """Host memory for weights of tenants without an engine (docs/roster.md)."""
+
+    idle_bytes: (
+        Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_BYTES)] | None
+    ) = None
+    """Most that weights may take which no engine uses; None: half of what the machine or the
+    control group has beside the device and the tiers."""
+
+
 class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
 
@@ -556,6 +569,7 @@ class Config(Strict):
     remap: Remap = Remap()
     roster: RosterSection = RosterSection()
     tiers: TiersSection = TiersSection()
+    keeper: KeeperSection = KeeperSection()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)
@@ -620,6 +634,14 @@ class Config(Strict):
         """Most of a tenant's layers that may be given away."""
         own = tenant.max_percent
         return self.remap.max_percent if own is None else own
+
+    def keeps_weights(self, tenant: TenantSection) -> bool:
+        """True if a tenant's weights may stay in host memory without an engine.
+
+        Layers that never move have no copy there that could stay.
+        """
+        moves = self.policy is Policy.MIRAGE and self.max_percent(tenant) > 0
+        return moves and tenant.keep_weights == "host"
 
     def tenant(self, name: str) -> TenantSection:
         """Raises `KeyError` if no tenant has that name."""

@@ -232,10 +232,12 @@ class CudaDriver(Driver):
             call(cu.cuMemcpyAsync, dst, src, nbytes, self._own)
         self._finish()
 
-    def pin(self, address: int, nbytes: int) -> None:
+    def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
+        flags = cu.CU_MEMHOSTREGISTER_PORTABLE
+        flags |= cu.CU_MEMHOSTREGISTER_READ_ONLY if read_only else 0
         with self.opened():
             try:
-                call(cu.cuMemHostRegister, address, nbytes, cu.CU_MEMHOSTREGISTER_PORTABLE)
+                call(cu.cuMemHostRegister, address, nbytes, flags)
             except DeviceLost:
                 raise
             except VmmError as error:

@@ -177,9 +177,10 @@ class Driver(ABC):
         """Copy between mapped or host memory and wait for it."""
 
     @abstractmethod
-    def pin(self, address: int, nbytes: int) -> None:
+    def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
         """Lock host memory until `unpin`, for copies that do not hold up who enqueues them.
 
+        `read_only` of memory that this process cannot write to: it is copied from alone.
         Raises `DeviceError` if it cannot be locked.
         """
 

@@ -79,7 +79,7 @@ class HostDriver(Driver):
     def reserve(self, nbytes: int) -> int:
         with self._opened() as table:
             table.check_size(nbytes)
-            with _refusing(f"reserving {nbytes} bytes of addresses"):
+            with refusing(f"reserving {nbytes} bytes of addresses"):
                 address = libc.reserve(nbytes, self.page_bytes)
             table.add_reservation(address, nbytes)
             return address
@@ -87,7 +87,7 @@ class HostDriver(Driver):
     def unreserve(self, address: int) -> None:
         with self._opened() as table:
             nbytes = table.check_unreserve(address)
-            with _refusing(f"unreserving {nbytes} bytes at {address:#x}"):
+            with refusing(f"unreserving {nbytes} bytes at {address:#x}"):
                 libc.free(address, nbytes)
             table.drop_reservation(address)
 
@@ -100,7 +100,7 @@ class HostDriver(Driver):
             self._check_capacity(count)
             numbers = range(self._next, self._next + count)
             if numbers:
-                with _refusing(f"creating {count} pages of {self.page_bytes} bytes"):
+                with refusing(f"creating {count} pages of {self.page_bytes} bytes"):
                     os.posix_fallocate(self._fd, *self._place(numbers))
             self._next += count
             pages = [Page(number) for number in numbers]
@@ -119,7 +119,7 @@ class HostDriver(Driver):
         with self._opened() as table:
             table.check_release(pages)
             for run in runs(sorted(pages)):
-                with _refusing(f"releasing pages {run[0]} to {run[-1]}"):
+                with refusing(f"releasing pages {run[0]} to {run[-1]}"):
                     libc.punch(self._fd, *self._place(run))
                 table.drop_pages(run)
 
@@ -129,7 +129,7 @@ class HostDriver(Driver):
         with self._opened() as table:
             table.check_map(address, pages)
             try:
-                with _refusing(f"mapping {len(pages)} pages at {address:#x}"):
+                with refusing(f"mapping {len(pages)} pages at {address:#x}"):
                     self._map_runs(address, pages)
             except OutOfMemory:
                 libc.fence_off(address, len(pages) * self.page_bytes)
@@ -139,7 +139,7 @@ class HostDriver(Driver):
     def unmap(self, address: int, nbytes: int) -> None:
         with self._opened() as table:
             table.check_unmap(address, nbytes)
-            with _refusing(f"unmapping {nbytes} bytes at {address:#x}"):
+            with refusing(f"unmapping {nbytes} bytes at {address:#x}"):
                 libc.fence_off(address, nbytes)
             table.enter_unmap(address, nbytes)
 
@@ -155,7 +155,7 @@ class HostDriver(Driver):
             table.check_copy(dst, src, nbytes)
         ctypes.memmove(dst, src, nbytes)
 
-    def pin(self, address: int, nbytes: int) -> None:
+    def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
         """Nothing to do: copies run on threads."""
 
     def unpin(self, address: int) -> None:
@@ -164,7 +164,7 @@ class HostDriver(Driver):
     def tensor(self, address: int, nbytes: int) -> torch.Tensor:
         with self._opened() as table:
             table.check_reserved(address, nbytes)
-        return _tensor(address, nbytes)
+        return host_tensor(address, nbytes)
 
     def stream(self) -> ThreadStream:
         return self._make_stream(self._stream_copy)
@@ -285,7 +285,7 @@ class HostBuffer:
     def __init__(self, nbytes: int, node: int | None = None) -> None:
         if nbytes <= 0:
             raise Misaligned(f"a host buffer of {nbytes} bytes: a size is positive")
-        with _refusing(f"{nbytes} bytes of host memory"):
+        with refusing(f"{nbytes} bytes of host memory"):
             self.address = libc.anonymous(nbytes)
         libc.advise(self.address, nbytes, node)
         self.nbytes = nbytes
@@ -294,7 +294,7 @@ class HostBuffer:
         """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""
         if self.nbytes == 0:
             raise DriverClosed("the host buffer was closed")
-        return _tensor(self.address, self.nbytes)
+        return host_tensor(self.address, self.nbytes)
 
     def close(self) -> None:
         """Return the memory. Idempotent."""
@@ -308,7 +308,8 @@ def host_buffer(nbytes: int, node: int | None = None) -> HostBuffer:
     return HostBuffer(nbytes, node)
 
 
-def _tensor(address: int, nbytes: int) -> torch.Tensor:
+def host_tensor(address: int, nbytes: int) -> torch.Tensor:
+    """Memory of this process as a flat uint8 tensor, no copy, while it is mapped."""
     import torch
 
     buffer = (ctypes.c_char * nbytes).from_address(address)
@@ -316,7 +317,7 @@ def _tensor(address: int, nbytes: int) -> torch.Tensor:
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
+def refusing(what: str) -> Iterator[None]:
     """Say in the contract's words that the operating system refused."""
     try:
         yield

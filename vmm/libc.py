@@ -95,13 +95,13 @@ def prefer(address: int, nbytes: int, node: int) -> int:
     return ctypes.get_errno() if refused else 0
 
 
-def map_file(address: int, nbytes: int, fd: int, offset: int) -> None:
+def map_file(address: int, nbytes: int, fd: int, offset: int, *, writable: bool = True) -> None:
     """Put a part of a file at these addresses, in place of what was there.
 
     Populated at once: the page faults of a first touch would otherwise fall into a step.
     """
     flags = mmap.MAP_SHARED | MAP_FIXED | mmap.MAP_POPULATE
-    _mmap(address, nbytes, _READ_WRITE, flags, fd, offset)
+    _mmap(address, nbytes, _READ_WRITE if writable else mmap.PROT_READ, flags, fd, offset)
 
 
 def fence_off(address: int, nbytes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import time
@@ -12,11 +13,13 @@ import psutil
 
 from mirage import processors
 from mirage.doctor.finding import Finding, limited, missing, works
+from mirage.keeper.memfds import HugePages, huge_pages, new_file, seal
 from mirage.serve.limits import ENGINE_ADDRESSES
 from mirage.units import size
 from vmm.driver import VmmError
 from vmm.host import HostDriver, host_buffer
 from vmm.host_memory import address_bytes, host_memory, promised_bytes
+from vmm.libc import OS_PAGE_BYTES
 
 TOPIC = "host"
 PROBE_BYTES = 64 << 20
@@ -35,6 +38,7 @@ def findings() -> Iterator[Finding]:
     yield _mapping()
     yield _map_count()
     yield lockable()
+    yield of_weights()
 
 
 def _memory() -> Finding:
@@ -117,6 +121,25 @@ def _map_count() -> Finding:
             TOPIC, "mappings", f"at most {most}", f"sysctl -w vm.max_map_count={FEW_MAPS}"
         )
     return works(TOPIC, "mappings", f"at most {most}")
+
+
+def of_weights(known: HugePages | None = None) -> Finding:
+    """Memory files that are sealed, for weights that outlive engines, and pages they may have."""
+    pages, what = known or huge_pages(), "memory of weights"
+    try:
+        fd = new_file(0)
+        try:
+            os.ftruncate(fd, OS_PAGE_BYTES)
+            seal(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        words = f"no memory file can be sealed ({error.strerror})"
+        return limited(TOPIC, what, words, "set keep_weights: none")
+    if not pages.total:
+        return works(TOPIC, what, "sealed memory files, no huge pages set aside (vm.nr_hugepages)")
+    free = f"{size(pages.free)} of {size(pages.total)} in huge pages free"
+    return works(TOPIC, what, f"sealed memory files, {free}")
 
 
 def lockable() -> Finding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mirage.engine.backend import make_backend
+from mirage.engine.keeping import Keeping
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.settings import EngineSettings
 from mirage.streaming.experts import ExpertStreamer
@@ -31,6 +32,8 @@ class DeviceMemory:
         self.kv: KVBuffer | None = None
         self.masters: list[HostBuffer] = []
         """The parameters of each layer that can move, in host memory."""
+        self.kept: Keeping | None = None
+        """Masters that outlive this process instead, if they do."""
         self.layers = 0
         """Number of decoder layers."""
         self.layer_bytes = self.fixed_bytes = 0

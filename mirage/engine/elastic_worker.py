@@ -19,6 +19,7 @@ from mirage.engine.arguments import verify
 from mirage.engine.blocktables import forget, letting_go
 from mirage.engine.compiled import NotHashed
 from mirage.engine.device_memory import DeviceMemory
+from mirage.engine.keeping import UnfitMaster
 from mirage.engine.kvbuffer import KVAllocation
 from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.proof import TOKENS
@@ -73,8 +74,15 @@ class ElasticWorker(WorkerBase):
 
         Raises `UnsupportedModel` if the model does not compute the same then.
         """
-        with built(self.start_up.parameters.found):
-            super().load_model(**kwargs)
+        keeping = self.start_up.keeping
+        try:
+            with built(self.start_up.parameters.found), keeping.loading(self.vllm_config):
+                super().load_model(**kwargs)
+        except UnfitMaster as error:
+            keeping.gives_up(error)
+            _forget_layers(self.vllm_config.compilation_config)
+            with built(self.start_up.parameters.found):
+                super().load_model(**kwargs)
         with set_current_vllm_config(self.vllm_config):
             runner = self.model_runner
             self.start_up.loaded(runner, partial(_dummy_step, self), runner.profile_run)
@@ -144,6 +152,12 @@ class ElasticWorker(WorkerBase):
         """vLLM's. Its second runner begins and ends copies of KV blocks here, and drafts run."""
         with self.mirage.mailbox.hold():
             return super().sample_tokens(grammar_output)
+
+
+def _forget_layers(compilation_config: Any) -> None:
+    """Forget the layers of a model that was built, and is built once more."""
+    compilation_config.static_forward_context.clear()
+    compilation_config.static_all_moe_layers.clear()
 
 
 def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:

@@ -46,6 +46,19 @@ Unit = list[list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
+class PlacedUnit:
+    """A unit in its range: where its tensors begin there, by their ids. Bytes."""
+
+    home: Range
+    nbytes: int
+    offsets: dict[int, int]
+
+
+Masters = Callable[[Driver, Sequence[PlacedUnit]], Sequence[int] | None]
+"""Gives the host addresses of the units' masters; None if they are to be made here."""
+
+
+@dataclass(frozen=True)
 class Placement:
     """Where one storage, or what is seen of it, lies inside its layer's range. Bytes."""
 
@@ -54,6 +67,12 @@ class Placement:
     """The first byte of the old storage that is seen."""
     offset: int
     nbytes: int
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """First byte of each tensor in the range, by its id; before they move."""
+        seen = (tensor for tensor in self.tensors if tensor.numel())
+        return {id(t): self.offset + _span(t)[0] - self.start for t in seen}
 
 
 class PlacedLayers:
@@ -185,27 +204,32 @@ class PlacedLayers:
     # -- placing ------------------------------------------------------------------------
 
     def place(
-        self, backend: Backend, pool: PagePool, *, chunk_bytes: int | None = None
+        self,
+        backend: Backend,
+        pool: PagePool,
+        *,
+        chunk_bytes: int | None = None,
+        masters: Masters = lambda driver, placed: None,
     ) -> LayerStreamer:
         """Move all layers into reserved ranges and hook their forwards.
 
-        Raises `vmm` errors if the grant does not hold the layers.
+        `masters` may have some already. Raises `vmm` errors if the grant does not hold the layers.
         """
         driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
-        homes = []
-        for index, unit in enumerate(self.units):
+        placed = []
+        for unit in self.units:
             home = Range(driver, frame)
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
-            nbytes = self._fill(home, unit)
+            placed.append(self._fill(home, unit))
             # The driver copies on a stream of its own, which does not wait for torch's.
             backend.compute.synchronize()
             backend.uncache()
-            master = HostBuffer(nbytes, driver.host_node)
-            _lock(driver, master.address, nbytes)
-            driver.copy(master.address, home.address, nbytes)
-            self.masters.append(master)
-            homes.append(LayerFrame(index, home, master.address, nbytes, driver.event()))
+        addresses = masters(driver, placed) or self._own_masters(driver, placed)
+        homes = [
+            LayerFrame(index, one.home, address, one.nbytes, driver.event())
+            for index, (one, address) in enumerate(zip(placed, addresses, strict=True))
+        ]
         streamer = self._streamer(backend, pool, homes, chunk_bytes)
         if self.pieces is not None:
             self.pieces.order(streamer)
@@ -229,14 +253,25 @@ class PlacedLayers:
             split(runners, get_current_vllm_config().compilation_config)
         return streamer
 
-    def _fill(self, home: Range, unit: Unit) -> int:
-        """Move one unit; its size in bytes, at least one."""
+    def _own_masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> list[int]:
+        """Copies that go with this process."""
+        for one in placed:
+            master = HostBuffer(one.nbytes, driver.host_node)
+            _lock(driver, master.address, one.nbytes)
+            driver.copy(master.address, one.home.address, one.nbytes)
+            self.masters.append(master)
+        return [master.address for master in self.masters]
+
+    def _fill(self, home: Range, unit: Unit) -> PlacedUnit:
+        """Move one unit; its size is at least one byte."""
         placements, nbytes = _plan(unit)
+        offsets: dict[int, int] = {}
         for placement in placements:
+            offsets |= placement.offsets
             old = _move(placement, home)
             if old.untyped_storage().nbytes() <= SMALL:
                 self.left.append(old)
-        return max(nbytes, 1)
+        return PlacedUnit(home, max(nbytes, 1), offsets)
 
 
 def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Unit]:

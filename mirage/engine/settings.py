@@ -22,6 +22,8 @@ class EngineSettings(BaseModel):
     """Path of the control server's Unix socket; None runs the engine by itself."""
     tier_socket: str | None = None
     """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
+    keeper: str | None = None
+    """Path of the socket of the keeper of weights; None: they go with this engine."""
     adapters: tuple[Path, ...] = ()
     """Folders of the LoRA adapters that requests may name."""
     device: Literal["host", "cuda"] = "host"

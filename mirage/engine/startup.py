@@ -21,6 +21,7 @@ from mirage.engine.compiled import compiling, eagerly, stay_eager
 from mirage.engine.device_memory import DeviceMemory
 from mirage.engine.engine_times import EngineTimes
 from mirage.engine.fixed import fixed_bytes, models_of
+from mirage.engine.keeping import Keeping
 from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.params import PlacedLayers
 from mirage.engine.pieces import UnknownPieces, watched
@@ -47,6 +48,7 @@ class StartUp:
         self.memory, self.times, settings = memory, times, memory.settings
         self.settings = settings
         self.parameters = PlacedLayers(settings.moves, settings.experts_stay, split=settings.pieces)
+        self.keeping = Keeping(settings.keeper, settings.tenant, self.parameters)
 
     # -- the weights --------------------------------------------------------------------
 
@@ -66,6 +68,8 @@ class StartUp:
         parameters.loaded(runner.get_model())
         mirage = settings.policy is Policy.MIRAGE
         proof = self._proof(runner, forward) if mirage and not parameters.stays else None
+        if proof is None:
+            self.keeping.close()
         if mirage and proof is None:
             logger.warning("the layers stay where they are: %s", parameters.stays)
         if proof and settings.pieces:
@@ -109,9 +113,13 @@ class StartUp:
     def _place_layers(self, proof: Proof) -> None:
         memory = self.memory
         streamer = self.parameters.place(
-            memory.backend, memory.pool, chunk_bytes=self.settings.copy_chunk
+            memory.backend,
+            memory.pool,
+            chunk_bytes=self.settings.copy_chunk,
+            masters=self.keeping.masters,
         )
         memory.streamer, memory.masters = streamer, self.parameters.masters
+        memory.kept = self.keeping
         self.prove(proof, streamer)
         self.parameters.left.clear()
         self.times.layer_load_s = measured_load_s(streamer)

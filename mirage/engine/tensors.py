@@ -55,10 +55,10 @@ def _parts(value: Any) -> Iterable[Any]:
         return list(value)
     if isinstance(value, FunctionType):
         return [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-    return list(vars(value).values()) if _helps(value) else ()
+    return list(vars(value).values()) if helps(value) else ()
 
 
-def _helps(value: Any) -> bool:
+def helps(value: Any) -> bool:
     """Whether it is an object of vLLM's that computes, no module and no configuration."""
     where = type(value).__module__
     ours = where.startswith("vllm.") and not where.startswith(CONFIGURATION)

@@ -13,6 +13,7 @@ from mirage.control.arbiter import Arbiter
 from mirage.control.liveness import FIRST_STEP_S
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.roster.states import LifeEvent, LifeState
+from mirage.keeper.messages import keeper_beside
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.changing import DomainChange, TenantChanges
@@ -21,6 +22,7 @@ from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
+from mirage.serve.keeper import WeightsKeeper
 from mirage.serve.managed import ManagedEngines, RosteredShare, Share
 from mirage.serve.means import Means
 from mirage.serve.outside import Outside
@@ -60,6 +62,8 @@ class Domain:
         self._means, self._startup_timeout_s = means, startup_timeout_s
         self._arbiter = Arbiter.of(config, profiled=profiled)
         self.tiers = TierPool(config, rundir.tier_socket)
+        keeper_socket = keeper_beside(rundir.control_socket)
+        self.weights = WeightsKeeper(config, keeper_socket, reaper, self._keeps, say)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
         sources = DeviceSources(
@@ -68,6 +72,7 @@ class Domain:
             self._outside.told,
             self._arbiter.controller.why,
             self.device.told,
+            self.weights,
         )
         self.registry = Registry(config.policy, config.device.memory, {}, sources)
         self.tenants = DeviceTenants(self.registry, rundir)
@@ -84,6 +89,7 @@ class Domain:
         self._sockets: dict[Path, Listen] = {
             rundir.control_socket: self._listen_to_engines,
             rundir.tier_socket: self.tiers.listen,
+            keeper_socket: self.weights.listen,
         }
         self._caretaker = Caretaker(rundir, self.managers, self._sockets)
         self._crew = Crew()
@@ -187,9 +193,11 @@ class Domain:
         """
         await self._control.start(self._rundir.control_socket)
         self.tiers.start()
+        self.weights.start()
         self._leave_out_refused()
         work = [self._control.watch(), self._caretaker.keep(), self.device.keep()]
         work.append(self._crew.keep())
+        work.append(self.weights.keep())
         if self.attendance is not None:
             work.append(self._attend(self.attendance))
             if all_or_nothing:
@@ -301,6 +309,11 @@ class Domain:
         """A tenant's share is its own again."""
         self._control.wakes(name)
 
+    def _keeps(self, name: str, kept: bool) -> None:
+        """A tenant's weights are in host memory from now on, or no more."""
+        if self.attendance is not None and name in self.attendance.roster.members:
+            self.attendance.roster.kept(name, kept=kept)
+
     def shows(self, name: str, state: LifeState) -> None:
         """A tenant is in another state."""
         self.registry.backends[name].enters(state)
@@ -345,6 +358,7 @@ class Domain:
         await asyncio.gather(*(manager.stop() for manager in self.managers.values()))
         await self._control.stop()
         await self.tiers.stop()
+        await self.weights.stop()
 
     def kill(self) -> None:
         """End the engines at once."""

@@ -20,6 +20,7 @@ from mirage.arguments.check import (
 from mirage.config import Config, ConfigError, DeviceSection, TenantSection
 from mirage.control.rules import Rules
 from mirage.errors import InputRefused
+from mirage.keeper.messages import keeper_beside
 from mirage.paths import cache_folder, somebody
 from mirage.serve.adapters import adapters_of
 from mirage.serve.fit import Fit
@@ -146,11 +147,13 @@ def engine_settings(
     config: Config, tenant: TenantSection, fit: Fit, control: Path | None
 ) -> dict[str, Any]:
     """What our part of the engine is told; bytes and KV blocks."""
+    keeps = config.keeps_weights(tenant)
     return device_settings(config) | {
         "policy": config.policy.value,
         "tenant": tenant.name,
         "control": str(control) if control else None,
         "tier_socket": str(tiers_beside(control)) if control and config.host_tier else None,
+        "keeper": str(keeper_beside(control)) if control and keeps else None,
         "adapters": list(adapters_of(tenant.engine_args).values()),
         "page": fit.page.bytes,
         "grant_bytes": fit.grant_bytes,

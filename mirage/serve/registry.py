@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mirage.config import Policy
 from mirage.control.moves import Move
@@ -87,6 +87,16 @@ class TenantServer:
         return told | ({"reason": self.reason} if self.reason and reasons else {})
 
 
+class KeptWeights(Protocol):
+    """The keeper of weights."""
+
+    def kept(self, tenant: str) -> bool:
+        """True if the tenant's weights are in host memory."""
+
+    def state(self) -> dict[str, int] | None:
+        """Masters and their bytes; None where none are kept."""
+
+
 @dataclass(frozen=True)
 class DeviceSources:
     """Sources that tell of the device when asked."""
@@ -101,6 +111,8 @@ class DeviceSources:
     """Moves by which a plan came to what a tenant shall hold."""
     device: Callable[..., dict[str, Any]] = DeviceHealth().told
     """The device; asked with `reasons` as `health` is."""
+    weights: KeptWeights | None = None
+    """Weights that are kept in host memory; None if nobody knows."""
 
 
 NOTHING = DeviceSources()
@@ -173,7 +185,13 @@ class Registry:
             told["moves"] = [_moved(move) for move in self.sources.why(name)]
         head = {**self._head(), "device": self.sources.device(reasons=reasons), "engines": engines}
         outside = self.sources.outside(self.backends)
-        return {**head, **outside, **self.tiers(), **self.timeline.newest}
+        weights = self.sources.weights.state() if self.sources.weights is not None else None
+        kept = {} if weights is None else {"kept_weights": weights}
+        return {**head, **outside, **self.tiers(), **kept, **self.timeline.newest}
+
+    def keeps(self, tenant: str) -> bool:
+        """True if a tenant's weights are in host memory, whether it has an engine or not."""
+        return self.sources.weights is not None and self.sources.weights.kept(tenant)
 
     def tiers(self) -> dict[str, Any]:
         """What ``/mirage/state`` says of memory below the device."""

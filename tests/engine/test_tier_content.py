@@ -14,9 +14,10 @@ import torch
 from toys import Model
 
 from mirage.config import Policy
+from mirage.engine import content
 from mirage.engine.params import PlacedLayers
 from mirage.engine.settings import EngineSettings
-from mirage.engine.tiers import content, offer
+from mirage.engine.tiers import offer
 from mirage.engine.tiers.offer import fingerprint, why_not
 from tests import kinds
 

@@ -142,6 +142,7 @@ def status(state: str, *, pinned: bool = False, **changes: object) -> TenantStat
         pinned=pinned,
         max_waiting=1,
         max_wait_s=1,
+        keep_weights="host",
     )
     told: dict[str, object] = {
         "reason": "",

@@ -726,3 +726,14 @@ def test_two_that_always_have_work_share_by_long_turns() -> None:
     assert 1000 / (9 * 2 + 7) < len(swaps) < 1000 / 10
     counted = Counter(order.tenant for order in swaps)
     assert abs(counted["a"] - counted["b"]) <= 1
+
+
+def test_a_tenant_declared_again_has_its_weights_where_they_were() -> None:
+    made = world(50, "a")
+    roster, member = made.roster, made.roster.members["a"]
+    roster.kept("a", kept=False)
+    assert member.life.keeps is False
+    roster.applied(replace(member.spec, priority=5), member.own, member.times, made.now)
+    assert member.life.keeps is False
+    roster.kept("a", kept=True)
+    assert (member.life.place, member.comes_s) == ("host", member.times.warm_s)

@@ -129,3 +129,29 @@ def test_the_place_of_the_weights(
     events: tuple[LifeEvent, ...], keeps: bool, state: str, place: str
 ) -> None:
     assert way(*events, keeps=keeps)[:2] == (state, place)
+
+
+@pytest.mark.parametrize(
+    ("before", "kept", "after", "place"),
+    [
+        ((), True, (), "host"),
+        ((E.START,), True, (), "host"),
+        ((E.START,), True, (E.DRAIN, E.ENDED), "host"),
+        (UP, True, (), "device"),
+        (UP, True, (E.CRASHED,), "host"),
+        (UP, False, (E.CRASHED,), "disk"),
+        (ASLEEP, False, (), "host"),
+        (ASLEEP, False, (E.DRAIN, E.ENDED), "disk"),
+        ((*ASLEEP, E.DRAIN, E.ENDED), False, (), "disk"),
+        ((*UP, E.CRASHED), False, (E.START,), "disk"),
+        ((*UP, E.CRASHED), True, (E.START,), "host"),
+    ],
+)
+def test_who_keeps_them_says_where_they_are(
+    before: tuple[LifeEvent, ...], kept: bool, after: tuple[LifeEvent, ...], place: str
+) -> None:
+    life = way(*before).kept(kept=kept)
+    for event in after:
+        life = life.after(event)
+    assert life.place == place
+    assert life.kept(kept=kept) == life

@@ -81,9 +81,10 @@ class Roster:
             self.members[spec.name] = member
         if spec.start == "eager" and (member.removed or member.spec.start != "eager"):
             member.eager = member.removed or member.state in GONE
+        if spec.keep_weights != member.spec.keep_weights:
+            member.life = member.life._replace(keeps=keeps)
         member.spec, member.times = spec, times
         member.declares(own)
-        member.life = member.life._replace(keeps=keeps)
         if member.removed:
             member.removed, member.wish = False, None
             if member.is_asked_for:
@@ -99,6 +100,12 @@ class Roster:
         self.quiet_until = -inf
         self.rules = rules
         self.room = DeviceRoom(self.device_bytes, self.members, rules)
+
+    def kept(self, name: str, *, kept: bool) -> None:
+        """A tenant's weights are in host memory from now on, or no more."""
+        member = self.members[name]
+        member.life = member.life.kept(kept=kept)
+        self.quiet_until = -inf
 
     def adopted(self, name: str, life: Life, now: float) -> None:
         """State that a tenant which was just `applied` is in already.

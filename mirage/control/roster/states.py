@@ -91,6 +91,8 @@ ALIVE = frozenset({_S.STARTING, _S.READY, _S.SLEEPING, _S.WAKING, _S.DRAINING})
 """States in which there is a process, which holds memory of the device."""
 COMING = frozenset({_S.STARTING, _S.WAKING})
 GONE = frozenset(_S) - ALIVE
+_WITHOUT_OWN = GONE | {_S.STARTING}
+"""States without a process that has the weights itself."""
 
 
 class Life(NamedTuple):
@@ -109,6 +111,15 @@ class Life(NamedTuple):
                 f"{event.value!r} of a tenant that is {self.state.value}: it may be {known}"
             )
         return self._replace(state=following, place=self._place(event))
+
+    def kept(self, *, kept: bool) -> Life:
+        """Its weights are in host memory whether it has a process or not; or that is over."""
+        place = self.place
+        if kept and place is WeightsPlace.DISK:
+            place = WeightsPlace.HOST
+        elif not kept and place is WeightsPlace.HOST and self.state in _WITHOUT_OWN:
+            place = WeightsPlace.DISK
+        return self._replace(keeps=kept, place=place)
 
     def _place(self, event: LifeEvent) -> WeightsPlace:
         if event in (LifeEvent.STARTED, LifeEvent.WOKE):

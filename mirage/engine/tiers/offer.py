@@ -16,11 +16,11 @@ from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_bac
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import KVCacheSpecKind, get_kv_cache_spec_kind
 
-from mirage.engine import stack
+from mirage.engine import content, stack
 from mirage.engine.kvbuffer import block_geometry
 from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.settings import EngineSettings
-from mirage.engine.tiers import content, present
+from mirage.engine.tiers import present
 from mirage.engine.tiers.engine_tiers import EngineTiers
 from mirage.tiers.contract import Member, Pool
 from mirage.vllm_hooks import given

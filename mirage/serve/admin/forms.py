@@ -32,6 +32,7 @@ class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool
     max_waiting: int
     max_wait_s: float
+    keep_weights: str
 
 
 class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from mirage.control.roster.states import LifeState
 from mirage.serve.admin.forms import TenantStatus, TenantsTold
 from mirage.units import size
 
-HEADINGS = ("NAME", "STATE", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")
+HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")
 
 
 def process_table(told: TenantsTold, now: float) -> str:
@@ -22,6 +22,7 @@ def _row(one: TenantStatus, now: float) -> tuple[str, ...]:
     return (
         one.name,
         one.state,
+        one.weights,
         size(one.held_bytes),
         "auto" if one.share_bytes is None else size(one.share_bytes),
         str(one.running),
@@ -90,6 +91,7 @@ def _keys(one: TenantStatus) -> str:
         f"priority {spec.priority}",
         f"max_waiting {spec.max_waiting}",
         f"max_wait_s {spec.max_wait_s:g}",
+        f"keep_weights {spec.keep_weights}",
     ]
     return ", ".join(known)
 

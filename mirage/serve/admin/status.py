@@ -85,7 +85,7 @@ class TenantsView:
             state=backend.state.value,
             since=self._journal.since(name),
             reason=self._journal.reason(name),
-            weights=_weights(backend.state, member).value,
+            weights=self._weights(name, backend.state, member).value,
             device=self.device,
             held_bytes=self._held(name, member),
             share_bytes=self._share(tenant, member),
@@ -101,6 +101,13 @@ class TenantsView:
     def member(self, name: str) -> RosterMember | None:
         """A tenant on the roster; None if it does not come and go."""
         return self._attendance.roster.members.get(name) if self._attendance else None
+
+    def _weights(self, name: str, state: LifeState, member: RosterMember | None) -> WeightsPlace:
+        if member is not None:
+            return member.life.place
+        if state not in GONE and state is not LifeState.STARTING:
+            return WeightsPlace.DEVICE
+        return WeightsPlace.HOST if self._registry.keeps(name) else WeightsPlace.DISK
 
     def _requests(self, name: str, member: RosterMember | None) -> tuple[int, int]:
         if member is not None:
@@ -144,11 +151,5 @@ def declared(tenant: TenantSection) -> DeclaredTenant:
         pinned=tenant.pinned,
         max_waiting=tenant.max_waiting,
         max_wait_s=tenant.max_wait_s,
+        keep_weights=tenant.keep_weights,
     )
-
-
-def _weights(state: LifeState, member: RosterMember | None) -> WeightsPlace:
-    if member is not None:
-        return member.life.place
-    gone = state in GONE or state is LifeState.STARTING
-    return WeightsPlace.DISK if gone else WeightsPlace.DEVICE

@@ -65,7 +65,7 @@ def spec_of(tenant: TenantSection) -> TenantSpec:
         start=tenant.start,
         keep_alive_s=inf if tenant.keep_alive is None else tenant.keep_alive,
         stop_after_s=inf if tenant.stop_after is None else tenant.stop_after,
-        keep_weights="none",
+        keep_weights="none",  # the keeper of weights tells whose it has
         pinned=tenant.pinned,
         queued=tenant.max_waiting,
         wait_s=tenant.max_wait_s,

@@ -1,0 +1,69 @@
+"""What a model holds beside its parameters, and what of it came of loading its weights.
+
+A model whose weights were put in place by us must hold the same as one that vLLM loaded: other
+tensors, numbers and answers that loading or processing left in it. They are held against each
+other by content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+
+from mirage.engine.content import digest
+from mirage.engine.tensors import held, helps, storage_of
+
+NUMBERS = (bool, float)
+"""Not integers: addresses and handles of kernels are such."""
+
+
+def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
+    """Contents by name, without parameters and without storages that are `known`."""
+    found: dict[str, str] = {}
+    digests: dict[tuple[int, ...], str] = {}
+    for name, module in model.named_modules():
+        for number, tensor in enumerate(_tensors(module, known)):
+            found[f"{name}#{number}"] = _said(tensor, digests)
+        found |= {f"{name}.{key}": repr(value) for key, value in _numbers(module)}
+    return found
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
+    """What was not there before, or was something else."""
+    contents = {value for name, value in before.items() if "#" in name}
+    return {
+        name: value
+        for name, value in after.items()
+        if before.get(name) != value and ("#" not in name or value not in contents)
+    }
+
+
+def _tensors(module: torch.nn.Module, known: Collection[int]) -> Iterator[torch.Tensor]:
+    for tensor in held(module):
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        if not (parameter or tensor.is_meta or storage_of(tensor) in known or _handle(tensor)):
+            yield tensor
+
+
+def _handle(tensor: torch.Tensor) -> bool:
+    """True if it may be the address of what a kernel keeps, as oneDNN's on a CPU."""
+    return tensor.dtype is torch.int64 and tensor.numel() == 1
+
+
+def _said(tensor: torch.Tensor, digests: dict[tuple[int, ...], str]) -> str:
+    where = (storage_of(tensor), tensor.storage_offset(), *tensor.shape, *tensor.stride())
+    if where not in digests:
+        digests[where] = f"{tuple(tensor.shape)} {tensor.dtype} {digest(tensor).hex()}"
+    return digests[where]
+
+
+def _numbers(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Its own, and those of objects that compute for it."""
+    for key, value in sorted(vars(module).items()):
+        if isinstance(value, NUMBERS):
+            yield key, value
+        elif helps(value):
+            own = sorted(vars(value).items())
+            yield from ((f"{key}.{n}", v) for n, v in own if isinstance(v, NUMBERS))

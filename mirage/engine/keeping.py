@@ -1,0 +1,323 @@
+"""Weights that outlive their engine: in the keeper's memory when it starts, or put there.
+
+vLLM builds its model as ever. If the keeper has its weights, no file is read: parameters get what
+they had after loading, vLLM processes them as after loading, and the layers' get what came of that.
+Else what vLLM loads and makes of it is noted, and goes to the keeper when the layers are placed.
+Either way the layers stream from that one copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from vllm.model_executor.model_loader import base_loader, default_loader
+
+from mirage.engine import derived, master
+from mirage.engine.identity import identity_of
+from mirage.engine.params import PlacedLayers, PlacedUnit
+from mirage.engine.tensors import storage_of
+from mirage.keeper.client import KeeperClient, MasterRefused
+from vmm.driver import Driver, VmmError
+from vmm.host_file import HostFile
+
+logger = logging.getLogger("mirage.engine.keeping")
+
+NOT_KEPT = "weights are not kept in host memory: %s"
+UNFIT = "weights in host memory are not what this engine needs, it reads its checkpoint: %s"
+
+
+class UnfitMaster(Exception):
+    """A master from which a model cannot be made as loading makes it; the message says why."""
+
+
+class FilledMaster:
+    """A master that this engine fills while it loads."""
+
+    def __init__(self, client: KeeperClient, layers: Sequence[torch.nn.Module]) -> None:
+        self._fd, self._filled, self._layers = client.fd, client.filled, layers
+        self._raw: dict[str, master.StoredTensor] = {}
+        self._raw_end = 0
+        self._named: dict[str, torch.nn.Parameter] = {}
+        self._before: dict[str, str] = {}
+        self._derived: dict[str, str] = {}
+
+    def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
+        """Load, and write down what is outside the layers. Raises `VmmError`, after loading."""
+        self._before = derived.seen(model)
+        load()
+        raw = _as_loaded(model, self._layers)
+        self._raw, self._raw_end = master.packed(raw, 0)
+        if not self._raw_end:
+            return
+        file = HostFile.grown(self._fd, self._raw_end)
+        for name, place in self._raw.items():
+            master.view(file.address, place).copy_(raw[name])
+        file.close()
+
+    def processed(self, model: torch.nn.Module) -> None:
+        """Note what processing has made of it."""
+        self._named = _inside(model, self._layers)
+        after = derived.seen(model, _storages(self._named))
+        self._derived = derived.changed(self._before, after)
+
+    def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> tuple[HostFile, list[int]]:
+        """Write the layers, and let nobody write any more. Raises `VmmError`."""
+        units, end = master.unit_places([one.nbytes for one in placed], self._raw_end)
+        moved = _offsets(placed, units)
+        inside = {n: moved[id(p)] for n, p in self._named.items() if id(p) in moved}
+        left = {n: p for n, p in self._named.items() if n not in inside and p.numel()}
+        places, end = master.packed(left, end)
+        processed = {n: master.stored(self._named[n], at) for n, at in inside.items()} | places
+        table = master.encoded(master.MasterTable(self._raw, processed, units, self._derived))
+        file = HostFile.grown(self._fd, end + len(table), node=driver.host_node)
+        memory = file.tensor()
+        for one, unit in zip(placed, units, strict=True):  # by torch: nothing is locked yet
+            there = memory[unit.offset : unit.offset + one.nbytes]
+            there.copy_(one.home.tensor(0, one.nbytes))
+        for name, parameter in left.items():
+            master.view(file.address, places[name]).copy_(parameter)
+        memory[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
+        file.leave()
+        try:
+            self._filled()
+        except MasterRefused as error:
+            logger.warning(NOT_KEPT, error)
+        file.read()
+        return file, [file.address + unit.offset for unit in units]
+
+
+class WholeMaster:
+    """A master that is there. Raises `UnfitMaster`, `VmmError`."""
+
+    def __init__(self, client: KeeperClient, layers: Sequence[torch.nn.Module]) -> None:
+        self._layers, self._file = layers, HostFile(client.fd)
+        try:
+            self._table = master.decoded(self._file.tensor().numpy().data)
+        except master.OddMaster as error:
+            raise UnfitMaster(str(error)) from None
+
+    def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
+        """Put in place what was loaded; `load` is not called."""
+        table, raw = self._table, _as_loaded(model, self._layers)
+        if raw.keys() != table.raw.keys():
+            raise UnfitMaster(_other("tensors", raw.keys() ^ table.raw.keys()))
+        for name, tensor in raw.items():
+            self._copy(name, table.raw[name], tensor)
+        for name, parameter in _inside(model, self._layers).items():
+            place = table.processed.get(name)
+            if name in raw:
+                continue
+            if place is not None and master.fits(place, parameter):
+                self._copy(name, place, parameter)
+            else:  # what processing makes of it is put in place afterwards
+                parameter.data.zero_()
+
+    def processed(self, model: torch.nn.Module) -> None:
+        """Put in place what processing made of the layers when they were loaded."""
+        table, named = self._table, _inside(model, self._layers)
+        wanted = {name for name, parameter in named.items() if parameter.numel()}
+        if wanted != table.processed.keys():
+            raise UnfitMaster(_other("processed tensors", wanted ^ table.processed.keys()))
+        for name in wanted:
+            self._copy(name, table.processed[name], named[name])
+        now = derived.seen(model, _storages(named))
+        if odd := {name for name, said in table.derived.items() if now.get(name) != said}:
+            raise UnfitMaster(_other("values", odd))
+        self._named = named
+
+    def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> tuple[HostFile, list[int]]:
+        """Raises `UnfitMaster` if its layers are cut another way."""
+        units, table = self._table.units, self._table
+        if [one.nbytes for one in placed] != [unit.nbytes for unit in units]:
+            raise UnfitMaster("its layers are of another size")
+        moved = _offsets(placed, units)
+        for name, parameter in self._named.items():
+            if moved.get(id(parameter), -1) not in (-1, table.processed[name].offset):
+                raise UnfitMaster(f"{name} lies elsewhere")
+        return self._file, [self._file.address + unit.offset for unit in units]
+
+    def _copy(self, name: str, place: master.StoredTensor, tensor: torch.Tensor) -> None:
+        if not master.fits(place, tensor):
+            raise UnfitMaster(f"{name} is {place.dtype} of shape {list(place.shape)}")
+        tensor.data.copy_(master.view(self._file.address, place))
+
+
+class Keeping:
+    """The weights of one engine that starts. Without a `socket` of a keeper nothing is kept.
+
+    `parameters` know the layers as soon as vLLM has built its model.
+    """
+
+    def __init__(self, socket: str | None, tenant: str, parameters: PlacedLayers) -> None:
+        self._socket, self._tenant, self._parameters = socket, tenant, parameters
+        self._client: KeeperClient | None = None
+        self._master: FilledMaster | WholeMaster | None = None
+        self._file: HostFile | None = None
+
+    @contextmanager
+    def loading(self, vllm_config: Any) -> Iterator[None]:
+        """Around the load of the model, whose drafter may be loaded after it.
+
+        Raises `UnfitMaster` if what is kept was not what is needed: `gives_up`, and load anew.
+        """
+        if self._socket is None:
+            yield
+            return
+        loader: Any = default_loader.DefaultModelLoader
+        load, process = loader.load_weights, base_loader.process_weights_after_loading
+        waiting, keeping = [vllm_config], self
+
+        def load_weights(self: Any, model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            if waiting and type(self) is loader:
+                keeping._ask(waiting.pop(), model)
+                keeping._load(model, lambda: load(self, model, *args, **kwargs))
+            else:
+                load(self, model, *args, **kwargs)
+
+        def processed(model: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            self._process(model, lambda: process(model, *args, **kwargs))
+
+        loader.load_weights = load_weights
+        base_loader.process_weights_after_loading = processed
+        try:
+            yield
+        finally:
+            loader.load_weights, base_loader.process_weights_after_loading = load, process
+
+    def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> Sequence[int] | None:
+        """Addresses of the masters of what was placed, locked; None if there are none here."""
+        if self._master is None:
+            return None
+        try:
+            self._file, addresses = self._master.masters(driver, placed)
+            end = addresses[-1] + placed[-1].nbytes
+            driver.pin(addresses[0], end - addresses[0], read_only=True)
+        except (VmmError, OSError, UnfitMaster) as error:
+            logger.warning(NOT_KEPT, error)
+            self.close()
+            if self._file is not None:
+                self._file.close()
+            return None
+        finally:
+            self._master = None
+        return addresses
+
+    def gives_up(self, error: UnfitMaster) -> None:
+        """The keeper is not to offer these weights any more."""
+        logger.warning(UNFIT, error)
+        self._refuse(str(error))
+
+    def close(self) -> None:
+        """Let go of the master. Idempotent."""
+        self._master = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _ask(self, vllm_config: Any, model: torch.nn.Module) -> None:
+        parameters = self._parameters
+        if parameters.stays is not None or (identity := identity_of(vllm_config)) is None:
+            return
+        tensors = list(model.parameters())
+        if any(is_lazy(one) or one.is_meta for one in tensors):
+            logger.warning(NOT_KEPT, "its tensors are made while they are loaded")
+            return
+        nbytes = sum(one.numel() * one.element_size() for one in tensors)
+        assert self._socket is not None
+        try:
+            self._client = KeeperClient(Path(self._socket), self._tenant, identity, nbytes)
+        except MasterRefused as error:
+            logger.warning(NOT_KEPT, error)
+            return
+        logger.info("weights %s", "are in host memory" if self._client.whole else "are loaded")
+
+    def _load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
+        if (client := self._client) is None:
+            load()
+            return
+        kind = WholeMaster if client.whole else FilledMaster
+        loaded = []
+
+        def once() -> None:
+            load()
+            loaded.append(True)
+
+        try:
+            made = kind(client, self._parameters.layers)
+            made.load(model, once)
+            self._master = made
+        except (VmmError, OSError) as error:
+            logger.warning(NOT_KEPT, error)
+            self.close()
+            if not loaded:
+                load()
+
+    def _process(self, model: torch.nn.Module, process: Callable[[], None]) -> None:
+        made = self._master
+        if made is None or self._client is None:
+            process()
+            return
+        try:
+            process()
+        except Exception as error:
+            if self._client.whole:  # of numbers that processing does not expect
+                raise UnfitMaster(f"{type(error).__name__}: {error}") from error
+            raise
+        made.processed(model)
+
+    def _refuse(self, why: str) -> None:
+        if self._client is not None:
+            self._client.unfit(why)
+        self.close()
+
+
+def _layer_parameters(layers: Sequence[torch.nn.Module]) -> set[int]:
+    return {id(parameter) for layer in layers for parameter in layer.parameters()}
+
+
+def _inside(
+    model: torch.nn.Module, layers: Sequence[torch.nn.Module]
+) -> dict[str, torch.nn.Parameter]:
+    """Parameters of the layers, by their names in the model."""
+    inside = _layer_parameters(layers)
+    return {name: one for name, one in model.named_parameters() if id(one) in inside}
+
+
+def _as_loaded(
+    model: torch.nn.Module, layers: Sequence[torch.nn.Module]
+) -> dict[str, torch.Tensor]:
+    """What is kept as it was loaded: all other parameters, and buffers that a checkpoint may have.
+
+    Of the layers what is small and of which processing makes more than a parameter.
+    """
+    inside = _layer_parameters(layers)
+    parameters: dict[str, torch.Tensor] = {
+        name: one for name, one in model.named_parameters() if id(one) not in inside or _small(one)
+    }
+    buffers = {name for name, _ in model.named_buffers()}
+    return parameters | {n: t for n, t in model.state_dict().items() if n in buffers}
+
+
+def _small(parameter: torch.Tensor) -> bool:
+    """True of numbers, vectors and convolutions along a sequence."""
+    return parameter.dim() < 2 or (parameter.dim() == 3 and parameter.shape[1] == 1)
+
+
+def _storages(named: dict[str, torch.nn.Parameter]) -> set[int]:
+    return {storage_of(parameter) for parameter in named.values()}
+
+
+def _offsets(placed: Sequence[PlacedUnit], units: Sequence[master.StoredUnit]) -> dict[int, int]:
+    """First byte in the master of each tensor that was placed, by its id."""
+    both = zip(placed, units, strict=True)
+    return {key: unit.offset + at for one, unit in both for key, at in one.offsets.items()}
+
+
+def _other(what: str, names: set[str]) -> str:
+    return f"{len(names)} {what} are others, such as {min(names)!r}"

@@ -1,0 +1,179 @@
+"""Which master there is, who uses it, and which goes. Pure.
+
+A member is an engine that asks for one master; it has a number. Methods give what is to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+
+class GiveMaster(NamedTuple):
+    """Hand a whole master to a member."""
+
+    member: int
+    identity: str
+
+
+class LetFill(NamedTuple):
+    """Let a member fill a new one."""
+
+    member: int
+    identity: str
+
+
+class TurnAway(NamedTuple):
+    """A member gets none."""
+
+    member: int
+    why: str
+
+
+class DropMaster(NamedTuple):
+    """Free its memory: nobody uses it."""
+
+    identity: str
+
+
+KeeperDeed = GiveMaster | LetFill | TurnAway | DropMaster
+
+
+@dataclass(slots=True)
+class MasterBook:
+    """One master. While it has a `filler` it is not whole, and others wait for that."""
+
+    filler: int | None
+    nbytes: int
+    users: set[int] = field(default_factory=set)
+    waiting: list[int] = field(default_factory=list)
+    tenants: set[str] = field(default_factory=set)
+    """Those whose newest engine has used it."""
+    left: int = 0
+    """Number that grows with each last user's end: the least goes first."""
+    unfit: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """True if no engine uses or fills it."""
+        return self.filler is None and not self.users
+
+
+class KeeperBooks:
+    """`idle_bytes` bounds the masters that no engine uses, `most_bytes` all of them together.
+
+    Those in use are never dropped: only idle ones make room.
+    """
+
+    def __init__(self, idle_bytes: int, most_bytes: int) -> None:
+        self._idle_bytes, self._most_bytes = idle_bytes, most_bytes
+        self.masters: dict[str, MasterBook] = {}
+        self._members: dict[int, tuple[str, str]] = {}
+        """Identity and tenant of each member that was not turned away."""
+        self._unfit: dict[str, str] = {}
+        """Reasons why weights are not kept, by their identity."""
+        self._ends = count(1)
+
+    # -- what is known ------------------------------------------------------------------
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of masters that engines use or fill."""
+        return sum(m.nbytes for m in self.masters.values() if not m.idle)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of masters that no engine uses."""
+        return sum(m.nbytes for m in self.masters.values() if m.idle)
+
+    @property
+    def tenants(self) -> list[str]:
+        """Tenants whose weights are there."""
+        whole = (m for m in self.masters.values() if m.filler is None and not m.unfit)
+        return sorted(tenant for master in whole for tenant in master.tenants)
+
+    # -- events -------------------------------------------------------------------------
+
+    def asked(self, member: int, tenant: str, identity: str, nbytes: int) -> list[KeeperDeed]:
+        """A new member wants the master of these weights, which would take about `nbytes`."""
+        if (why := self._unfit.get(identity)) is not None:
+            return [TurnAway(member, why)]
+        self._members[member] = (identity, tenant)
+        if (master := self.masters.get(identity)) is None:
+            self.masters[identity] = MasterBook(member, nbytes)
+            return [LetFill(member, identity), *self._make_room()]
+        if master.filler is not None:
+            master.waiting.append(member)
+            return []
+        return [self._given(member, master), *self._make_room()]
+
+    def filled(self, member: int, nbytes: int) -> list[KeeperDeed]:
+        """The master that a member fills is whole. Raises `KeyError` if it fills none."""
+        identity, _ = self._members[member]
+        master = self.masters[identity]
+        if master.filler != member:
+            raise KeyError(member)
+        master.filler, master.nbytes = None, nbytes
+        self._given(member, master)
+        waiting, master.waiting = master.waiting, []
+        return [*(self._given(one, master) for one in waiting), *self._make_room()]
+
+    def unfit(self, member: int, why: str) -> list[KeeperDeed]:
+        """The weights of a member's master are not kept from now on; it lets go of it."""
+        identity, _ = self._members.pop(member)
+        self._unfit[identity] = why
+        master = self.masters[identity]
+        master.unfit = True
+        turned = [TurnAway(one, why) for one in master.waiting]
+        for one in master.waiting:
+            del self._members[one]
+        master.waiting.clear()
+        return [*turned, *self._left(member, identity)]
+
+    def gone(self, member: int) -> list[KeeperDeed]:
+        """A member has ended; no error if it was turned away before."""
+        if (known := self._members.pop(member, None)) is None:
+            return []
+        identity, master = known[0], self.masters[known[0]]
+        if member in master.waiting:
+            master.waiting.remove(member)
+            return []
+        if master.filler == member and master.waiting:
+            master.filler = master.waiting.pop(0)
+            return [DropMaster(identity), LetFill(master.filler, identity)]
+        return self._left(member, identity)
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _given(self, member: int, master: MasterBook) -> GiveMaster:
+        identity, tenant = self._members[member]
+        for other in self.masters.values():
+            other.tenants.discard(tenant)
+        master.tenants.add(tenant)
+        master.users.add(member)
+        return GiveMaster(member, identity)
+
+    def _left(self, member: int, identity: str) -> list[KeeperDeed]:
+        master = self.masters[identity]
+        if master.filler == member:  # half of it is nobody's
+            del self.masters[identity]
+            return [DropMaster(identity)]
+        master.users.remove(member)
+        if master.users:
+            return []
+        master.left = next(self._ends)
+        return self._make_room()
+
+    def _make_room(self) -> list[KeeperDeed]:
+        """Drop idle masters, those first that have been idle for longest."""
+        return list(self._drops())
+
+    def _drops(self) -> Iterator[DropMaster]:
+        idle = {name: m for name, m in self.masters.items() if m.idle}
+        for name in sorted(idle, key=lambda name: (not idle[name].unfit, idle[name].left)):
+            over = self.idle_bytes > self._idle_bytes
+            if over or self.idle_bytes + self.used_bytes > self._most_bytes or idle[name].unfit:
+                del self.masters[name]
+                yield DropMaster(name)

@@ -1,0 +1,77 @@
+"""Messages of the server, the engines and the keeper of weights. The form is that of `mirage.wire`.
+
+An engine has a connection for one master, as long as it lives.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirage.wire import Message
+
+
+def keeper_beside(control_socket: Path) -> Path:
+    """The keeper's socket, in the folder of the run's other ones."""
+    return control_socket.with_name("keeper.sock")
+
+
+class AskMaster(Message, frozen=True):
+    """Engine to keeper, first of all: the master of these weights, for a tenant."""
+
+    tenant: str
+    identity: str
+    nbytes: int
+    """Bytes that it would take, about."""
+
+
+class MasterFilled(Message, frozen=True):
+    """Engine to keeper: it is whole, and nobody here can write to it any more."""
+
+
+class MasterUnfit(Message, frozen=True):
+    """Engine to keeper: these weights cannot be kept, or what is kept is not what was asked for."""
+
+    why: str
+
+
+class MasterHere(Message, frozen=True):
+    """Keeper to engine: the master, whose file descriptor comes along."""
+
+
+class FillMaster(Message, frozen=True):
+    """Keeper to engine: nobody has it; an empty file comes along, to be filled."""
+
+
+class MasterSealed(Message, frozen=True):
+    """Keeper to engine: it is kept, and nobody can write to it."""
+
+
+class NoMaster(Message, frozen=True):
+    """Keeper to engine: it reads its checkpoint, and keeps its weights itself."""
+
+    why: str
+
+
+class KeeperReady(Message, frozen=True):
+    """Keeper to server: engines may ask."""
+
+
+class MastersTold(Message, frozen=True):
+    """Keeper to server: what is kept now. Bytes."""
+
+    tenants: list[str]
+    """Those whose weights have a master."""
+    masters: int
+    used_bytes: int
+    """Bytes of masters that engines use, or fill."""
+    idle_bytes: int
+
+
+class ListenAgain(Message, frozen=True):
+    """Server to keeper: the socket has been removed."""
+
+
+FromAsking = AskMaster | MasterFilled | MasterUnfit
+ToAsking = MasterHere | FillMaster | MasterSealed | NoMaster
+FromKeeper = KeeperReady | MastersTold
+ToKeeper = ListenAgain

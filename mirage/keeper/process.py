@@ -1,0 +1,184 @@
+"""The process that has the masters: `python -m mirage.keeper.process`.
+
+Engines ask it at a socket and map what they get. It ends with the server; what engines have mapped
+stays theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mirage.keeper import memfds
+from mirage.keeper import messages as said
+from mirage.keeper.books import (
+    DropMaster,
+    GiveMaster,
+    KeeperBooks,
+    KeeperDeed,
+    LetFill,
+    TurnAway,
+)
+from mirage.keeper.messages import FromAsking, ToKeeper
+from mirage.wire import Broken, Channel
+
+logger = logging.getLogger("mirage.keeper")
+
+Asking = Channel[FromAsking]
+
+
+class WeightKeeper:
+    """`server` is the channel to `mirage serve`; engines ask at `path`. Raises `OSError`."""
+
+    def __init__(self, server: Channel[ToKeeper], path: Path, books: KeeperBooks) -> None:
+        self._server, self._path, self._books = server, path, books
+        self._files: dict[str, int] = {}
+        """Descriptors of the masters, by the weights' identity."""
+        self._members: dict[int, Asking] = {}
+        """Engines by the numbers of their sockets; a number is used again once that is closed."""
+        self._wanted: dict[int, said.AskMaster] = {}
+        self._told: said.MastersTold | None = None
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(server, selectors.EVENT_READ)
+        self._listen()
+        server.say(said.KeeperReady())
+
+    def run(self) -> None:
+        """Serve until the server has gone. Raises `Broken`."""
+        while True:
+            for key, events in self._selector.select():
+                if key.fileobj is self._door:
+                    self._admit()
+                elif key.fileobj is self._server:
+                    self._hear_server()
+                else:
+                    self._attend(key.data, events)
+            self._tell()
+
+    # -- the server ---------------------------------------------------------------------
+
+    def _hear_server(self) -> None:
+        self._server.read()
+        while self._server.next() is not None:  # it can say one thing alone
+            self._selector.unregister(self._door)
+            self._door.close()
+            self._listen()
+
+    def _listen(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._door.bind(str(self._path))
+        self._path.chmod(0o700)
+        self._door.listen()
+        self._selector.register(self._door, selectors.EVENT_READ)
+
+    def _tell(self) -> None:
+        books = self._books
+        told = said.MastersTold(
+            books.tenants, len(books.masters), books.used_bytes, books.idle_bytes
+        )
+        if told != self._told:
+            self._told = told
+            self._server.say(told)
+
+    # -- engines ------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        with suppress(BlockingIOError):
+            engine, _ = self._door.accept()
+            made: Asking = Channel(engine, FromAsking, selector=self._selector)
+            self._members[made.fileno()] = made
+
+    def _attend(self, engine: Asking, events: int) -> None:
+        member = engine.fileno()
+        try:
+            if events & selectors.EVENT_WRITE:
+                engine.flush()
+            if not events & selectors.EVENT_READ:
+                return
+            engine.read()
+            while (heard := engine.next()) is not None:
+                self._hear(member, heard[0])
+        except (Broken, KeyError):  # the latter of one that has no master
+            self._dismiss(member)
+
+    def _hear(self, member: int, message: FromAsking) -> None:
+        match message:
+            case said.AskMaster(tenant, identity, nbytes):
+                if member in self._wanted:
+                    raise Broken("it asks twice")
+                self._wanted[member] = message
+                self._carry_out(self._books.asked(member, tenant, identity, nbytes))
+            case said.MasterFilled():
+                self._seal(member)
+            case said.MasterUnfit(why):
+                logger.warning("weights of %s are not kept: %s", self._wanted[member].tenant, why)
+                self._carry_out(self._books.unfit(member, why))
+
+    def _seal(self, member: int) -> None:
+        """Raises `Broken` if it could still write to it, `KeyError` if it fills none."""
+        try:
+            nbytes = memfds.seal(self._files[self._wanted[member].identity])
+            deeds = self._books.filled(member, nbytes)
+        except OSError as error:
+            raise Broken(f"its master cannot be sealed: {error}") from None
+        self._members[member].tell(said.MasterSealed())
+        self._carry_out([deed for deed in deeds if getattr(deed, "member", None) != member])
+
+    def _dismiss(self, member: int) -> None:
+        """It has ended, and so has its mapping; or it ends by that."""
+        self._members.pop(member).close()
+        self._wanted.pop(member, None)
+        self._carry_out(self._books.gone(member))
+
+    # -- what the books want ------------------------------------------------------------
+
+    def _carry_out(self, deeds: Sequence[KeeperDeed]) -> None:
+        for deed in deeds:
+            match deed:
+                case DropMaster(identity):
+                    if (fd := self._files.pop(identity, None)) is not None:
+                        os.close(fd)
+                case GiveMaster(member, identity):
+                    self._members[member].tell(said.MasterHere(), [self._files[identity]])
+                case LetFill(member, identity):
+                    self._let_fill(member, identity)
+                case TurnAway(member, why):
+                    self._members[member].tell(said.NoMaster(why))
+
+    def _let_fill(self, member: int, identity: str) -> None:
+        try:
+            self._files[identity] = memfds.new_file(self._wanted[member].nbytes)
+        except OSError as error:
+            self._members[member].tell(said.NoMaster(f"no memory file can be made ({error})"))
+            self._carry_out(self._books.gone(member))
+            return
+        self._members[member].tell(said.FillMaster(), [self._files[identity]])
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Serve until the server ends."""
+    parser = argparse.ArgumentParser(prog="keeper")
+    kinds = (("path", Path), ("server", int), ("idle_bytes", int), ("most_bytes", int))
+    for name, kind in kinds:
+        parser.add_argument(name, type=kind)
+    given = parser.parse_args(words)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server ends first
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    with socket.socket(fileno=given.server) as there:
+        server: Channel[ToKeeper] = Channel(there, ToKeeper)
+        books = KeeperBooks(given.idle_bytes, given.most_bytes)
+        with suppress(Broken):
+            WeightKeeper(server, given.path, books).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The keeper of weights, as `mirage serve` has it: started, kept running, and heard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from mirage.config import Config, ConfigError
+from mirage.keeper.messages import FromKeeper, KeeperReady, ListenAgain, MastersTold
+from mirage.processes.reaper_client import ReaperClient
+from mirage.processes.stopped import watch_for_stops
+from mirage.serve.limits import host_parts
+from mirage.wire import Broken, Channel
+from vmm.host_memory import host_memory
+
+logger = logging.getLogger("mirage.serve.keeper")
+
+PROGRAM = (sys.executable, "-m", "mirage.keeper.process")
+START_S, END_S = 60.0, 5.0
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Between the ends of keepers and the starts of the next ones; each that ends soon doubles it."""
+NOTHING = MastersTold([], 0, 0, 0)
+
+
+class KeeperBounds(NamedTuple):
+    """Bytes that masters may take: those that no engine uses, and all of them."""
+
+    idle: int
+    most: int
+
+
+def bounds(config: Config) -> KeeperBounds:
+    """By what the machine or the control group has beside the device and the tiers.
+
+    Without `keeper.idle_bytes` idle masters may have half of that.
+    """
+    most = max(0, host_memory().bytes - sum(host_parts(config)))
+    idle = config.keeper.idle_bytes
+    return KeeperBounds(most // 2 if idle is None else min(idle, most), most)
+
+
+class WeightsKeeper:
+    """Nothing at all where no tenant's weights are kept.
+
+    `changed` is told of each tenant whose weights are kept from now on, or no more.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        path: Path,
+        reaper: ReaperClient,
+        changed: Callable[[str, bool], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._path, self._reaper, self._changed, self._say = path, reaper, changed, say
+        self._wanted = any(config.keeps_weights(tenant) for tenant in config.tenants)
+        self._bounds, self._hang_s = bounds(config), config.hang_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel[FromKeeper]
+        self._told = NOTHING
+        self._ended = asyncio.Event()
+
+    def kept(self, tenant: str) -> bool:
+        """True if the tenant's weights are in host memory, whether it has an engine or not."""
+        return tenant in self._told.tenants
+
+    def state(self) -> dict[str, int] | None:
+        """Masters and their bytes; None where none are kept."""
+        if not self._wanted:
+            return None
+        told = self._told
+        parts = {"used_bytes": told.used_bytes, "idle_bytes": told.idle_bytes}
+        return {"masters": told.masters, **parts, "idle_most_bytes": self._bounds.idle}
+
+    def start(self) -> None:
+        """Before any engine. Raises `ConfigError`."""
+        if self._wanted:
+            try:
+                self._start()
+            except (OSError, Broken) as error:
+                raise ConfigError(
+                    f"no keeper of weights can be started ({error}): set keep_weights: none"
+                ) from None
+            self._listen()
+
+    async def keep(self) -> None:
+        """Start another one whenever it ends. Never returns."""
+        pause = PAUSE_S
+        while True:
+            begun = time.monotonic()
+            await self._ended.wait()
+            self._ended.clear()
+            await asyncio.to_thread(self._end)
+            self._hear(NOTHING)
+            self._say(
+                "the keeper of weights ended: starts read checkpoints until another one is up"
+            )
+            pause = PAUSE_S if time.monotonic() - begun > LONGEST_PAUSE_S else pause * 2
+            await self._start_again(min(pause, LONGEST_PAUSE_S))
+
+    async def _start_again(self, pause: float) -> None:
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await asyncio.to_thread(self._start)
+            except (OSError, Broken) as error:
+                logger.warning("no keeper of weights can be started: %s", error)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                continue
+            self._listen()
+            self._say("another keeper of weights is up")
+            return
+
+    async def listen(self) -> bool:
+        """Make its socket again; False if there is no keeper."""
+        if self._process is None:
+            return False
+        self._channel.tell(ListenAgain())
+        return True
+
+    async def stop(self) -> None:
+        """After all engines; its memory is free then. Idempotent."""
+        await asyncio.to_thread(self._end)
+
+    # -- the process --------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Returns once engines may ask. Raises `OSError` and `Broken`; nothing is left then."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.settimeout(START_S)
+        self._channel = Channel(ours, FromKeeper)
+        with theirs:
+            fd, sizes = theirs.fileno(), (self._bounds.idle, self._bounds.most)
+            words = [*PROGRAM, str(self._path), *map(str, (fd, *sizes))]
+            self._process = subprocess.Popen(
+                words, pass_fds=(fd,), stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self._reaper.began(self._process.pid)
+        try:
+            message = self._channel.wait()[0]
+            if not isinstance(message, KeeperReady):
+                raise Broken(f"it began with {type(message).__name__}")
+        except (OSError, Broken):
+            self._end()
+            raise
+        watch_for_stops(self._process.pid, self._hang_s)
+
+    def _end(self) -> None:
+        """It ends by the end of its channel."""
+        if (process := self._process) is None:
+            return
+        self._process = None
+        self._channel.shut()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._channel.close()
+        self._reaper.over(process.pid)
+        self._path.unlink(missing_ok=True)
+
+    # -- what it says -------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        self._channel.socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            for message in self._channel.hear():
+                if isinstance(message, MastersTold):
+                    self._hear(message)
+        except Broken:
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            self._ended.set()
+
+    def _hear(self, told: MastersTold) -> None:
+        before, self._told = set(self._told.tenants), told
+        for tenant in before.symmetric_difference(told.tenants):
+            self._changed(tenant, tenant in told.tenants)

@@ -1,0 +1,34 @@
+"""What copies of weights take of host memory, as `mirage check` says it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirage.config import Config
+from mirage.serve.fit import Fit
+from mirage.units import size
+
+
+def master_lines(config: Config, fits: Mapping[str, Fit], idle_bytes: int) -> list[str]:
+    """A line, or none where no layers move. `idle_bytes` may stay without an engine.
+
+    One copy is of all tenants of a folder: all its parameters if it outlives engines, else its
+    layers.
+    """
+    kept: dict[object, int] = {}
+    own = 0
+    for name, fit in fits.items():
+        tenant = config.tenant(name)
+        if not fit.movable_layers:
+            continue
+        if config.keeps_weights(tenant):
+            kept[tenant.model, str(tenant.engine_args)] = fit.parameter_bytes
+        else:
+            own += fit.layers * fit.layer_bytes
+    if not kept and not own:
+        return []
+    stays = sum(kept.values())
+    words = f"host memory: {size(stays + own)} of weights, from which layers stream"
+    if kept:
+        words += f"; up to {size(min(stays, idle_bytes))} stay without an engine"
+    return [words]

@@ -1,0 +1,140 @@
+"""The keeper's process, with engines that are stood in for: what it hands out, and to whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mirage.keeper.client import KeeperClient, MasterRefused
+from tests.keeping import Kept, keeper, master_files
+from vmm.host_file import HostFile
+
+pytestmark = pytest.mark.e2e
+
+SIZE = 5 << 20
+FILLER = """
+import os, sys
+from pathlib import Path
+from mirage.keeper.client import KeeperClient
+from vmm.host_file import HostFile
+client = KeeperClient(Path(sys.argv[1]), "half", "x", 1)
+HostFile.grown(client.fd, 5 << 20).tensor().fill_(7)
+print("half", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with keeper(tmp_path, idle_bytes=2 * SIZE) as made:
+        yield made
+
+
+def fill(client: KeeperClient, byte: int) -> None:
+    assert not client.whole
+    file = HostFile.grown(client.fd, SIZE)
+    file.tensor().fill_(byte)
+    file.leave()
+    client.filled()
+    file.close()
+
+
+def content(client: KeeperClient) -> set[int]:
+    file = HostFile(client.fd)
+    try:
+        return set(file.tensor().unique().tolist())
+    finally:
+        file.close()
+
+
+def test_what_one_fills_another_reads_and_nobody_writes(kept: Kept) -> None:
+    first = KeeperClient(kept.path, "a", "x", SIZE)
+    fill(first, 3)
+    first.close()
+    kept.until(["a"], used=False)
+    second = KeeperClient(kept.path, "b", "x", SIZE)
+    assert second.whole and content(second) == {3}
+    with pytest.raises(PermissionError):
+        os.pwrite(second.fd, b"x", 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(second.fd, SIZE - 4096)
+    with pytest.raises(Exception, match="mapping"):
+        HostFile(second.fd, writable=True)
+    assert kept.until(["a", "b"], used=True).masters == 1
+    assert len(master_files(kept.process.pid)) == 1
+    second.close()
+
+
+def test_a_master_that_could_still_be_written_to_is_not_kept(kept: Kept) -> None:
+    client = KeeperClient(kept.path, "a", "x", SIZE)
+    file = HostFile.grown(client.fd, SIZE)
+    with pytest.raises(MasterRefused):
+        client.filled()
+    file.close()
+    again = KeeperClient(kept.path, "a", "x", SIZE)
+    assert not again.whole
+
+
+def test_who_waits_for_one_that_is_killed_fills_it_anew(kept: Kept) -> None:
+    filler = subprocess.Popen(
+        [sys.executable, "-c", FILLER, str(kept.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert filler.stdout is not None and filler.stdout.readline() == "half\n"
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(KeeperClient, kept.path, "b", "x", SIZE)
+        kept.until([], used=True)
+        filler.send_signal(signal.SIGKILL)
+        client = waiting.result(60)
+    filler.communicate()
+    fill(client, 5)
+    assert content(client) == {5}
+    assert [*master_files(kept.process.pid).values()] == [SIZE]
+
+
+def test_memory_comes_back_when_too_much_is_idle(kept: Kept) -> None:
+    for number, tenant in enumerate("abc"):
+        client = KeeperClient(kept.path, tenant, tenant, SIZE)
+        fill(client, number)
+        client.close()
+    told = kept.until(["b", "c"], used=False)
+    assert told.idle_bytes == sum(master_files(kept.process.pid).values()) == 2 * SIZE
+
+
+def test_weights_that_do_not_suit_are_refused_from_then_on(kept: Kept) -> None:
+    client = KeeperClient(kept.path, "a", "x", SIZE)
+    client.unfit("odd")
+    with pytest.raises(MasterRefused, match="odd"):
+        KeeperClient(kept.path, "a", "x", SIZE)
+
+
+def test_a_mapping_outlives_the_keeper(kept: Kept, tmp_path: Path) -> None:
+    client = KeeperClient(kept.path, "a", "x", SIZE)
+    fill(client, 9)
+    file = HostFile(client.fd)
+    kept.process.kill()
+    kept.process.wait()
+    assert set(file.tensor().unique().tolist()) == {9}
+    with pytest.raises(MasterRefused, match="does not answer"):
+        KeeperClient(kept.path, "b", "x", SIZE)
+    file.close()
+    client.close()
+
+
+def test_who_says_nonsense_is_sent_away_alone(kept: Kept) -> None:
+    good = KeeperClient(kept.path, "a", "x", SIZE)
+    bad = KeeperClient(kept.path, "b", "y", SIZE)
+    os.write(bad.fd, b"")  # its file is its own
+    bad.unfit("once")
+    bad.unfit("twice")
+    fill(good, 1)
+    assert content(good) == {1}

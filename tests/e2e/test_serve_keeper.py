@@ -1,0 +1,123 @@
+"""Weights that outlive engines under `mirage serve`: real engines, files that are zeros by now."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from supervised import Served, assert_gone, serving
+
+from mirage.serve.admin.client import AdminClient
+from mirage.serve.admin.forms import OperatorAct, TenantStatus
+from mirage.tools.demo.models import make_models
+from tests.keeping import master_files, without_weights
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PROMPT = list(range(5, 40))
+READY_S = 600
+
+
+class Serving:
+    """A server with tenants a and b of the same weights, of which each comes when asked for."""
+
+    def __init__(self, served: Served, weights: Path) -> None:
+        self.served, self.weights = served, weights
+        line = served.until("operators", lambda: self.said("--socket "))
+        self.admin = AdminClient(Path(line.rpartition("--socket ")[2].strip()))
+
+    def said(self, words: str) -> str:
+        return next((line for line in self.served.log if words in line), "")
+
+    def text(self, name: str) -> str:
+        body = {"model": name, "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
+        status, answer = self.served.request("POST", "/v1/completions", body)
+        assert status == 200, answer
+        return str(answer["choices"][0]["text"])
+
+    def status(self, name: str, state: str) -> TenantStatus:
+        def there() -> TenantStatus | None:
+            one = self.admin.tenant(name)
+            return one if one.state == state else None
+
+        found: TenantStatus = self.served.until(f"{name} is {state}", there, READY_S)
+        return found
+
+    def stop(self, name: str) -> TenantStatus:
+        self.admin.act(name, OperatorAct.STOP)
+        return self.status(name, "stopped")
+
+    def masters(self) -> dict[int, int]:
+        """Bytes of all masters that any process of the server has, from outside."""
+        return master_files(*(process.pid for process in self.served.family()))
+
+    def keeper(self) -> psutil.Process:
+        found = [p for p in self.served.family() if "mirage.keeper.process" in p.cmdline()]
+        assert len(found) == 1
+        return found[0]
+
+
+@contextmanager
+def two_of_one(folder: Path) -> Iterator[Serving]:
+    model = make_models(folder, which=["llama"], layers=4)["llama"]
+    tenant = {"model": str(model), "share": 50, "max_model_len": 320, "max_wait_s": READY_S}
+    tenants = [{"name": name, "start": "on_request", **tenant} for name in "ab"]
+    config = folder / "config.yaml"
+    content = {"device": {"memory": "48MiB"}, "dtype": "float32", "tenants": tenants}
+    config.write_text(yaml.safe_dump(content | {"roster": {"drain_s": 0.2}}))
+    with serving(config, fake=False, ready_timeout_s=READY_S) as served:
+        served.patience_s = READY_S
+        served.drain()
+        yield Serving(served, model / "model.safetensors")
+
+
+def test_no_start_reads_what_host_memory_has(tmp_path: Path) -> None:
+    with two_of_one(tmp_path) as one:
+        first = one.text("a")
+        assert one.status("b", "stopped").weights == "disk"
+        numbers = one.weights.read_bytes()
+        without_weights(one.weights)
+
+        # Another tenant of the same weights, and the same one after its engine was killed.
+        assert one.text("b") == first
+        assert len(one.masters()) == 1
+        one.served.engine_core("a").send_signal(signal.SIGKILL)
+        one.served.until("it is noticed", lambda: one.admin.tenant("a").state != "ready")
+        assert one.text("a") == first
+
+        # None has an engine: the keeper alone has them.
+        assert one.stop("a").weights == one.stop("b").weights == "host"
+        files = one.masters()
+        assert len(files) == 1 and sum(files.values()) >= len(numbers)
+        kept = one.served.request("GET", "/mirage/state")[1]["kept_weights"]
+        assert (kept["masters"], kept["used_bytes"], kept["idle_bytes"]) == (1, 0, *files.values())
+        assert one.text("a") == first
+        assert one.masters() == files
+
+        # Without the keeper engines go on, and the next start reads the disk.
+        before = one.weights.stat()
+        one.weights.write_bytes(numbers)
+        os.utime(one.weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+        keeper = one.keeper()
+        keeper.kill()
+        assert one.text("a") == first
+        one.served.until("it is told", lambda: one.said("the keeper of weights ended"))
+        assert one.admin.tenant("b").weights == "disk"
+        one.served.until("another keeper", lambda: one.said("another keeper of weights is up"))
+        assert one.text("b") == first
+        assert one.stop("b").weights == "host"
+        assert one.stop("a").weights == "disk"  # this keeper has not heard of it
+        without_weights(one.weights)
+        assert one.text("b") == one.text("a") == first
+        assert one.stop("a").weights == "host"
+        assert len(one.masters()) == 1
+
+        family = one.served.family()
+        one.served.process.kill()
+        assert_gone(family)

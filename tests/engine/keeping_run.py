@@ -1,0 +1,87 @@
+"""Child process: engines whose weights a keeper has, stepped as `identity.py` does.
+
+python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`; with
+-odd, what loading leaves in a model is another thing each time
+
+A FAMILY is one of `tiny.FAMILIES`, or of the zoo.
+
+Beside what that writes of each family: whether its master was there, and how many copies of its
+own the engine made.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import identity
+import zoo_run
+from tiny import FAMILIES as identity_families
+
+from mirage.engine import derived, keeping, params
+from mirage.keeper.client import KeeperClient
+
+ODD = "-odd"
+asked: list[bool] = []
+copied: list[int] = []
+
+
+class Watched(KeeperClient):
+    """Notes each master, and whether it was there."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        asked.append(self.whole)
+
+
+class Counted(params.PlacedLayers):
+    """Notes each copy that goes with this process."""
+
+    def _own_masters(self, driver: Any, placed: Any) -> list[int]:
+        copied.append(len(placed))
+        return super()._own_masters(driver, placed)
+
+
+def make_odd() -> None:
+    """Loading leaves something that no other start has."""
+    seen, times = derived.seen, count()
+
+    def other(*given: Any) -> dict[str, str]:
+        return seen(*given) | {"odd": f"{os.getpid()} {next(times)}"}
+
+    derived.seen = other
+
+
+def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
+    from mirage.engine import startup
+
+    if mode.endswith(ODD):
+        make_odd()
+        mode = mode.removesuffix(ODD)
+    keeping.KeeperClient = Watched
+    startup.PlacedLayers = Counted
+    settings = identity.MODES[mode]
+    assert settings is not None
+    settings["keeper"] = socket
+    if mode.startswith("cuda"):
+        identity.compute_beside_gpu()
+    results = {}
+    for family in families:
+        asked.clear()
+        copied.clear()
+        if family in identity_families:
+            facts = identity.generate(family, Path(models), mode)
+        else:
+            facts = zoo_run.prove(zoo_run.FAMILIES[family], Path(models), mode)
+        results[family] = facts | {"whole": list(asked), "copied": sum(copied)}
+        gc.collect()
+    Path(out).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,80 @@
+"""Weights in a keeper's memory: an engine that starts from them says what plain vLLM says."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from children import must, spawn
+from tiny import LAYERS, make_model
+
+from tests.keeping import Kept, keeper, without_weights
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with keeper(tmp_path) as made:
+        yield made
+
+
+def run(folder: Path, mode: str, kept: Kept | None, *families: str) -> dict[str, Any]:
+    out = folder / "out.json"
+    if kept is None:
+        must(spawn("identity.py", folder, out, mode, *families))
+    else:
+        must(spawn("keeping_run.py", folder, out, mode, kept.path, *families))
+    return dict(json.loads(out.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("family", "mode"),
+    [
+        ("llama", "mirage"),
+        pytest.param("qwen3", "cuda-pieces", marks=pytest.mark.slow),
+        pytest.param("mixtral", "mirage", marks=pytest.mark.slow),
+    ],
+)
+def test_an_engine_whose_files_are_zeros_by_now_says_the_same(
+    tmp_path: Path, kept: Kept, family: str, mode: str
+) -> None:
+    weights = make_model(family, tmp_path) / "model.safetensors"
+    plain = run(tmp_path, "plain", None, family)[family]
+    first = run(tmp_path, mode, kept, family)[family]
+    assert (first["whole"], first["copied"]) == ([False], 0)
+    assert kept.until(["t"], used=False).idle_bytes >= weights.stat().st_size
+    without_weights(weights)
+    again = run(tmp_path, mode, kept, family)[family]
+    assert (again["whole"], again["copied"]) == ([True], 0)
+    assert plain["rounds"] == first["rounds"] == again["rounds"]
+    assert again["bytes_streamed"] > 0
+
+
+def test_a_master_that_does_not_make_the_same_model_is_not_served(
+    tmp_path: Path, kept: Kept
+) -> None:
+    make_model("llama", tmp_path)
+    first = run(tmp_path, "mirage-odd", kept, "llama")["llama"]
+    assert (first["whole"], first["copied"]) == ([False], 0)
+    kept.until(["t"], used=False)
+    again = run(tmp_path, "mirage-odd", kept, "llama")["llama"]
+    assert (again["whole"], again["copied"]) == ([True], LAYERS)
+    assert again["rounds"] == first["rounds"]
+    assert kept.until([], used=False).masters == 0
+    later = run(tmp_path, "mirage", kept, "llama")["llama"]
+    assert (later["whole"], later["copied"]) == ([], LAYERS)
+
+
+def test_a_file_that_was_changed_is_read(tmp_path: Path, kept: Kept) -> None:
+    weights = make_model("llama", tmp_path) / "model.safetensors"
+    first = run(tmp_path, "mirage", kept, "llama")["llama"]
+    without_weights(weights)
+    os.utime(weights)
+    changed = run(tmp_path, "mirage", kept, "llama")["llama"]
+    assert (changed["whole"], changed["copied"]) == ([False], 0)
+    assert changed["rounds"] != first["rounds"]

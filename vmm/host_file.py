@@ -1,0 +1,58 @@
+"""A file's memory at an address that stays: written first, and from then on only read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from vmm import libc
+from vmm.host import host_tensor, refusing
+
+if TYPE_CHECKING:
+    import torch
+
+
+class HostFile:
+    """All of a memory file, mapped. Raises `OutOfMemory`.
+
+    `node` is the NUMA node whose memory is taken while it has some. A forked child has no part in
+    it.
+    """
+
+    def __init__(self, fd: int, *, node: int | None = None, writable: bool = False) -> None:
+        self.nbytes = os.fstat(fd).st_size
+        self._fd, self._node = fd, node
+        with refusing(f"{self.nbytes} bytes of addresses"):
+            self.address = libc.reserve(self.nbytes, libc.HUGE_PAGE_BYTES)
+        self._map(writable)
+
+    @classmethod
+    def grown(cls, fd: int, nbytes: int, *, node: int | None = None) -> HostFile:
+        """The file with room for `nbytes`, to be written. Raises `OutOfMemory`."""
+        unit = os.fstat(fd).st_blksize
+        with refusing(f"{nbytes} bytes of host memory"):
+            os.ftruncate(fd, -(-nbytes // unit) * unit)
+        return cls(fd, node=node, writable=True)
+
+    def tensor(self) -> torch.Tensor:
+        """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""
+        return host_tensor(self.address, self.nbytes)
+
+    def leave(self) -> None:
+        """Nobody here has it mapped any more; the address stays reserved."""
+        libc.fence_off(self.address, self.nbytes)
+
+    def read(self) -> None:
+        """From now on it is only read. Raises `OutOfMemory`."""
+        self._map(writable=False)
+
+    def close(self) -> None:
+        """Let go of it; the file stays. Idempotent."""
+        if self.nbytes:
+            libc.free(self.address, self.nbytes)
+            self.nbytes = 0
+
+    def _map(self, writable: bool) -> None:
+        with refusing(f"mapping {self.nbytes} bytes of host memory"):
+            libc.map_file(self.address, self.nbytes, self._fd, 0, writable=writable)
+        libc.advise(self.address, self.nbytes, self._node)
