@@ -108,7 +108,7 @@ class ReaperClient:
                 return False
             for group in self._groups:
                 _tell(self._process, f"+{group}")
-            logger.warning("a new reaper watches all engines (%d)", len(self._groups))
+            logger.warning("a new reaper watches all processes (%d)", len(self._groups))
         return True
 
     def _start(self) -> subprocess.Popen[str]:

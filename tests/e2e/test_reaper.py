@@ -48,9 +48,9 @@ def test_a_reaper_that_was_killed_or_stopped_is_replaced_by_one_that_knows_all_e
         (first,) = reapers(served.process.pid)
         time.sleep(reaper_client.SHORT_S)
         first.send_signal(number)
-        served.until(
-            "another knows", lambda: "a new reaper watches all engines (2)" in "".join(served.log)
-        )
+        # Two engines, and the keeper of their weights.
+        known = "a new reaper watches all processes (3)"
+        served.until("another knows", lambda: known in "".join(served.log))
         assert set(reapers(served.process.pid)) - {first}
         family, folder = served.family(), served.run_folder()
         assert served.ready_file.exists()
@@ -87,7 +87,7 @@ def test_one_that_cannot_be_replaced_is_told_once_and_tried_again(
         assert [record.getMessage().split(",")[0] for record in caplog.records] == [
             "the reaper ended",
             "no other reaper can be started (no more processes)",
-            "a new reaper watches all engines (1)",
+            "a new reaper watches all processes (1)",
         ]
         assert client._groups == {child.pid}
     child.kill()
