@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from operated import content
 from supervised import HERE, WITH_FAKES, Served, serving, write_config
 
 from mirage.serve.admin.shown import HEADINGS
@@ -232,10 +234,16 @@ def test_what_cannot_be_done_is_one_line(
 
 def test_commands_end_with_one_line(server: Served, short: Path) -> None:
     have(short, "b", "stop", "stopped")
+    (odd := short / "\udcff.yaml").write_text(yaml.safe_dump(content("a")))
     for words, code, line in [
         (["tenants", "wake", "x"], 2, "no tenant 'x' here"),
         (["logs", "x"], 2, "no tenant 'x' here"),
         (["tenants", "sleep", "b"], 1, "b is stopped"),
+        (["tenants", "stop", "a?x"], 2, "no tenant 'a?x' here"),
+        (["tenants", "show", "a#x y"], 2, "no tenant 'a#x y' here"),
+        (["tenants", "show", "ä%20"], 2, "no tenant 'ä%20' here"),
+        (["tenants", "remove", "\udcff"], 2, "no tenant '%FF' here"),
+        (["apply", "-f", str(odd), "--dry-run"], 2, "no model folder"),
         (["tenants", "dance", "b"], 2, "dance"),
         (["ps", "--socket", "/nowhere"], 2, "no server listens at /nowhere"),
     ]:

@@ -26,6 +26,7 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "keep_alive": st.sampled_from(["never", "5m", 300.0]),
     "stop_after": st.sampled_from(["never", 60.0]),
     "pinned": st.booleans(),
+    "keep_weights": st.sampled_from(["host", "none"]),
     "max_waiting": st.integers(1, 2),
     "max_wait_s": st.sampled_from([1.0, 2.0]),
     "max_model_len": st.integers(1, 2),
@@ -33,7 +34,6 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "max_num_batched_tokens": st.integers(1, 2),
     "floor_layers": st.integers(1, 2),
     "max_percent": st.sampled_from([0, 50.0]),
-    "keep_weights": st.sampled_from(["host", "none"]),
     "engine_args": st.sampled_from([{}, {"seed": 1}, {"seed": True}, {"seed": 2, "x": {"y": 1}}]),
 }
 
@@ -166,6 +166,8 @@ def test_keys_of_one_tenant_are_set_and_unset() -> None:
     assert with_keys(RAW, "b", {"engine_args.seed": None})["tenants"][1] == {"name": "b"}
     with pytest.raises(InputRefused, match="share has no keys"):
         with_keys(RAW, "a", {"share.x": 1})
+    with pytest.raises(InputRefused, match="name is no key to set"):
+        with_keys(RAW, "a", {"name": "c", "share": 1})
 
 
 def test_a_tenant_that_goes_is_named_nowhere() -> None:

@@ -26,6 +26,8 @@ ANSWER_S = 30.0
 """Seconds in which the server has to answer; it looks at requests beside all its other work."""
 APPLY_S = 600.0
 """Seconds for an apply: models are looked at first, which takes some each."""
+ODD_BYTES = "surrogateescape"
+"""How words of a command line have bytes that are no UTF-8."""
 Form = TypeVar("Form")
 
 
@@ -56,12 +58,11 @@ class AdminClient:
 
     def tenant(self, name: str) -> TenantStatus:
         """One tenant."""
-        return self._told("GET", f"/tenants/{name}", TenantStatus)
+        return self._told("GET", _path(name), TenantStatus)
 
     def act(self, name: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
         """Ask for it; what will happen."""
-        query = urlencode(_drain(drain_s))
-        return self._told("POST", f"/tenants/{name}/{act}?{query}", ActTaken)
+        return self._told("POST", f"{_path(name)}/{act}?{_drain(drain_s)}", ActTaken)
 
     def apply(
         self, text: str, file: Path, *, dry_run: bool = False, drain_s: float | None = None
@@ -69,20 +70,17 @@ class AdminClient:
         """Have the configuration that is the `text` of a `file`, or ask what would follow."""
         words = {"file": str(file), "folder": str(file.parent.absolute())}
         words |= {"dry_run": "1"} if dry_run else {}
-        query = urlencode(words | _drain(drain_s))
+        query = f"{urlencode(words, errors=ODD_BYTES)}&{_drain(drain_s)}"
         return self._told("PUT", f"/config?{query}", ApplyTold, text.encode(), APPLY_S)
 
     def set(self, name: str, keys: Mapping[str, Any], drain_s: float | None = None) -> ApplyTold:
         """Other values of keys of one tenant; None has one as if it was not written."""
-        path, body = (
-            f"/tenants/{quote(name)}?{urlencode(_drain(drain_s))}",
-            msgspec.json.encode(keys),
-        )
+        path, body = f"{_path(name)}?{_drain(drain_s)}", msgspec.json.encode(keys)
         return self._told("PATCH", path, ApplyTold, body, APPLY_S)
 
     def remove(self, name: str, drain_s: float | None = None) -> ApplyTold:
         """Serve a tenant no more."""
-        path = f"/tenants/{quote(name)}?{urlencode(_drain(drain_s))}"
+        path = f"{_path(name)}?{_drain(drain_s)}"
         return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
 
     @contextmanager
@@ -134,8 +132,13 @@ class AdminClient:
             connection.close()
 
 
-def _drain(drain_s: float | None) -> dict[str, str]:
-    return {} if drain_s is None else {"drain_s": f"{drain_s:g}"}
+def _path(name: str) -> str:
+    """A tenant's route, whatever its name holds."""
+    return f"/tenants/{quote(name, errors=ODD_BYTES)}"
+
+
+def _drain(drain_s: float | None) -> str:
+    return "" if drain_s is None else f"drain_s={drain_s:g}"
 
 
 def _message(body: bytes) -> str:

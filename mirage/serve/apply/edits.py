@@ -14,8 +14,11 @@ Raw = dict[Any, Any]
 def with_keys(raw: Raw, name: str, keys: Mapping[str, Any]) -> Raw:
     """Other values of keys of a tenant; None has a key as if it was not written.
 
-    ``engine_args.seed`` is a key in a mapping. Raises `InputRefused` for one that leads nowhere.
+    ``engine_args.seed`` is a key in a mapping. Raises `InputRefused` for one that leads nowhere,
+    and for the name.
     """
+    if "name" in keys:
+        raise InputRefused("name is no key to set: a tenant of another name is another tenant")
     edited = deepcopy(raw)
     for key, value in keys.items():
         _set(_section(edited, name), key.split("."), value, key)
