@@ -21,6 +21,13 @@ GAUGES = {
     "running": ("mirage_requests_running", "Requests in the running batch"),
     "waiting": ("mirage_requests_waiting", "Requests waiting to be scheduled"),
 }
+MASTERS = {
+    "masters": ("mirage_weights_masters", "Sets of weights in host memory"),
+    "used_bytes": ("mirage_weights_used_bytes", "Bytes of those that an engine uses or fills"),
+    "idle_bytes": ("mirage_weights_idle_bytes", "Bytes of those without an engine"),
+    "idle_most_bytes": ("mirage_weights_idle_most_bytes", "Most of those without an engine"),
+}
+"""By the fields of ``kept_weights`` in ``/mirage/state``."""
 COUNTERS = {
     "preemptions": ("mirage_preemptions", "Preempted requests"),
     "bytes_streamed": ("mirage_streamed_bytes", "Parameter bytes loaded from host memory"),
@@ -92,9 +99,17 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
+        yield from self._masters()
         if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()
             yield from tier_metrics(pool, self._registry.sources.disk())
+
+    def _masters(self) -> Iterator[Metric]:
+        """Weights in host memory, where they are kept."""
+        weights = self._registry.sources.weights
+        if weights is not None and (told := weights.state()) is not None:
+            for field, (name, text) in MASTERS.items():
+                yield GaugeMetricFamily(name, text, value=told[field])
 
     def _loaded(self) -> CounterMetricFamily:
         """Of each tier where the token's KV block was found, be it read from a higher one."""
