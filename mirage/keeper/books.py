@@ -50,7 +50,7 @@ class MasterBook:
     users: set[int] = field(default_factory=set)
     waiting: list[int] = field(default_factory=list)
     tenants: set[str] = field(default_factory=set)
-    """Those whose newest engine has used it."""
+    """Those whose newest engine has used it. Of none it goes once it is idle."""
     left: int = 0
     """Number that grows with each last user's end: the least goes first."""
     unfit: bool = False
@@ -145,6 +145,12 @@ class KeeperBooks:
             return [DropMaster(identity), LetFill(master.filler, identity)]
         return self._left(member, identity)
 
+    def forgets(self, tenant: str) -> list[KeeperDeed]:
+        """A tenant does not come back for its weights; an engine that it has keeps them."""
+        for master in self.masters.values():
+            master.tenants.discard(tenant)
+        return self._make_room()
+
     # -- inside -------------------------------------------------------------------------
 
     def _given(self, member: int, master: MasterBook) -> GiveMaster:
@@ -167,13 +173,14 @@ class KeeperBooks:
         return self._make_room()
 
     def _make_room(self) -> list[KeeperDeed]:
-        """Drop idle masters, those first that have been idle for longest."""
+        """Drop idle masters: all of no tenant, then those that have been idle for longest."""
         return list(self._drops())
 
     def _drops(self) -> Iterator[DropMaster]:
         idle = {name: m for name, m in self.masters.items() if m.idle}
-        for name in sorted(idle, key=lambda name: (not idle[name].unfit, idle[name].left)):
+        nobodys = {name for name, m in idle.items() if m.unfit or not m.tenants}
+        for name in sorted(idle, key=lambda name: (name not in nobodys, idle[name].left)):
             over = self.idle_bytes > self._idle_bytes
-            if over or self.idle_bytes + self.used_bytes > self._most_bytes or idle[name].unfit:
+            if over or self.idle_bytes + self.used_bytes > self._most_bytes or name in nobodys:
                 del self.masters[name]
                 yield DropMaster(name)

@@ -71,7 +71,13 @@ class ListenAgain(Message, frozen=True):
     """Server to keeper: the socket has been removed."""
 
 
+class ForgetTenant(Message, frozen=True):
+    """Server to keeper: no engine of this tenant will ask for its weights again."""
+
+    tenant: str
+
+
 FromAsking = AskMaster | MasterFilled | MasterUnfit
 ToAsking = MasterHere | FillMaster | MasterSealed | NoMaster
 FromKeeper = KeeperReady | MastersTold
-ToKeeper = ListenAgain
+ToKeeper = ListenAgain | ForgetTenant

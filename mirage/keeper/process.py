@@ -66,10 +66,14 @@ class WeightKeeper:
 
     def _hear_server(self) -> None:
         self._server.read()
-        while self._server.next() is not None:  # it can say one thing alone
-            self._selector.unregister(self._door)
-            self._door.close()
-            self._listen()
+        while (heard := self._server.next()) is not None:
+            match heard[0]:
+                case said.ListenAgain():
+                    self._selector.unregister(self._door)
+                    self._door.close()
+                    self._listen()
+                case said.ForgetTenant(tenant):
+                    self._carry_out(self._books.forgets(tenant))
 
     def _listen(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.roster.states import GONE, LifeState
 from mirage.control.targets import entitled
 from mirage.serve.fit import Fit
+from mirage.serve.keeper import WeightsKeeper
 from mirage.serve.preflight import speeds
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.declared import bytes_of, rules_of, spec_of, switch_times
@@ -41,6 +42,7 @@ class TenantChanges:
         tenants: DeviceTenants,
         arbiter: Arbiter,
         tiers: TierPool,
+        weights: WeightsKeeper,
         attendance: Attendance,
         make: Callable[[TenantSection, DomainChange], None],
         unmake: Callable[[str], None],
@@ -50,10 +52,12 @@ class TenantChanges:
         `unmake` takes it down again, once it has ended.
         """
         self._tenants, self._arbiter, self._tiers = tenants, arbiter, tiers
+        self._weights = weights
         self._attendance, self._make, self._unmake = attendance, make, unmake
 
     def apply(self, change: DomainChange) -> None:
         """Have these tenants from now on."""
+        self._weights.declares(change.config)
         self._attendance.roster.ruled(rules_of(change.config))
         for name in change.removed:
             self._remove(name, change.drain_s)
@@ -86,6 +90,9 @@ class TenantChanges:
 
     def _redeclare(self, tenant: TenantSection, change: DomainChange) -> None:
         name, manager = tenant.name, self._tenants.managers[tenant.name]
+        same = self._tenants.sections[name].model == tenant.model
+        if not same or not change.config.keeps_weights(tenant):
+            self._weights.forget(name)
         self._tenants.sections[name] = tenant
         left, manager.backend.leaves = manager.backend.leaves, False
         if name not in change.fits:

@@ -108,6 +108,7 @@ class Domain:
             self.tenants,
             self._arbiter,
             self.tiers,
+            self.weights,
             attendance,
             self._make_and_keep,
             self.gone,
@@ -150,6 +151,7 @@ class Domain:
             await self.tiers.dead(name)
         self._arbiter.removed(name)
         await self.tiers.remove(name)
+        self.weights.forget(name)
         self.tenants.unmake(name)
         say(f"{name}: removed")
 
@@ -338,6 +340,8 @@ class Domain:
         """Forget a tenant's engine, which has ended."""
         self._outside.over(name)
         await self.tiers.dead(name)
+        if not self._config.keeps_weights(self.tenants.sections[name]):
+            self.weights.forget(name)  # that engine may have been told otherwise
 
     def _end_all(self, reason: str) -> None:
         """The device has failed."""

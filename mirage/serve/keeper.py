@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mirage.config import Config, ConfigError
-from mirage.keeper.messages import FromKeeper, KeeperReady, ListenAgain, MastersTold
+from mirage.keeper.messages import (
+    ForgetTenant,
+    FromKeeper,
+    KeeperReady,
+    ListenAgain,
+    MastersTold,
+)
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
 from mirage.serve.limits import host_parts
@@ -61,12 +67,23 @@ class WeightsKeeper:
         say: Callable[[str], None],
     ) -> None:
         self._path, self._reaper, self._changed, self._say = path, reaper, changed, say
-        self._wanted = any(config.keeps_weights(tenant) for tenant in config.tenants)
+        self._wanted = asyncio.Event()
+        self.declares(config)
         self._bounds, self._hang_s = bounds(config), config.hang_s
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[FromKeeper]
         self._told = NOTHING
         self._ended = asyncio.Event()
+
+    def declares(self, config: Config) -> None:
+        """These tenants hold from now on; `keep` starts a process for the first that needs one."""
+        if any(config.keeps_weights(tenant) for tenant in config.tenants):
+            self._wanted.set()
+
+    def forget(self, tenant: str) -> None:
+        """A tenant's weights are not kept for it any more, once it has no engine."""
+        if self._process is not None:
+            self._channel.tell(ForgetTenant(tenant))
 
     def kept(self, tenant: str) -> bool:
         """True if the tenant's weights are in host memory, whether it has an engine or not."""
@@ -74,7 +91,7 @@ class WeightsKeeper:
 
     def state(self) -> dict[str, int] | None:
         """Masters and their bytes; None where none are kept."""
-        if not self._wanted:
+        if not self._wanted.is_set():
             return None
         told = self._told
         parts = {"used_bytes": told.used_bytes, "idle_bytes": told.idle_bytes}
@@ -82,7 +99,7 @@ class WeightsKeeper:
 
     def start(self) -> None:
         """Before any engine. Raises `ConfigError`."""
-        if self._wanted:
+        if self._wanted.is_set():
             try:
                 self._start()
             except (OSError, Broken) as error:
@@ -92,7 +109,10 @@ class WeightsKeeper:
             self._listen()
 
     async def keep(self) -> None:
-        """Start another one whenever it ends. Never returns."""
+        """Start one when it is needed first, and another one whenever it ends. Never returns."""
+        await self._wanted.wait()
+        if self._process is None:
+            await self._start_again(0.0)
         pause = PAUSE_S
         while True:
             begun = time.monotonic()
@@ -105,8 +125,10 @@ class WeightsKeeper:
             )
             pause = PAUSE_S if time.monotonic() - begun > LONGEST_PAUSE_S else pause * 2
             await self._start_again(min(pause, LONGEST_PAUSE_S))
+            self._say("another keeper of weights is up")
 
     async def _start_again(self, pause: float) -> None:
+        """Until one is up."""
         while True:
             await asyncio.sleep(pause)
             try:
@@ -116,7 +138,6 @@ class WeightsKeeper:
                 pause = min(2 * pause, LONGEST_PAUSE_S)
                 continue
             self._listen()
-            self._say("another keeper of weights is up")
             return
 
     async def listen(self) -> bool:

@@ -79,8 +79,8 @@ def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
         else:
             facts = zoo_run.prove(zoo_run.FAMILIES[family], Path(models), mode)
         results[family] = facts | {"whole": list(asked), "copied": sum(copied)}
-        Path(out).write_text(json.dumps(results))
         gc.collect()
+    Path(out).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,25 @@ def test_a_tenant_with_other_weights_has_those_alone() -> None:
     assert [name for name, book in books.masters.items() if book.tenants] == ["y"]
 
 
+def test_an_idle_master_goes_with_the_last_tenant_that_comes_back_for_it() -> None:
+    books = made()
+    for member, tenant in enumerate("ab"):
+        books.asked(member, tenant, "x", 40)
+    books.filled(0, 40)
+    assert (books.gone(0), books.gone(1), books.forgets("a")) == ([], [], [])
+    assert books.forgets("nobody") == []
+    assert books.forgets("b") == [DropMaster("x")]
+    assert (books.tenants, books.idle_bytes) == ([], 0)
+
+
+def test_one_in_use_goes_with_its_last_engine_if_no_tenant_comes_back() -> None:
+    books = made()
+    books.asked(1, "a", "x", 40)
+    books.filled(1, 40)
+    assert books.forgets("a") == []
+    assert books.gone(1) == [DropMaster("x")]
+
+
 def test_weights_that_do_not_suit_are_offered_to_nobody_again() -> None:
     books = made()
     books.asked(1, "a", "x", 40)
@@ -149,6 +168,10 @@ class Keeping(RuleBasedStateMachine):
         del self.wants[member]
         self.has.discard(member)
         self.note(self.books.gone(member))
+
+    @rule(tenant=st.sampled_from("abc"))
+    def is_forgotten(self, tenant: str) -> None:
+        self.note(self.books.forgets(tenant))
 
     @precondition(lambda self: self.has)
     @rule(data=st.data())

@@ -1,0 +1,129 @@
+"""Weights that are kept for tenants that come and go for good. Each test has an engine's end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_folder import make_folder
+from operated import Operated, content, operated, tenant
+
+from mirage.keeper.client import KeeperClient, MasterRefused
+from vmm.host_file import HostFile
+
+pytestmark = pytest.mark.e2e
+
+SIZE = 1 << 20
+
+
+class Kept:
+    """A server with tenants a and b that keep weights, and engines' ends of its keeper."""
+
+    def __init__(self, site: Operated, short: Path) -> None:
+        self.site = site
+        self.ask, self.until = site.ask, site.until
+        self._short = short
+
+    def begins(self, name: str, identity: str = "x") -> KeeperClient:
+        """An engine of a tenant that has its weights from the keeper, and fills it if it has to."""
+        (path,) = self._short.glob("mirage-*/keeper.sock")
+        client = KeeperClient(path, name, identity, SIZE)
+        if not client.whole:
+            HostFile.grown(client.fd, SIZE).close()
+            client.filled()
+        return client
+
+    def keeps(self, *names: str) -> None:
+        """Engines of these tenants were there, and have ended."""
+        for client in [self.begins(name) for name in names]:
+            client.close()
+        self.until(lambda: self.masters() == (1, 0, SIZE))
+        assert {self.weights(name) for name in names} == {"host"}
+
+    def masters(self) -> tuple[int, int, int] | None:
+        """Number, bytes in use and idle, which the metrics and the state agree about."""
+        told = self.site.server.request("GET", "/mirage/state")[1].get("kept_weights")
+        text = self.site.server.request("GET", "/metrics")[1].decode()
+        lines = [line.split() for line in text.splitlines()]
+        found = {line[0]: float(line[1]) for line in lines if line[0].startswith("mirage_weights_")}
+        if told is None:
+            assert not found
+            return None
+        fields = ("masters", "used_bytes", "idle_bytes")
+        again = self.site.server.request("GET", "/mirage/state")[1]["kept_weights"]
+        if told == again:
+            assert all(found[f"mirage_weights_{field}"] == told[field] for field in fields)
+        return told["masters"], told["used_bytes"], told["idle_bytes"]
+
+    def weights(self, name: str) -> Any:
+        return self.ask("GET", f"/tenants/{name}")[1]["weights"]
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """The folder for temporary files, with a name that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, short: Path) -> Iterator[Kept]:
+    with operated(tmp_path / "s", short, content("a", "b")) as site:
+        yield Kept(site, short)
+
+
+def test_a_removed_tenant_leaves_no_master(kept: Kept) -> None:
+    kept.keeps("a", "b")
+    kept.site.apply(content("b"))
+    kept.until(lambda: kept.site.names() == ["b"])
+    assert kept.masters() == (1, 0, SIZE)  # it is the other's, too
+    kept.site.apply(content("c"))
+    kept.until(lambda: kept.site.names() == ["c"])
+    kept.until(lambda: kept.masters() == (0, 0, 0))
+    kept.site.apply(content("b", "c"))
+    assert kept.weights("b") == "disk"
+
+
+def test_one_that_keeps_no_more_or_has_other_weights_lets_go(kept: Kept) -> None:
+    kept.keeps("a")
+    assert kept.ask("PATCH", "/tenants/a", {"keep_alive": "1h"})[0] == 200
+    assert kept.ask("PATCH", "/tenants/a", {"share": 30})[0] == 200
+    assert (kept.weights("a"), kept.masters()) == ("host", (1, 0, SIZE))
+    assert kept.ask("PATCH", "/tenants/a", {"keep_weights": "none"})[0] == 200
+    kept.until(lambda: kept.masters() == (0, 0, 0))
+    assert kept.weights("a") == "disk"
+    kept.keeps("b")
+    make_folder(kept.site.server.config.parent / "other")
+    assert kept.ask("PATCH", "/tenants/b", {"model": "other"})[0] == 200
+    kept.until(lambda: kept.weights("b") == "disk")
+    assert kept.masters() == (0, 0, 0)
+
+
+def test_what_an_engine_uses_goes_when_that_has_ended(kept: Kept) -> None:
+    engine = kept.begins("a")
+    kept.site.apply(content("b"))
+    kept.until(lambda: kept.site.names() == ["b"])
+    kept.until(lambda: kept.masters() == (1, SIZE, 0))
+    engine.close()
+    kept.until(lambda: kept.masters() == (0, 0, 0))
+
+
+def test_the_first_tenant_that_keeps_weights_has_a_keeper(tmp_path: Path, short: Path) -> None:
+    told = content(tenants=[tenant("a", keep_weights="none")])
+    with operated(tmp_path / "s", short, told) as site:
+        kept = Kept(site, short)
+        assert kept.masters() is None
+        site.apply(told | {"tenants": [*told["tenants"], tenant("b")]})
+
+        def begins() -> bool:
+            with suppress(MasterRefused, ValueError):  # none is up yet
+                kept.keeps("b")
+                return True
+            return False
+
+        site.until(begins)
+        assert not any("another keeper" in line for line in site.server.log)
