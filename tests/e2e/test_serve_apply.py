@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +204,19 @@ def test_commands_apply_set_and_remove(two: Operated) -> None:
     done = two.mirage("tenants", "remove", "c", "--wait")
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "c is absent"
     assert two.names() == ["a", "b"]
+
+
+def test_nobody_waits_for_one_that_was_removed_meanwhile(two: Operated) -> None:
+    two.complete("b")
+    body = {"model": "b", "prompt": "hang"}
+    with closing(two.server.open("POST", "/v1/completions", body)), ThreadPoolExecutor() as pool:
+        two.until(lambda: two.ask("GET", "/tenants/b")[1]["running"])
+        words = ("tenants", "restart", "b", "--drain", "60", "--wait")
+        waiting = pool.submit(two.mirage, *words)
+        two.until(lambda: two.state("b") == "draining")
+        assert two.ask("DELETE", "/tenants/b?drain_s=0")[0] == 200
+        done = waiting.result()
+    assert done.returncode == 1 and done.stderr == "mirage: error: b was removed meanwhile\n"
 
 
 @pytest.mark.parametrize(

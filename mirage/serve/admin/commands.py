@@ -19,9 +19,9 @@ from mirage.serve.admin.acts import DRAIN_S, target
 from mirage.serve.admin.address import chosen
 from mirage.serve.admin.client import AdminClient, Lines
 from mirage.serve.admin.following import followed
-from mirage.serve.admin.forms import ActTaken, OperatorAct
+from mirage.serve.admin.forms import ActTaken, OperatorAct, StateChange
 from mirage.serve.admin.shown import described, process_table
-from mirage.serve.apply.forms import ApplyTold
+from mirage.serve.apply.forms import ABSENT, ApplyTold
 
 SocketOption = Annotated[
     Path | None,
@@ -181,7 +181,7 @@ def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: boo
 
 
 def _until_settled(told: ApplyTold, lines: Lines) -> None:
-    """Raises `CommandFailed` if a tenant fails, or if the server ends."""
+    """Raises `CommandFailed` if a tenant fails or is removed, or if the server ends."""
     left = dict(told.awaited)
     changes = iter(lines)
     while left:
@@ -192,8 +192,8 @@ def _until_settled(told: ApplyTold, lines: Lines) -> None:
         typer.echo(f"{change.tenant} is {change.state}")
         if change.state == left[change.tenant]:
             del left[change.tenant]
-        elif change.state == LifeState.FAILED:
-            raise CommandFailed(f"{change.tenant} has failed: {change.reason or 'see its log'}")
+        else:
+            _check_may_come(change)
 
 
 def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
 
 
 def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:
-    """Raises `CommandFailed` if it fails, or if the server ends.
+    """Raises `CommandFailed` if it fails or is removed, or if the server ends.
 
     A state counts however short it is, but not one from before the act.
     """
@@ -220,6 +220,13 @@ def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:
         if change.state == goal:
             typer.echo(f"{name} is {goal}")
             return
-        if change.state == LifeState.FAILED:
-            raise CommandFailed(f"{name} has failed: {change.reason or 'see its log'}")
+        _check_may_come(change)
     raise CommandFailed(f"the server ended before {name} was {goal}")
+
+
+def _check_may_come(change: StateChange) -> None:
+    """Raises `CommandFailed` for the state of a tenant that is waited for in vain."""
+    if change.state == LifeState.FAILED:
+        raise CommandFailed(f"{change.tenant} has failed: {change.reason or 'see its log'}")
+    if change.state == ABSENT:
+        raise CommandFailed(f"{change.tenant} was removed meanwhile")
