@@ -1,9 +1,9 @@
-"""Packing of weights by vLLM's kernels for AMX, done to a model without memory.
+"""Packing of weights by vLLM's kernels for a CPU, done to a model without memory.
 
-Small matrices of heads and embeddings get a packed copy, quantised ones are packed in place and
-may grow, and latent attention keeps packed copies of a matrix that it then lets go. vLLM's own
-functions decide and pack, over zeros, a module at a time. Elsewhere packing changes no size that
-torch knows of: oneDNN has its copies in memory of its own.
+Quantised matrices are packed in place: they may grow, and may let go of zero points. For AMX small
+matrices of heads and embeddings get a packed copy, and latent attention keeps packed copies of a
+matrix that it then lets go. vLLM's own functions decide and pack, over zeros, a module at a time.
+Other packing changes no size that torch knows of: oneDNN has its copies in memory of its own.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ Packed = dict[str, torch.Tensor | None]
 
 def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
     """Let `model` hold what it holds on this processor once its weights are loaded."""
-    if not current_platform.is_cpu() or not torch.cpu._is_amx_tile_supported():
+    if not current_platform.is_cpu():
         return
+    tiles = torch.cpu._is_amx_tile_supported()
     known: dict[Any, Packed] = {}
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, PLAIN):
-            _pack_small(module, method)
+            if tiles:
+                _pack_small(module, method)
         elif isinstance(module, LinearBase) and not stack.packed_by_onednn(module):
             _pack_quantised(module, known)
-    for module in model.modules():
+    for module in model.modules() if tiles else ():
         if stack.absorbs(module):
             _absorb(module, dtype)
 
 
 def _pack_small(module: Any, method: Any) -> None:
     """What a function of the module's then holds is on the CPU: a mebibyte at most."""
-    weight = module.weight
+    if (weight := module._parameters.get("weight")) is None:
+        return  # it stands for another module, or has no weight of its own
     plain = getattr(module, "_cpu_skip_gemm_dispatch", False) or weight.ndim != MATRIX
     if plain or not check_cpu_sgl_kernel(*weight.size(), weight.dtype):
         return

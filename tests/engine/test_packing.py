@@ -53,6 +53,31 @@ def test_a_head_is_said_to_hold_what_it_holds_when_it_is_loaded(
     assert (fixed_bytes([said], set(), "cpu") > plain) == packed
 
 
+class Wrapped(torch.nn.Module):
+    """Head with an adapter: it says of itself what the one that it holds says."""
+
+    def __init__(self, within: Any) -> None:
+        super().__init__()
+        self.within = within
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.within.weight
+
+    @property
+    def quant_method(self) -> Any:
+        return self.within.quant_method
+
+
+def test_what_stands_for_another_holds_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kinds.runs_here("amx"):
+        pytest.skip("vLLM cannot pack as on amx here")
+    kinds.become("amx", monkeypatch.setattr)
+    packing.apply(alone := head(ROWS, "meta"), torch.bfloat16)
+    packing.apply(wrapped := Wrapped(head(ROWS, "meta")), torch.bfloat16)
+    assert fixed_bytes([wrapped], set(), "cpu") == fixed_bytes([alone], set(), "cpu")
+
+
 class Impl:
     """Implementation of an attention, which computes for it."""
 
