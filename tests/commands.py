@@ -2,7 +2,8 @@
 
 Marks decide. ``make test`` runs what has neither `slow` nor `rare`, ``make slow`` what is `slow`,
 and ``make long`` what is `rare` or lies in tests/long. ``make long`` runs once more, in full, what
-a shorter run does only in part: all examples of Hypothesis, all values of what is `drawn`.
+a shorter run does only in part: all examples of Hypothesis, all values of what is `drawn`, all
+files of what is `one_of` several that start engines for long.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ CHOICE = "MIRAGE_TESTS"
 """The environment variable that names the command; without it all tests that are named run."""
 SEED = "MIRAGE_TEST_SEED"
 """The one that repeats a draw."""
-IN_PART = frozenset({"drawn", "hypothesis"})
+IN_PART = frozenset({"drawn", "one_of", "hypothesis"})
 LEAST_EXAMPLES = 25
 
 

@@ -52,7 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _check_layer(item)
     command = os.environ.get(CHOICE)
     products = {item.nodeid: found for item in items if (found := _product(item))}
+    files = {item.nodeid: found for item in items if (found := _file(item))}
     undrawn = left_out(os.environ[SEED], products, command)
+    undrawn |= left_out(os.environ[SEED], files, command)
     out = [item for item in items if item.nodeid in undrawn or not _runs(item, command)]
     if out:
         config.hook.pytest_deselected(items=out)
@@ -93,3 +95,12 @@ def _product(item: pytest.Item) -> tuple[str, object] | None:
     # A function's address differs in each process, and processes share the tests of a draw.
     others = {key: getattr(other, "__name__", other) for key, other in parameters.items()}
     return f"{item.nodeid.partition('[')[0]} {others}", value
+
+
+def _file(item: pytest.Item) -> tuple[str, object] | None:
+    """The group of the test's file, and the file. Of those that are not slow each is run."""
+    mark = item.get_closest_marker("one_of")
+    if mark is None or item.get_closest_marker("slow") is None:
+        return None
+    (group,) = mark.args
+    return str(group), item.path.name

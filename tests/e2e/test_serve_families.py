@@ -23,7 +23,7 @@ from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
 from tests.zoo import FAMILIES, make
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("kinds")]
 
 START_S = 400
 TEXTS = {"gemma3": 18, "deepseek-v2": 48, "llama-w8a8": 14}

@@ -12,7 +12,7 @@ from supervised import Served, serving
 
 from mirage.tools.demo.models import make_models
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("kinds")]
 
 START_S = 300
 NAMES = ("llama", "first", "team/second")

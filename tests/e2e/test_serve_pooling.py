@@ -11,7 +11,7 @@ from supervised import Served, serving
 
 from mirage.tools.demo.models import make_models
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("kinds")]
 
 START_S = 300
 EMBED = {"runner": "pooling", "convert": "embed"}

@@ -20,7 +20,7 @@ from mirage.engine.compiled import NotHashed, compiling, eagerly, stay_eager
 from mirage.engine.proof import NoForward, between
 from mirage.engine.startup import StartUp
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.one_of("graphs")]
 COUNT, WIDTH = 3, 4
 
 

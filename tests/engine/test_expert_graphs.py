@@ -21,7 +21,7 @@ from mirage.engine.experts import ExpertLayer, ExpertsStay, find
 from mirage.engine.params import PlacedLayers
 from mirage.engine.pieces import GraphPieces
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.one_of("graphs")]
 LAYERS = 4
 CUDA = torch.device("cuda")
 

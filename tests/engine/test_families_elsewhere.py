@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 SAMPLE = {"avx2": ("llama",), "amx": ("deepseek-v2", "llama-w8a8")}
 
 
+@pytest.mark.drawn("processor")
 @pytest.mark.parametrize("processor", SAMPLE)
 def test_outputs_are_plain_vllms_and_check_is_right(processor: str, tmp_path: Path) -> None:
     if not kinds.runs_here(processor):

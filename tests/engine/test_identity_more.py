@@ -13,7 +13,7 @@ from children import must, spawn
 from tiny import make_model
 from unusual import OFFSET, TRANSFORMERS
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.one_of("rounding")]
 
 STAYS = OFFSET
 MODES = {

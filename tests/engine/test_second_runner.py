@@ -18,7 +18,7 @@ from second_stubs import ENVIRONMENT
 
 pytest.importorskip("triton", reason="Triton is not installed")
 pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.one_of("graphs")]
 PIECES = LAYERS + 1
 """Graphs of a step in pieces: before, between and after attentions."""
 EXCEPTION = 1

@@ -1,5 +1,7 @@
 """Eight models on a device for two or three, by the clock: requests, operators, kills and freezes.
 
+Operators also remove models, and have them again by applying the file.
+
 `MIRAGE_TEST_MINUTES` shortens the hour, `MIRAGE_TEST_SEED` repeats its draws. Every request is
 answered: with the tokens that the model computes alone, or with an error that says who has failed.
 """
@@ -55,7 +57,7 @@ def test_every_request_is_answered_for_an_hour(tmp_path: Path) -> None:
     with serving(config, fake=False, ready_timeout_s=900) as served:
         served.patience_s = ANSWER_S
         served.drain()
-        scene = Scene(served, paths, random.Random(seed))
+        scene = Scene(served, config, paths, random.Random(seed))
         end = time.monotonic() + 60 * MINUTES
         while time.monotonic() < end:
             scene.under_load(min(ROUND_S, max(10.0, end - time.monotonic())))
@@ -99,12 +101,16 @@ def _config(folder: Path, paths: dict[str, Path]) -> Path:
 class Scene:
     """Clients, an operator and a murderer at one server; what each has seen."""
 
-    def __init__(self, served: Served, paths: dict[str, Path], rng: random.Random) -> None:
-        self._served, self._rng = served, rng
+    def __init__(
+        self, served: Served, config: Path, paths: dict[str, Path], rng: random.Random
+    ) -> None:
+        self._served, self._config, self._rng = served, config, rng
         self._circuits = {name: circuit_of(path) for name, path in paths.items()}
         (socket,) = (p for p, who in listening().items() if who.pid == served.process.pid)
         self._admin = AdminClient(socket)
         self._over = threading.Event()
+        self._gone: set[str] = set()
+        """Models that were not served for a while since the last quiet point."""
         self.answers: Counter[int] = Counter()
         self.acts: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -112,6 +118,7 @@ class Scene:
 
     def under_load(self, seconds: float) -> None:
         self._over.clear()
+        self._gone.clear()
         work: Sequence[Callable[[random.Random], None]] = (
             *[self._asks] * CLIENTS,
             self._harms,
@@ -135,7 +142,8 @@ class Scene:
         def quiet() -> bool:
             tenants = self._admin.tenants().tenants
             settled = {"ready", "sleeping", "stopped"}
-            return all(t.state in settled and not t.running + t.waiting for t in tenants)
+            idle = all(t.state in settled and not t.running + t.waiting for t in tenants)
+            return idle and {t.name for t in tenants} == set(NAMES)
 
         self._until(quiet, "nobody runs")
         # An engine grows and shrinks for a moment after its last request.
@@ -175,7 +183,7 @@ class Scene:
             said = answer["choices"][0]["token_ids"]
             if said != self._circuits[name].generate(prompt, length):
                 self.wrong.append(f"{name} says {said} after {prompt}")
-        elif status not in FAILED:
+        elif status not in FAILED and not (status == 404 and name in self._gone):
             self.wrong.append(f"{name}: {status} {answer}")
         time.sleep(rng.expovariate(4))
 
@@ -183,7 +191,7 @@ class Scene:
         if self._over.wait(rng.expovariate(1 / HARM_S)):
             return
         name = rng.choice(NAMES)
-        what = rng.choice(("kill", "freeze", *OperatorAct))
+        what = rng.choice(("kill", "freeze", "remove", *OperatorAct))
         self.acts[what] += 1
         if what in ("kill", "freeze"):
             number = signal.SIGKILL if what == "kill" else signal.SIGSTOP
@@ -191,8 +199,19 @@ class Scene:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
             return
+        if what == "remove":
+            self._removes(name, rng)
+            return
         with contextlib.suppress(CommandFailed):  # its state does not allow it now
             self._admin.act(name, OperatorAct(what))
+
+    def _removes(self, name: str, rng: random.Random) -> None:
+        """For some seconds; others' engines do not notice."""
+        self._gone.add(name)
+        assert self._admin.remove(name).removed == (name,)
+        self._over.wait(rng.uniform(0, 5))
+        told = self._admin.apply(self._config.read_text(), self._config)
+        assert (told.added, told.changed, told.removed) == ((name,), (), ())
 
     def _engine(self, name: str, rng: random.Random) -> Iterator[psutil.Process]:
         """The engine's core, or its API server; none if it is stopped."""

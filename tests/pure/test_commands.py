@@ -15,7 +15,7 @@ from tests.ids import LAYERS
 pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).parents[2]
-MARKS = ("long", "rare", "slow", "drawn", "hypothesis")
+MARKS = ("long", "rare", "slow", "drawn", "one_of", "hypothesis")
 OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "WHICH")
 PRODUCT = {
     f"{family}-{seed}": (family, seed) for family in ("opt", "llama") for seed in ("1", "2", "3")
@@ -36,6 +36,7 @@ def test_whatever_its_marks_a_test_is_run_by_a_command() -> None:
         ({"slow"}, {"slow"}),
         ({"slow", "rare"}, {"long"}),
         ({"slow", "drawn"}, {"slow", "long"}),
+        ({"slow", "one_of"}, {"slow", "long"}),
         ({"hypothesis"}, {"test", "long"}),
         ({"long"}, {"long"}),
     ],
