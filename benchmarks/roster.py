@@ -117,7 +117,7 @@ def simulated(ways: Sequence[str], asked: tuple[World, str, int]) -> WorldServed
 
 
 def worlds(asked: argparse.Namespace) -> Iterator[tuple[World, str, int]]:
-    """All that is to be simulated, with the arguments that repeat each."""
+    """Worlds to be simulated, with the arguments that repeat each."""
     named = ((yaml.safe_load(file.read_text()), str(file)) for file in asked.files)
     first = FIRST_OF_SEED * asked.seed if asked.first is None else asked.first
     trace = f" --trace {asked.trace}" if asked.trace else ""

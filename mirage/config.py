@@ -661,7 +661,7 @@ def load(path: Path) -> Config:
 
 
 def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
-    """What `load` makes of `raw` in a file at `path`; paths in it are relative to `here`."""
+    """Configuration of `raw`, read from `path`; paths in it are relative to `here`."""
     config = validated(Config, raw, path)
     tenants = [t.model_copy(update={"model": resolved(here, t.model)}) for t in config.tenants]
     device = config.device
@@ -700,7 +700,7 @@ def parsed(text: str, path: Path | str) -> dict[Any, Any]:
 
 
 def parsed_value(text: str, named: Path | str) -> Any:
-    """What `text` of that name is in YAML. Raises `ConfigError`."""
+    """Content of a YAML `text` of that name. Raises `ConfigError`."""
     try:
         return yaml.load(text, Loader)  # a safe one
     except RecursionError:

@@ -30,13 +30,13 @@ class Kept:
         assert self.channel.wait()[0] == KeeperReady()
 
     def told(self) -> MastersTold:
-        """What it says next."""
+        """Message that it sends next."""
         message = self.channel.wait()[0]
         assert isinstance(message, MastersTold)
         return message
 
     def until(self, tenants: list[str], *, used: bool) -> MastersTold:
-        """What it says once it has those tenants' masters, and an engine uses some or none."""
+        """Its message once it has those tenants' masters, and an engine uses some or none."""
         while (told := self.told()).tenants != tenants or bool(told.used_bytes) is not used:
             pass
         return told

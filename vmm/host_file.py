@@ -39,11 +39,11 @@ class HostFile:
         return host_tensor(self.address, self.nbytes)
 
     def leave(self) -> None:
-        """Nobody here has it mapped any more; the address stays reserved."""
+        """Unmap it; the address stays reserved."""
         libc.fence_off(self.address, self.nbytes)
 
     def read(self) -> None:
-        """From now on it is only read. Raises `OutOfMemory`."""
+        """Map it anew, for reading alone. Raises `OutOfMemory`."""
         self._map(writable=False)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a model holds beside its parameters, and what of it came of loading its weights.
+"""Values that a model holds beside its parameters, and those that came of loading its weights.
 
 A model whose weights were put in place by us must hold the same as one that vLLM loaded: other
 tensors, numbers and answers that loading or processing left in it. They are held against each
@@ -16,7 +16,7 @@ from mirage.engine.content import digest
 from mirage.engine.tensors import held, helps, storage_of
 
 NUMBERS = (bool, float)
-"""Not integers: addresses and handles of kernels are such."""
+"""Types of numbers that are compared; integers may be addresses and handles of kernels."""
 
 
 def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
@@ -31,7 +31,7 @@ def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
-    """What was not there before, or was something else."""
+    """Values that were not there before, or were others."""
     contents = {value for name, value in before.items() if "#" in name}
     return {
         name: value

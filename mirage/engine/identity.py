@@ -1,4 +1,4 @@
-"""What makes the bytes of an engine's weights: equal for engines whose masters are the same."""
+"""Identity of an engine's weights: equal for engines whose masters are the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import vllm
 
 
 def identity_of(vllm_config: Any) -> str | None:
-    """Of the files, by device, inode, size and time of change, and of all that processes them.
+    """Identity of the files (device, inode, size, time of change) and of all that processes them.
 
     All files of the model's folder: weights, configuration, code. None if it is no folder, or
     cannot be read. The environment is not part of it: engines of one server have the same.

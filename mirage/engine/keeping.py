@@ -292,7 +292,7 @@ def _inside(
 def _as_loaded(
     model: torch.nn.Module, layers: Sequence[torch.nn.Module]
 ) -> dict[str, torch.Tensor]:
-    """What is kept as it was loaded: all other parameters, and buffers that a checkpoint may have.
+    """Tensors kept as loaded: all other parameters, and buffers that a checkpoint may have.
 
     Of the layers what is small and of which processing makes more than a parameter.
     """

@@ -1,4 +1,4 @@
-"""What lies where in a master: tensors by their names, and units as they are streamed.
+"""Layout of a master: tensors by their names, and units as they are streamed.
 
 From its start: parameters outside the layers, buffers and small ones of the layers, as they were
 loaded and before anything was made of them. Then the units, of processed parameters. Then what else
@@ -42,15 +42,15 @@ class StoredUnit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MasterTable(msgspec.Struct, frozen=True, array_like=True):
-    """All that is in a master. Tensors by the names that vLLM's model gives them."""
+    """Contents of a master. Tensors by the names that vLLM's model gives them."""
 
     raw: dict[str, StoredTensor]
-    """As loaded: vLLM processes them again."""
+    """Tensors as loaded: vLLM processes them again."""
     processed: dict[str, StoredTensor]
     """The layers' parameters after that."""
     units: list[StoredUnit]
     derived: dict[str, str]
-    """What else the model holds that came of loading, by its content."""
+    """Other values of the model that came of loading, by their content."""
 
 
 class OddMaster(Exception):

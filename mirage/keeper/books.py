@@ -50,7 +50,7 @@ class MasterBook:
     users: set[int] = field(default_factory=set)
     waiting: list[int] = field(default_factory=list)
     tenants: set[str] = field(default_factory=set)
-    """Those whose newest engine has used it. Of none it goes once it is idle."""
+    """Tenants whose newest engine has used it. Without any it goes once it is idle."""
     left: int = 0
     """Number that grows with each last user's end: the least goes first."""
     unfit: bool = False

@@ -20,11 +20,11 @@ from mirage.keeper.messages import (
 from mirage.wire import Broken, Channel
 
 WAIT_S = 120.0
-"""For another engine that fills the same master; then this one keeps its weights itself."""
+"""Seconds to wait for another engine that fills the same master; then this one keeps its own."""
 
 
 class MasterRefused(Exception):
-    """There is no master for this engine; the message says why."""
+    """Refusal of a master for this engine; the message says why."""
 
 
 class KeeperClient:

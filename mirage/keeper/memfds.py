@@ -62,6 +62,6 @@ def _tried_in_huge_pages() -> int:
 
 
 def seal(fd: int) -> int:
-    """Nobody writes to it from now on; its bytes of memory. Raises `OSError` while one could."""
+    """Seal it against writing; its bytes of memory. Raises `OSError` while somebody could write."""
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     return os.fstat(fd).st_blocks * 512

@@ -60,7 +60,7 @@ class MastersTold(Message, frozen=True):
     """Keeper to server: what is kept now. Bytes."""
 
     tenants: list[str]
-    """Those whose weights have a master."""
+    """Tenants whose weights have a master."""
     masters: int
     used_bytes: int
     """Bytes of masters that engines use, or fill."""

@@ -1,4 +1,4 @@
-"""Whether a SIGHUP says that the terminal is gone, or somebody means this process."""
+"""Decision whether a SIGHUP tells of a terminal that is gone, or is meant for this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 class HangUps:
-    """What SIGHUP means to this process, by how it was started. Make it before handlers are set.
+    """Meaning of SIGHUP to this process, by how it was started. Make it before handlers are set.
 
     One that was started with SIGHUP ignored, as by nohup, takes none. One that had a terminal which
     is gone by now has to end. Any other was sent by somebody who means it.

@@ -28,7 +28,7 @@ class DomainChange(NamedTuple):
     declared: tuple[TenantSection, ...]
     """Tenants that are new, or declared anew."""
     fits: Mapping[str, Fit]
-    """Of those among them that are new, or whose engines have to start anew."""
+    """Fits of those that are new, or whose engines have to start anew."""
     adapters: Mapping[str, dict[str, str]]
     profiled: Mapping[str, Profiled] = UNPROFILED
     drain_s: float | None = None
@@ -77,7 +77,7 @@ class TenantChanges:
             self._unmake(name)
 
     def _declare(self, tenant: TenantSection, change: DomainChange) -> None:
-        """To who decides. A process that may stay as it is has the same bytes and times."""
+        """Tell who decides. A process that may stay as it is has the same bytes and times."""
         self._arbiter.declares(entitled(tenant), change.profiled.get(tenant.name))
         self._tiers.declares(tenant)
         if tenant.name in change.fits:

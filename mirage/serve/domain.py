@@ -93,7 +93,7 @@ class Domain:
         }
         self._caretaker = Caretaker(rundir, self.managers, self._sockets)
         self._crew = Crew()
-        """What keeps each tenant, by its name, and what takes a removed one down."""
+        """Task that keeps each tenant, by its name, or takes a removed one down."""
         for tenant in config.tenants:
             adapters = found.adapters.get(tenant.name, {})
             if tenant.name in found.fits:
@@ -117,7 +117,7 @@ class Domain:
     # -- one tenant ---------------------------------------------------------------------
 
     def _make(self, tenant: TenantSection, fit: Fit, adapters: Mapping[str, str]) -> None:
-        """All that belongs to a tenant; nothing of it runs. See `_unmake`."""
+        """Make what belongs to a tenant; nothing of it runs. See `_unmake`."""
         manager = EngineManager(
             self._config,
             tenant,

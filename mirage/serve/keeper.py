@@ -43,7 +43,7 @@ class KeeperBounds(NamedTuple):
 
 
 def bounds(config: Config) -> KeeperBounds:
-    """By what the machine or the control group has beside the device and the tiers.
+    """Bounds by what the machine or the control group has beside the device and the tiers.
 
     Without `keeper.idle_bytes` idle masters may have half of that.
     """
@@ -53,7 +53,7 @@ def bounds(config: Config) -> KeeperBounds:
 
 
 class WeightsKeeper:
-    """Nothing at all where no tenant's weights are kept.
+    """The keeper's process; none where no tenant's weights are kept.
 
     `changed` is told of each tenant whose weights are kept from now on, or no more.
     """
@@ -98,7 +98,7 @@ class WeightsKeeper:
         return {"masters": told.masters, **parts, "idle_most_bytes": self._bounds.idle}
 
     def start(self) -> None:
-        """Before any engine. Raises `ConfigError`."""
+        """Start it, before any engine. Raises `ConfigError`."""
         if self._wanted.is_set():
             try:
                 self._start()
@@ -128,7 +128,7 @@ class WeightsKeeper:
             self._say("another keeper of weights is up")
 
     async def _start_again(self, pause: float) -> None:
-        """Until one is up."""
+        """Try again and again, with longer pauses, until one is up."""
         while True:
             await asyncio.sleep(pause)
             try:
@@ -148,7 +148,7 @@ class WeightsKeeper:
         return True
 
     async def stop(self) -> None:
-        """After all engines; its memory is free then. Idempotent."""
+        """Stop it, after all engines; its memory is free then. Idempotent."""
         await asyncio.to_thread(self._end)
 
     # -- the process --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What copies of weights take of host memory, as `mirage check` says it. Pure."""
+"""Host memory of copies of weights, as `mirage check` says it. Pure."""
 
 from __future__ import annotations
 

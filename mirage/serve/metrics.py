@@ -27,7 +27,7 @@ MASTERS = {
     "idle_bytes": ("mirage_weights_idle_bytes", "Bytes of those without an engine"),
     "idle_most_bytes": ("mirage_weights_idle_most_bytes", "Most of those without an engine"),
 }
-"""By the fields of ``kept_weights`` in ``/mirage/state``."""
+"""Metrics by the fields of ``kept_weights`` in ``/mirage/state``."""
 COUNTERS = {
     "preemptions": ("mirage_preemptions", "Preempted requests"),
     "bytes_streamed": ("mirage_streamed_bytes", "Parameter bytes loaded from host memory"),

@@ -52,7 +52,7 @@ def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
 
 
 def look_at(config: Config, probe: ask.Probe) -> Preflight:
-    """As `preflight`, on a machine that serves already: nothing but the tenants is looked at."""
+    """The tenants' part of `preflight`, for a machine that serves already."""
     return _with_vllm(config, probe, *_without_vllm(config))
 
 

@@ -1,4 +1,4 @@
-"""All that belongs to each tenant of a device, made and unmade in one place."""
+"""Parts of a device that belong to one tenant, made and unmade in one place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DeviceTenants:
         self.sections: dict[str, TenantSection] = {}
         """All tenants as they are declared, and those that were removed until they have ended."""
         self.managers: dict[str, EngineManager] = {}
-        """Those of all but refused ones."""
+        """Managers of all tenants but refused ones."""
         self.shares: dict[str, Share] = {}
         self.starts: dict[str, asyncio.Event] = {}
         """Set once the first start of a tenant has come to its end, or none is to be."""
@@ -54,7 +54,7 @@ class DeviceTenants:
         self._registry.backends[tenant.name] = backend
 
     def unmake(self, name: str) -> None:
-        """Nothing of a tenant stays, whose engine has ended."""
+        """Forget a tenant whose engine has ended."""
         if name in self.starts:
             self.starts.pop(name).set()
             del self.managers[name], self.shares[name]

@@ -54,7 +54,7 @@ class TierPool:
             self._lenders = lenders
 
     def start(self) -> None:
-        """Before any engine. Raises `ConfigError`."""
+        """Start it, before any engine. Raises `ConfigError`."""
         if self._pool is None:
             return
         try:
@@ -79,7 +79,7 @@ class TierPool:
         return True
 
     async def stop(self) -> None:
-        """After all engines; its memory is free then. Idempotent."""
+        """Stop it, after all engines; its memory is free then. Idempotent."""
         if self._pool is None:
             return
         if self._ssd and self._keeps and self._pool.serving:

@@ -1,4 +1,4 @@
-"""What a server applies by SIGHUP, what outlives it, and when SIGHUP means that it shall end."""
+"""SIGHUP to a server: the file is applied, the state outlives it, or the terminal has gone."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class InTerminal:
         return psutil.Process(json.loads(self.ready_file.read_text())["pid"])
 
     def read(self) -> None:
-        """What is shown must not fill the terminal."""
+        """Lines that are shown must not fill the terminal."""
         os.set_blocking(self.master, False)
         with suppress(BlockingIOError):
             os.read(self.master, 1 << 16)

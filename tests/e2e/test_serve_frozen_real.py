@@ -22,7 +22,7 @@ START_S = 300
 ANSWER_S = 120.0
 """A request that is not answered by then hangs; what it took is printed."""
 TOKENS = 1900
-"""Of an answer that is under way when its engine freezes, on a fast processor too."""
+"""Tokens of an answer that is under way when its engine freezes, on a fast processor too."""
 PROBE = {"model": "opt", "prompt": "hello", "max_tokens": 8, "temperature": 0}
 
 

@@ -103,7 +103,7 @@ def test_texts_are_the_same_however_often_a_model_sleeps(tmp_path: Path) -> None
 
 
 def operators(served: Served) -> AdminClient:
-    """Who operates the server, at the socket that it has told."""
+    """Operator of the server, at the socket that it has told."""
     said = served.until("it tells", lambda: [x for x in served.log if "operators: --socket" in x])
     return AdminClient(Path(said[0].split()[-1]))
 

@@ -43,7 +43,7 @@ def test_an_interval_is_around_its_mean() -> None:
 
 @pytest.mark.parametrize("number", [7, 14])
 def test_worlds_in_which_the_roster_was_worse_than_swapping(number: int) -> None:
-    """At 0.83 and 0.84: those that slept kept those that ran from memory, and turns were short."""
+    """Worlds at 0.83 and 0.84: sleepers kept memory from those that ran, and turns were short."""
     (world,) = islice(roster_worlds.drawn(number, 300), 1)
     ours, other = (roster_worlds.served(world, way, 0) for way in ("roster", "swap-models"))
     assert ours.tokens_s >= roster.LEAST * other.tokens_s

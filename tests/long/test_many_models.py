@@ -137,7 +137,7 @@ class Scene:
             assert not thread.is_alive(), "a request hangs"
 
     def at_rest(self) -> None:
-        """Nobody waits or runs, and the books are what engines hold, as seen from outside."""
+        """The books are what engines hold, as seen from outside, once nobody waits or runs."""
 
         def quiet() -> bool:
             tenants = self._admin.tenants().tenants
@@ -206,7 +206,7 @@ class Scene:
             self._admin.act(name, OperatorAct(what))
 
     def _removes(self, name: str, rng: random.Random) -> None:
-        """For some seconds; others' engines do not notice."""
+        """Remove a model for some seconds; others' engines do not notice."""
         self._gone.add(name)
         assert self._admin.remove(name).removed == (name,)
         self._over.wait(rng.uniform(0, 5))

@@ -1,4 +1,4 @@
-"""What weights take of host memory, and whose stay there without an engine."""
+"""Host memory of weights, and the tenants whose weights stay there without an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether tenants that are to come would fit, and who would yield for them. Pure.
+"""Fitting of tenants that are to come, and who would yield for them. Pure.
 
 It tries on copies of the books, one after the other, and changes nothing.
 """

@@ -71,7 +71,7 @@ class Roster:
         self.declares(spec, own, times, now)
 
     def declares(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
-        """As `applied`, of one that is known to be served beside all others that are declared."""
+        """Declare a tenant as `applied` does, if it is known to be served beside all others."""
         self.quiet_until = -inf
         keeps = spec.keep_weights == "host"
         member = self.members.get(spec.name)
@@ -91,7 +91,7 @@ class Roster:
                 self._join_line(member, now)
 
     def mended(self, name: str) -> None:
-        """What a tenant broke by may be gone: it may start at once."""
+        """The cause by which a tenant broke may be gone: it may start at once."""
         self.quiet_until = -inf
         self.members[name].retry_at = -inf
 
@@ -159,7 +159,7 @@ class Roster:
         return Admission(waits=True)
 
     def device_failed(self, now: float, device_s: float, why: str) -> list[RosterOrder]:
-        """Nobody comes for `device_s` at least: refusals of all that wait."""
+        """Refusals of all that wait: nobody comes for `device_s` at least."""
         self.quiet_until = -inf
         return [
             self._refusal(m, len(m.waiting), self.predicted_s(m.name, now) + device_s, why)

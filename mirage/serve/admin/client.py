@@ -27,7 +27,7 @@ ANSWER_S = 30.0
 APPLY_S = 600.0
 """Seconds for an apply: models are looked at first, which takes some each."""
 ODD_BYTES = "surrogateescape"
-"""How words of a command line have bytes that are no UTF-8."""
+"""Error handler by which words of a command line have bytes that are no UTF-8."""
 Form = TypeVar("Form")
 
 

@@ -95,7 +95,7 @@ class Declaring:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What cannot be is an answer with one line."""
+    """Answer with one line for what cannot be done."""
     try:
         yield
     except InputRefused as error:

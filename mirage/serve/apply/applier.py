@@ -30,7 +30,7 @@ from mirage.serve.roster.declared import bytes_of, roster_of
 
 
 class Origin(NamedTuple):
-    """Where a configuration comes from, and where others that are applied later are kept."""
+    """Source of a configuration, and the place where later ones are kept."""
 
     source: ConfigSource
     written: Written
@@ -40,13 +40,13 @@ class Origin(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """All that is known of a configuration before it is applied."""
+    """Facts about a configuration before it is applied."""
 
     change: ConfigDifference
     declared: Config
     domain: DomainChange
     fits: Mapping[str, Fit]
-    """Of all tenants that it has."""
+    """Fits of all tenants that it has."""
 
 
 class ConfigApplier:
@@ -65,10 +65,10 @@ class ConfigApplier:
         self._domain, self._probe, self._state = domain, probe, origin.state
         self._base = origin.sha256
         self._kept = origin.written, origin.sha256
-        """What is in the state file, or would be."""
+        """Content of the state file, or what it would be."""
         self._lock = asyncio.Lock()
         self._having: asyncio.Future[None] | None = None
-        """What is being done, or was done last."""
+        """Change that is being made, or was made last."""
 
     async def apply(
         self,
@@ -163,7 +163,7 @@ class ConfigApplier:
         return Foreseen(change, declared, domain, fits)
 
     def _look_at(self, declared: Config, change: ConfigDifference) -> Preflight:
-        """What vLLM says of tenants that need other engines. Raises `ConfigError` as `check`."""
+        """Answers of vLLM for tenants that need other engines. Raises `ConfigError` as `check`."""
         unknown = [one.name for one in change.changed if one.name not in self._fits]
         names = {*change.needs_engines, *unknown}
         if not names:

@@ -50,7 +50,7 @@ class ConfigDifference(NamedTuple):
 
 
 def difference(before: Config, after: Config) -> ConfigDifference:
-    """All that is not the same in both; the order of tenants says nothing."""
+    """Differences of two configurations; the order of tenants says nothing."""
     old = {tenant.name: tenant for tenant in before.tenants}
     new = {tenant.name: tenant for tenant in after.tenants}
     pairs = ((old[name], tenant) for name, tenant in new.items() if name in old)

@@ -57,4 +57,4 @@ class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Folder that paths are relative to."""
     configuration: dict[str, Any]
-    """What is wanted, as it was written, secrets included."""
+    """Configuration that is wanted, as it was written, secrets included."""

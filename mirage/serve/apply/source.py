@@ -47,7 +47,7 @@ class ConfigSource:
         return written(read_text(self.path), self.path, self.path.parent.absolute())
 
     def config(self, one: Written) -> Config:
-        """What a server of these options makes of it. Raises `ConfigError`."""
+        """Configuration that a server of these options makes of it. Raises `ConfigError`."""
         config = adapters.beside(made(one.raw, one.path, one.folder), one.folder)
         if self.policy is not None:
             config = config.model_copy(update={"policy": self.policy})

@@ -39,13 +39,13 @@ class StartChoice(NamedTuple):
 
 
 class StateFile:
-    """At `path`; nowhere if that is None."""
+    """State file at `path`; none if that is None."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
     def choose(self, file: Written) -> StartChoice:
-        """What was applied, unless the configuration file has changed since.
+        """Configuration that was applied, unless the file has changed since.
 
         Raises `ConfigError` if the state cannot be read, or could not be written.
         """

@@ -28,7 +28,7 @@ from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
 LONGEST_REST_S = 5.0
 """Between two looks at the clock, whatever was heard."""
 LEAST_S = 1.0
-"""Until a device that is being asked has answered."""
+"""Least seconds until a device that is being asked has answered."""
 
 
 class Acts(Protocol):

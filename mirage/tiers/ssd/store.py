@@ -66,7 +66,7 @@ class SsdStore:
         keep: bool = False,
         tenants: Collection[str] | None = None,
     ) -> None:
-        """Nothing is touched before `begin`. Blocks of none of the `tenants` are erased then."""
+        """The disk is not touched before `begin`, which erases blocks of none of the `tenants`."""
         self.counts = SsdCounts()
         self._files: Files | None = None
         self._keep, self._folder, self._tenants = keep, folder, tenants
