@@ -74,6 +74,8 @@ class WeightsKeeper:
         self._channel: Channel[FromKeeper]
         self._told = NOTHING
         self._ended = asyncio.Event()
+        self._up = False
+        """True from the time at which it listens to its end."""
 
     def declares(self, config: Config) -> None:
         """These tenants hold from now on; `keep` starts a process for the first that needs one."""
@@ -141,8 +143,8 @@ class WeightsKeeper:
             return
 
     async def listen(self) -> bool:
-        """Make its socket again; False if there is no keeper."""
-        if self._process is None:
+        """Make its socket again; False if no keeper is up."""
+        if not self._up:
             return False
         self._channel.tell(ListenAgain())
         return True
@@ -178,7 +180,7 @@ class WeightsKeeper:
         """It ends by the end of its channel."""
         if (process := self._process) is None:
             return
-        self._process = None
+        self._process, self._up = None, False
         self._channel.shut()
         try:
             process.wait(END_S)
@@ -192,6 +194,7 @@ class WeightsKeeper:
     # -- what it says -------------------------------------------------------------------
 
     def _listen(self) -> None:
+        self._up = True
         self._channel.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
 

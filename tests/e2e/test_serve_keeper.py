@@ -110,6 +110,7 @@ def test_no_start_reads_what_host_memory_has(tmp_path: Path) -> None:
         one.served.until("it is told", lambda: one.said("the keeper of weights ended"))
         assert one.admin.tenant("b").weights == "disk"
         one.served.until("another keeper", lambda: one.said("another keeper of weights is up"))
+        assert not one.said("keeper.sock; something had removed them")  # its own end did
         assert one.text("b") == first
         assert one.stop("b").weights == "host"
         assert one.stop("a").weights == "disk"  # this keeper has not heard of it
