@@ -19,7 +19,7 @@ from cuda.bindings import driver as cu
 
 from vmm.cuda_calls import call
 from vmm.cuda_context import PrimaryContext
-from vmm.cuda_device import POSIX_FD, DeviceFacts, access, allocation, device_facts, driver_version
+from vmm.cuda_device import POSIX_FD, DeviceFacts, access, allocation, device_facts
 from vmm.cuda_streams import CudaEvent, CudaStream
 from vmm.driver import (
     DeviceError,
@@ -37,8 +37,6 @@ from vmm.page_table import PageTable
 if TYPE_CHECKING:
     import torch
 
-BATCHES_FROM = (13, 0)
-"""Version of the driver that has `cuMemcpyBatchAsync` in the form that cuda-python calls."""
 
 ADDRESSES = 1 << 57
 """Bytes that no device can address: it may call them an invalid value."""
@@ -82,7 +80,6 @@ class CudaDriver(Driver):
                 f"granularity ({self.granularity})"
             )
         self._property = allocation(device, shareable)
-        self._batches = driver_version() >= BATCHES_FROM
         self._context = PrimaryContext(device)
         try:
             with self._context.current():
@@ -171,7 +168,8 @@ class CudaDriver(Driver):
     def export_page(self, page: Page) -> int:
         """A file descriptor that stands for the page in any process; the caller closes it.
 
-        The page's memory is free when every process has released it. Needs `shareable`.
+        The page's memory is free when every process has released it. Needs `shareable`. Raises
+        `DeviceError` for a page that was imported.
         """
         with self.opened() as table:
             table.check_known([page])
@@ -407,7 +405,7 @@ class CudaDriver(Driver):
             self._undone.pop(0)
 
     def _stream(self, handle: Any, owned: bool) -> CudaStream:
-        stream = CudaStream(self, handle, self._batches, self._streams.discard, owned)
+        stream = CudaStream(self, handle, self._streams.discard, owned)
         self._streams.add(stream)
         return stream
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
@@ -69,11 +69,10 @@ class CudaStream(Stream):
         self,
         door: Door,
         handle: Any,
-        batches: bool,
         closed: Callable[[CudaStream], None],
         owned: bool = True,
     ) -> None:
-        self._door, self.handle, self._batches = door, handle, batches
+        self._door, self.handle = door, handle
         self._tell_closed, self._owned = closed, owned
         self._open = True
 
@@ -81,32 +80,6 @@ class CudaStream(Stream):
         with self.enqueuing() as table:
             table.check_copy(dst, src, nbytes)
             call(cu.cuMemcpyAsync, dst, src, nbytes, self.handle)
-
-    def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
-        """In one call, where the driver has it (from CUDA 13 on)."""
-        copies = list(copies)
-        if len(copies) < 2 or not self._batches:
-            super().copy_all(copies)
-            return
-        with self.enqueuing() as table:
-            for each in copies:
-                table.check_copy(*each)
-            dsts = [cu.CUdeviceptr(dst) for dst, _, _ in copies]
-            srcs = [cu.CUdeviceptr(src) for _, src, _ in copies]
-            sizes = [nbytes for _, _, nbytes in copies]
-            attributes = cu.CUmemcpyAttributes()
-            attributes.srcAccessOrder = cu.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-            call(
-                cu.cuMemcpyBatchAsync,
-                dsts,
-                srcs,
-                sizes,
-                len(copies),
-                [attributes],
-                [0],
-                1,
-                self.handle,
-            )
 
     def together(self) -> AbstractContextManager[object]:
         """One lock and one current context for all calls inside. Raises `DriverClosed`."""

@@ -8,7 +8,7 @@ and address handed to `reserve`, `map` and `unmap` is a multiple of `page_bytes`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NewType
 
@@ -89,11 +89,6 @@ class Stream(ABC):
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """Enqueue a copy of `nbytes` from address `src` to address `dst`."""
-
-    def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
-        """Enqueue several copies (dst, src, nbytes) that do not depend on each other."""
-        for dst, src, nbytes in copies:
-            self.copy(dst, src, nbytes)
 
     def together(self) -> AbstractContextManager[object]:
         """Context in which calls of this thread share what each costs alone. None may block."""

@@ -81,7 +81,7 @@ def _config(dry: bool) -> Config:
 
     folder = small.MODELS / ("as-served-dry" if dry else "as-served")
     model = make_models(folder, which=(small.FAMILY,), **SHAPE[dry])[small.FAMILY]
-    device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB"}
+    device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB", "copy_chunk": "16MiB"}
     device = (
         {"kind": "host", "memory": "96MiB", **ON_HOST[COMPILED]}
         if dry

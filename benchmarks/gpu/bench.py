@@ -27,7 +27,7 @@ NO_LIMIT_S = 300.0
 """Seconds that a row may take which nobody watches: a test's."""
 MARGIN_S = 5.0
 """Left to a row that ends what hangs in it by itself, so that it can say what that was about."""
-CHUNK = 16 * MIB
+CHUNK = 128 * MIB
 """As `device.copy_chunk` has it by default; that module needs more than these rows have."""
 CGROUP = Path("/sys/fs/cgroup")
 HIDDEN = 5120

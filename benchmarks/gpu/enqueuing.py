@@ -2,87 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
-from benchmarks.gpu.bench import Bench, Model, model
-from benchmarks.gpu.rows import Row, alternating, at_most, median, timed
-from vmm.driver import Event, Stream
+from benchmarks.gpu.bench import CHUNK, MIB, Bench, Model, model
+from benchmarks.gpu.rows import Row, alternating, at_most, medians, timed
 
-CHUNKS = 38
-"""Chunks of one layer of OPT-13b at the default `device.copy_chunk`."""
+CHUNKS = {"16 MiB": 16 * MIB, f"{CHUNK // MIB} MiB": CHUNK, "whole": None}
+"""Bytes of a layer that are copied at a time, by name; the second is the default."""
+DEFAULT = list(CHUNKS)[1]
 COUNT = 12
 """Layers of the model."""
-AWAY = (0, 1, 4, COUNT - 2)
+AWAY = (1, 4, COUNT - 2)
 STEPS = 20
 LAYER_S = 1e-4
 """Seconds: half the time that a layer of OPT-13b computes in a decode step of one request."""
 
 
-class Singly(Stream):
-    """A stream whose calls share nothing: as layers were enqueued before `Stream.together`."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def copy(self, dst: int, src: int, nbytes: int) -> None:
-        self._stream.copy(dst, src, nbytes)
-
-    def copy_all(self, copies: Iterable[tuple[int, int, int]]) -> None:
-        for copy in copies:
-            self.copy(*copy)
-
-    def fill(self, address: int, byte: int, nbytes: int) -> None:
-        self._stream.fill(address, byte, nbytes)
-
-    def record(self, event: Event) -> None:
-        self._stream.record(event)
-
-    def wait_for(self, event: Event) -> None:
-        self._stream.wait_for(event)
-
-    def synchronize(self) -> None:
-        self._stream.synchronize()
-
-    def close(self) -> None:
-        self._stream.close()
-
-
 def streamed_layers(bench: Bench) -> Row:
-    """Host time of enqueuing layers in one call, and with a call per chunk, measured in turns."""
-    chunk = bench.layer_bytes // CHUNKS & -4096
-    with model(bench, layers=COUNT, chunk_bytes=chunk) as made:
-        found = {alpha: _both(made, alpha) for alpha in AWAY}
+    """Host time of enqueuing layers by the bytes of a copy, measured in turns."""
+    with model(bench, layers=COUNT) as made:
+        found = {alpha: _by_chunk(bench, made, alpha) for alpha in AWAY}
         made.streamer.set(0, 1)
-    each = {alpha: [_each(alpha, s) for s in both] for alpha, both in found.items() if alpha}
-    most = max(now for _, now in each.values())
-    told = ", ".join(
-        f"{alpha} away: {before * 1e6:.0f} to {now * 1e6:.0f} us a step"
-        for alpha, (before, now) in found.items()
-    )
+    most = max(each[DEFAULT] for each in found.values())
     return Row(
         "enqueuing a layer",
-        f"host time of streamed layers of {CHUNKS} chunks, a call for each chunk and one for all",
-        f"{max(before for before, _ in each.values()) * 1e6:.0f} to {most * 1e6:.0f} us a layer; "
-        f"{told}",
-        f"<= {LAYER_S * 1e6:.0f} us",
+        "host time of a streamed layer, by the bytes of a copy",
+        "; ".join(f"{alpha} away: {_told(each)}" for alpha, each in found.items()),
+        f"<= {LAYER_S * 1e6:.0f} us at {DEFAULT}",
         at_most(most, LAYER_S),
-        {"step_s": {alpha: list(both) for alpha, both in found.items()}, "layer_s": each},
+        {"layer_s": found},
     )
 
 
-def _both(made: Model, alpha: int) -> tuple[float, float]:
-    """Median seconds of a step's enqueuing: with single calls, and with shared ones."""
+def _told(each: dict[str, float]) -> str:
+    return ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in each.items())
+
+
+def _by_chunk(bench: Bench, made: Model, alpha: int) -> dict[str, float]:
+    """Median seconds of a streamed layer by the name of a chunk.
+
+    Two more than are away are streamed, since slots are two.
+    """
     made.streamer.set(alpha, 2)
-    together = made.streamer.copies
-    ways = {"singly": Singly(together), "together": together}
-    seconds = alternating({name: partial(_step, made, way) for name, way in ways.items()}, STEPS)
-    made.streamer.copies = together
-    return median(seconds["singly"]), median(seconds["together"])
+    ways = {name: partial(_step, bench, made, nbytes) for name, nbytes in CHUNKS.items()}
+    middle = medians(alternating(ways, STEPS))
+    return {name: seconds / (alpha + 2) for name, seconds in middle.items()}
 
 
-def _step(made: Model, copies: Stream) -> float:
-    made.streamer.copies = copies
+def _step(bench: Bench, made: Model, chunk_bytes: int | None) -> float:
+    made.streamer.chunk_bytes = chunk_bytes and min(chunk_bytes, bench.layer_bytes)
     seconds = timed(partial(_enqueue, made))
     made.driver.synchronize()
     return seconds
@@ -92,8 +60,3 @@ def _enqueue(made: Model) -> None:
     for index in range(len(made.layers)):
         made.streamer.before(index)
         made.streamer.after(index)
-
-
-def _each(alpha: int, step_s: float) -> float:
-    """Seconds of a streamed layer; two more than are away are streamed, since slots are two."""
-    return step_s / (alpha + 2)

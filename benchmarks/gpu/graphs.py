@@ -94,10 +94,14 @@ def as_before(checks: dict[str, Callable[[], None]]) -> Row:
 def _refused(x: torch.Tensor) -> None:
     import torch
 
+    from mirage.engine.captures import end_allocation
+
+    pool = torch.cuda.graph_pool_handle()
     try:
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=pool):
             (x @ x).sum().item()  # waits for the device, which no capture may
     except RuntimeError:
+        end_allocation(x.device, {pool})  # as engines do
         return
     raise AssertionError("the capture did not fail, although it waited for the device")
 

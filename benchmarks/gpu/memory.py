@@ -8,7 +8,7 @@ from contextlib import closing
 
 from cuda.bindings import driver as cu
 
-from benchmarks.gpu.bench import MIB, Bench, Model, model
+from benchmarks.gpu.bench import CHUNK, MIB, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, medians, ms, timed
 from mirage.streaming.transfer import LayerFrame
 from mirage.tiers.region import Region
@@ -22,7 +22,7 @@ from vmm.space import Range
 PAGES = (2, 8, 32, 128)
 """Sizes of a handle that are compared, in MiB."""
 HANDOVER_S = 2e-3
-CHUNKS = (8 * MIB, 16 * MIB, 32 * MIB)
+CHUNKS = (16 * MIB, CHUNK)
 """In which a layer is copied; the second is the default of `device.copy_chunk`."""
 SMALL_S = 1e-3
 
@@ -66,36 +66,6 @@ def layer_load(bench: Bench) -> Row:
     )
 
 
-def batched_copies(bench: Bench) -> Row:
-    """Many small parameters in one call of the driver, against one call each."""
-    with model(bench, layers=2) as made:
-        layer, stream = made.layers[0], made.streamer.copies
-        size = 64 * 1024
-        copies = [
-            (layer.range.address + offset, layer.master + offset, size)
-            for offset in range(0, min(layer.nbytes, 256 * size), size)
-        ]
-
-        def each() -> None:
-            for copy in copies:
-                stream.copy(*copy)
-            stream.synchronize()
-
-        def batch() -> None:
-            stream.copy_all(copies)
-            stream.synchronize()
-
-        middle = medians(
-            alternating({"each": lambda: timed(each), "batch": lambda: timed(batch)}, bench.rounds)
-        )
-    return Row(
-        "batched copies",
-        f"{len(copies)} copies of 64 KiB in one call, against one call each",
-        f"{middle['each'] / middle['batch']:.2f}x as fast ({ms(middle['batch'])})",
-        details=middle,
-    )
-
-
 def small_beside_a_layer(bench: Bench) -> Row:
     """What a step's inputs wait for while a layer is on the link: all of it, or one chunk."""
     middle = {}
@@ -106,14 +76,14 @@ def small_beside_a_layer(bench: Bench) -> Row:
             layer = made.layers[0]
             loads = [timed(lambda made=made, layer=layer: _load(made, layer)) for _ in range(5)]
             middle[f"layer, {name}"] = median(loads)
-    usual = middle[f"{CHUNKS[1] // MIB} MiB"]
+    usual = middle[f"{CHUNK // MIB} MiB"]
     small = ", ".join(f"{n} {ms(s)}" for n, s in middle.items() if not n.startswith("layer"))
     whole = ", ".join(f"{n[7:]} {ms(s)}" for n, s in middle.items() if n.startswith("layer"))
     return Row(
         "small copy beside a layer",
         f"4 KiB on another stream while {bench.layer_bytes / 1e6:.0f} MB are copied, by chunk",
         f"{small}; the layer itself: {whole}",
-        f"<= {SMALL_S * 1e3:.0f} ms in chunks of {CHUNKS[1] // MIB} MiB",
+        f"<= {SMALL_S * 1e3:.0f} ms in chunks of {CHUNK // MIB} MiB",
         at_most(usual, SMALL_S),
         middle,
     )

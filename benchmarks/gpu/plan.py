@@ -78,7 +78,6 @@ COMMANDS = {
         memory__one_more=40,
         memory__between_processes=40,
         processes__exported=60,
-        memory__batched_copies=30,
         memory__locking=30,
         prices__of_calls=30,
         coherent__link=30,

@@ -65,19 +65,16 @@ def exported(bench: Bench) -> Row:
         ):
             empty = driver.memory_info()[0]
             plain[0].ask("take")
-            for word in ("take", "write"):
-                linked[0].ask(word)
+            linked[0].ask("take")
             ways = {
-                "export": partial(_there_and_back, linked, "export"),
-                "create": partial(_there_and_back, plain, "create"),
+                "export": partial(_there, linked, "export"),
+                "create": partial(_there, plain, "create"),
             }
-            middle = medians(
-                alternating(
-                    {name: lambda way=way: timed(way) / 2 for name, way in ways.items()},
-                    bench.rounds,
-                )
-            )
-            linked[0].ask("check")
+            middle = medians(alternating(ways, bench.rounds))
+            linked[0].ask("write")
+            _pass("export", *linked)
+            linked[1].ask("check")
+            _pass("create", *linked[::-1])
             for holders in (plain, linked):
                 holders[0].ask("give")
             _killed(bench, driver, linked, "export", empty)
@@ -102,12 +99,17 @@ def _noise(bench: Bench) -> int:
     return 0 if bench.dry else NOISE_BYTES
 
 
-def _there_and_back(holders: list[Holder], way: str) -> None:
-    for giver, taker in (holders, holders[::-1]):
-        _pass(giver, taker, way)
+def _there(holders: list[Holder], way: str) -> float:
+    """Seconds of passing pages from the first to the second.
+
+    They go back by release and create: a driver exports no page that it imported.
+    """
+    seconds = timed(partial(_pass, way, *holders))
+    _pass("create", *holders[::-1])
+    return seconds
 
 
-def _pass(giver: Holder, taker: Holder, way: str) -> None:
+def _pass(way: str, giver: Holder, taker: Holder) -> None:
     away, here = WAYS[way]
     giver.ask(away)
     taker.ask(here)
@@ -119,7 +121,7 @@ def _passed(holders: list[Holder], way: str, seconds: float) -> tuple[int, float
     start, times = time.perf_counter(), 0
     while times < TIMES and time.perf_counter() - start < seconds:
         giver, taker = holders[times % 2], holders[(times + 1) % 2]
-        _pass(giver, taker, way)
+        _pass(way, giver, taker)
         taker.ask("write")
         times += 1
     took = time.perf_counter() - start
@@ -139,7 +141,7 @@ def _killed(bench: Bench, driver: CudaDriver, holders: list[Holder], way: str, e
     killer.start()
     with suppress(RuntimeError):  # of the killed one, or of who waits for it
         while True:
-            _there_and_back(holders, way)
+            _there(holders, way)
     killer.join()
     with suppress(RuntimeError):
         other.ask("give")

@@ -31,7 +31,7 @@ def config(dry: bool, *, way: str) -> Config:
     from mirage.tools.demo.models import make_models
 
     folder = make_models(_models(dry), which=(FAMILY,), layer_bytes=LAYER_BYTES[dry])[FAMILY]
-    device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB"}
+    device: dict[str, Any] = {"kind": "cuda", "memory": "2GiB", "copy_chunk": "16MiB"}
     device = {"kind": "host", "memory": "96MiB"} | ON_HOST[way] if dry else device | ON_GPU[way]
     tenant = {
         "name": "small",

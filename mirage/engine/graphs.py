@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-import torch
 from vllm.compilation.breakable_cudagraph import BreakableCUDAGraphWrapper
 from vllm.compilation.cuda_graph import CUDAGraphWrapper
 from vllm.compilation.monitor import set_cudagraph_capturing_enabled
 from vllm.config import CUDAGraphMode
+
+from mirage.engine.captures import end_allocation
 
 logger = logging.getLogger("mirage.engine.graphs")
 
@@ -61,19 +61,8 @@ def abandon(runner: Any) -> None:
     if (manager := getattr(runner, MANAGER, None)) is not None:
         manager.release_graphs()
         pools.add(manager.pool)
-    _end_allocation(runner.device, pools - {None})
+    end_allocation(runner.device, pools - {None})
     _gate(runner, lambda: True, {CUDAGraphMode.NONE})
-
-
-def _end_allocation(device: torch.device, pools: set[tuple[int, int]]) -> None:
-    """Tell torch's allocator that no capture is under way.
-
-    A capture that failed does not: as long as the allocator believes in it, memory that several
-    streams used is never free again.
-    """
-    for pool in pools:
-        with suppress(RuntimeError):  # most captures have ended as they should
-            torch._C._cuda_endAllocateToPool(device.index or 0, pool)
 
 
 def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:

@@ -95,7 +95,7 @@ class LayerStreamer:
         streams have the lowest, which is ours as well.)
         """
         self.driver, self.pool, self.compute = driver, pool, compute
-        self._chunk_bytes = chunk_bytes
+        self.chunk_bytes = chunk_bytes
         self.layers = list(layers)
         self.frame_bytes = layers[0].range.nbytes
         self.frame_pages = self.frame_bytes // driver.page_bytes
@@ -278,10 +278,11 @@ class LayerStreamer:
         self._copy_part(layer, 0, layer.nbytes)
 
     def _copy_part(self, layer: LayerFrame, offset: int, nbytes: int) -> None:
-        step, there, here = self._chunk_bytes or nbytes, layer.range.address, layer.master
+        step, there, here = self.chunk_bytes or nbytes, layer.range.address, layer.master
         end = offset + nbytes
-        starts = range(offset, end, step)
-        self.copies.copy_all((there + n, here + n, min(step, end - n)) for n in starts)
+        with self.copies.together():
+            for n in range(offset, end, step):
+                self.copies.copy(there + n, here + n, min(step, end - n))
 
     def _copy(self, layer: LayerFrame, arrival: Event) -> None:
         with self.copies.together():

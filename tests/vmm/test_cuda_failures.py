@@ -85,7 +85,9 @@ class Sequence:
     def batch(self) -> None:
         address, half = self.place(), PAGE // 2
         self.stream.fill(address, 1, PAGE)
-        self.stream.copy_all((address + i, address + half + i, 64) for i in range(0, half, 8192))
+        with self.stream.together():
+            for i in range(0, half, 8192):
+                self.stream.copy(address + i, address + half + i, 64)
         self.stream.synchronize()
 
     def pass_on(self) -> None:

@@ -130,7 +130,6 @@ def test_the_rows_of_the_bench(tmp_path: Path) -> None:
         "one layer more",
         "release and create",
         "export and import",
-        "batched copies",
         "locking",
         "prices of calls",
     }

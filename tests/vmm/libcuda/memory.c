@@ -184,6 +184,9 @@ static int export_fd(int *fd, uintptr_t id, int type, unsigned long long flags) 
         return refuse(INVALID_VALUE, "type %d must be a file descriptor, flags %llu 0", type,
                       flags);
     }
+    if (handle->imported) {
+        return refuse(INVALID_VALUE, "handle %#zx was imported: its creator exports it", id);
+    }
     if (!handle->exportable) {
         return refuse(INVALID_VALUE, "handle %#zx was created without a handle type", id);
     }
