@@ -95,6 +95,7 @@ ENVIRONMENT = merged(
         "kernels whose results do not depend on the batch; vLLM has them for some GPUs",
         "VLLM_BATCH_INVARIANT",
     ),
+    works("sampling by FlashInfer; 0 where it is not installed", "VLLM_USE_FLASHINFER_SAMPLER"),
     works("code of others, of which fewer may be loaded", "VLLM_PLUGINS"),
     works("beside mirage serve --startup-timeout", "VLLM_ENGINE_READY_TIMEOUT_S"),
     works(
@@ -284,8 +285,8 @@ ENVIRONMENT = merged(
     refused(KERNELS, "VLLM_USE_OINK_OPS", but=("0", "false")),
     refused(
         KERNELS,
-        *("VLLM_USE_FLASHINFER_SAMPLER", "VLLM_ENABLE_FLA_PACKED_RECURRENT_DECODE"),
-        *("VLLM_USE_FUSED_MOE_GROUPED_TOPK", "VLLM_MOE_SKIP_PADDING", "VLLM_CPU_ATTN_SPLIT_KV"),
+        *("VLLM_ENABLE_FLA_PACKED_RECURRENT_DECODE", "VLLM_CPU_ATTN_SPLIT_KV"),
+        *("VLLM_USE_FUSED_MOE_GROUPED_TOPK", "VLLM_MOE_SKIP_PADDING"),
         but=("1",),
     ),
     refused(KERNELS, "VLLM_FLOAT32_MATMUL_PRECISION", but=("highest",)),
