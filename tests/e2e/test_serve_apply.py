@@ -221,6 +221,20 @@ def test_nobody_waits_for_one_that_was_removed_meanwhile(two: Operated) -> None:
     assert done.returncode == 1 and done.stderr == "mirage: error: b was removed meanwhile\n"
 
 
+def test_nobody_waits_for_the_end_of_one_that_was_added_again(two: Operated) -> None:
+    two.complete("b")
+    body = {"model": "b", "prompt": "hang"}
+    with closing(two.server.open("POST", "/v1/completions", body)), ThreadPoolExecutor() as pool:
+        two.until(lambda: two.ask("GET", "/tenants/b")[1]["running"])
+        words = ("tenants", "remove", "b", "--drain", "60", "--wait")
+        waiting = pool.submit(two.mirage, *words)
+        two.until(lambda: two.state("b") == "draining")
+        two.apply(content("a", "b"))
+        done = waiting.result()
+        assert two.state("b") == "draining"
+    assert done.returncode == 1 and done.stderr == "mirage: error: b was added again meanwhile\n"
+
+
 def test_what_a_client_that_left_has_asked_for_is_done_and_told(two: Operated) -> None:
     (address,) = two.short.glob("mirage-*/admin-*.sock")
     body = json.dumps(content("a", "b", "c"))
