@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mirage.arguments.check import normalised
 from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
 from mirage.control.profiled import UNPROFILED, Profiled
@@ -21,20 +22,21 @@ from mirage.serve.tiers import TierPool
 
 OF_WEIGHTS = frozenset(
     {
-        *("runner", "convert", "model_impl", "hf_overrides", "load_format"),
-        *("safetensors_load_strategy", "kv_cache_dtype", "enable_lora", "enforce_eager"),
-        *("attention_backend", "attention_config", "kernel_config", "moe_backend"),
-        *("linear_backend", "compilation_config", "optimization_level", "limit_mm_per_prompt"),
-        *("media_io_kwargs", "mm_processor_kwargs", "interleave_mm_strings", "skip_mm_profiling"),
+        *("runner", "convert", "model_impl", "hf_overrides", "load_format", "download_dir"),
+        *("safetensors_load_strategy", "safetensors_prefetch_num_threads", "use_tqdm_on_load"),
+        *("safetensors_prefetch_block_size", "kv_cache_dtype", "enable_lora", "enforce_eager"),
+        *("attention_backend", "attention_config", "enable_flashinfer_autotune"),
+        *("compilation_config", "optimization_level", "limit_mm_per_prompt", "media_io_kwargs"),
+        *("mm_processor_kwargs", "mm_processor_cache_gb", "mm_hasher_algorithm"),
+        *("interleave_mm_strings", "skip_mm_profiling"),
     }
 )
-"""Arguments of vLLM's with which what is made of the same files is other weights
-(`mirage/engine/identity.py`)."""
+"""Arguments of vLLM's that are part of the identity of weights (`mirage/engine/identity.py`)."""
 
 
 def weights_of(tenant: TenantSection) -> tuple[Path, dict[str, Any]]:
-    """All of a tenant's section that decides which weights are kept for it."""
-    args = tenant.engine_args
+    """Part of a tenant's section that decides which weights are kept for it."""
+    args = normalised(tenant.engine_args)
     return tenant.model, {key: args[key] for key in OF_WEIGHTS & args.keys()}
 
 
