@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from mirage.errors import CommandFailed
 from mirage.processes.exits import exits
+from mirage.processes.printed import printed
 
 
 def run() -> None:
     """One command. Importing them takes most of a second, in which Ctrl-C may come already."""
-    with exits(interrupted="", failures=()):
+    with exits(interrupted="", failures=(CommandFailed,)), printed():
         from mirage.cli import main
-    main()
+
+        main()
 
 
 if __name__ == "__main__":

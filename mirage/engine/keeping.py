@@ -206,6 +206,8 @@ class Keeping:
             return None
         finally:
             self._master = None
+        if self._client is not None:
+            self._client.outlive()
         return addresses
 
     def gives_up(self, error: UnfitMaster) -> None:

@@ -1,9 +1,12 @@
-"""An engine's end of the keeper: one master is asked for, and perhaps filled."""
+"""An engine's end of the keeper: one master is asked for, perhaps filled, and brought again."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +22,12 @@ from mirage.keeper.messages import (
 )
 from mirage.wire import Broken, Channel
 
+logger = logging.getLogger("mirage.keeper.client")
+
 WAIT_S = 120.0
 """Seconds to wait for another engine that fills the same master; then this one keeps its own."""
+PAUSE_S = 1.0
+"""Seconds between attempts to reach another keeper."""
 
 
 class MasterRefused(Exception):
@@ -32,15 +39,11 @@ class KeeperClient:
 
     def __init__(self, path: Path, tenant: str, identity: str, nbytes: int) -> None:
         """Wait until it is whole, or this engine may fill it. Raises `MasterRefused`."""
-        there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        there.settimeout(WAIT_S)
-        self._channel: Channel[ToAsking] = Channel(there, ToAsking, most_descriptors=1)
+        self._path, self._asks = path, AskMaster(tenant, identity, nbytes)
+        self.fd = -1
         try:
-            there.connect(str(path))
-            self._channel.say(AskMaster(tenant, identity, nbytes))
-            answer, descriptors = self._channel.wait()
+            answer, descriptors = self._ask(WAIT_S)
         except (OSError, Broken) as error:
-            self._channel.close()
             raise MasterRefused(f"the keeper of weights does not answer ({error})") from None
         if not isinstance(answer, (MasterHere, FillMaster)) or len(descriptors) != 1:
             self._channel.close()
@@ -59,6 +62,10 @@ class KeeperClient:
         if not isinstance(answer, MasterSealed):
             raise MasterRefused(str(answer))
 
+    def outlive(self) -> None:
+        """Bring the whole master to each keeper that comes after this one, from now on."""
+        threading.Thread(target=self._bring, name="mirage-keeper-client", daemon=True).start()
+
     def unfit(self, why: str) -> None:
         """These weights are not to be kept: nobody is offered them again."""
         with suppress(Broken):
@@ -67,6 +74,33 @@ class KeeperClient:
     def close(self) -> None:
         """Let go of the master. Idempotent."""
         if self.fd >= 0:
+            self._channel.shut()
             self._channel.close()
             os.close(self.fd)
             self.fd = -1
+
+    def _ask(self, wait_s: float | None) -> tuple[ToAsking, list[int]]:
+        """Connect, and wait for the answer. Raises `OSError`, `Broken`; nothing is left then."""
+        there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        there.settimeout(wait_s)
+        self._channel: Channel[ToAsking] = Channel(there, ToAsking, most_descriptors=1)
+        try:
+            there.connect(str(self._path))
+            self._channel.say(self._asks, descriptors=[self.fd] if self.fd >= 0 else [])
+            return self._channel.wait()
+        except (OSError, Broken):
+            self._channel.close()
+            raise
+
+    def _bring(self) -> None:
+        self._channel.socket.settimeout(None)
+        while True:
+            with suppress(Broken):
+                self._channel.wait()  # until it ends: this keeper has nothing more to say
+            self._channel.close()
+            time.sleep(PAUSE_S)
+            if self.fd < 0:
+                return
+            with suppress(OSError, Broken):
+                answer = self._ask(None)[0]
+                logger.info("weights were brought to another keeper: %s", answer)

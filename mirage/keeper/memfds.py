@@ -62,6 +62,10 @@ def _tried_in_huge_pages() -> int:
 
 
 def seal(fd: int) -> int:
-    """Seal it against writing; its bytes of memory. Raises `OSError` while somebody could write."""
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    """Seal it against writing; its bytes of memory. Raises `OSError` while somebody could write.
+
+    Idempotent.
+    """
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     return os.fstat(fd).st_blocks * 512

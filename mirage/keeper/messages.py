@@ -16,7 +16,10 @@ def keeper_beside(control_socket: Path) -> Path:
 
 
 class AskMaster(Message, frozen=True):
-    """Engine to keeper, first of all: the master of these weights, for a tenant."""
+    """Engine to keeper, first of all: the master of these weights, for a tenant.
+
+    An engine that has it from a keeper that is gone brings its file descriptor along.
+    """
 
     tenant: str
     identity: str

@@ -44,6 +44,8 @@ class WeightKeeper:
         self._members: dict[int, Asking] = {}
         """Engines by the numbers of their sockets; a number is used again once that is closed."""
         self._wanted: dict[int, said.AskMaster] = {}
+        self._brought: dict[int, list[int]] = {}
+        """Descriptors that engines brought along, until they are masters or the engine ends."""
         self._told: said.MastersTold | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(server, selectors.EVENT_READ)
@@ -97,7 +99,7 @@ class WeightKeeper:
     def _admit(self) -> None:
         with suppress(BlockingIOError):
             engine, _ = self._door.accept()
-            made: Asking = Channel(engine, FromAsking, selector=self._selector)
+            made: Asking = Channel(engine, FromAsking, selector=self._selector, most_descriptors=1)
             self._members[made.fileno()] = made
 
     def _attend(self, engine: Asking, events: int) -> None:
@@ -109,6 +111,7 @@ class WeightKeeper:
                 return
             engine.read()
             while (heard := engine.next()) is not None:
+                self._brought.setdefault(member, []).extend(heard[1])
                 self._hear(member, heard[0])
         except (Broken, KeyError):  # the latter of one that has no master
             self._dismiss(member)
@@ -121,25 +124,27 @@ class WeightKeeper:
                 self._wanted[member] = message
                 self._carry_out(self._books.asked(member, tenant, identity, nbytes))
             case said.MasterFilled():
-                self._seal(member)
+                try:
+                    self._seal(member)
+                except OSError as error:
+                    raise Broken(f"its master cannot be sealed: {error}") from None
             case said.MasterUnfit(why):
                 logger.warning("weights of %s are not kept: %s", self._wanted[member].tenant, why)
                 self._carry_out(self._books.unfit(member, why))
 
     def _seal(self, member: int) -> None:
-        """Raises `Broken` if it could still write to it, `KeyError` if it fills none."""
-        try:
-            nbytes = memfds.seal(self._files[self._wanted[member].identity])
-            deeds = self._books.filled(member, nbytes)
-        except OSError as error:
-            raise Broken(f"its master cannot be sealed: {error}") from None
+        """Raises `OSError` if it could still write to it, `KeyError` if it fills none."""
+        nbytes = memfds.seal(self._files[self._wanted[member].identity])
+        deeds = self._books.filled(member, nbytes)
         self._members[member].tell(said.MasterSealed())
-        self._carry_out([deed for deed in deeds if getattr(deed, "member", None) != member])
+        self._carry_out(deeds)
 
     def _dismiss(self, member: int) -> None:
         """It has ended, and so has its mapping; or it ends by that."""
         self._members.pop(member).close()
         self._wanted.pop(member, None)
+        for fd in self._brought.pop(member, ()):
+            os.close(fd)
         self._carry_out(self._books.gone(member))
 
     # -- what the books want ------------------------------------------------------------
@@ -151,17 +156,27 @@ class WeightKeeper:
                     if (fd := self._files.pop(identity, None)) is not None:
                         os.close(fd)
                 case GiveMaster(member, identity):
-                    self._members[member].tell(said.MasterHere(), [self._files[identity]])
+                    self._give(member, identity)
                 case LetFill(member, identity):
                     self._let_fill(member, identity)
                 case TurnAway(member, why):
                     self._members[member].tell(said.NoMaster(why))
 
+    def _give(self, member: int, identity: str) -> None:
+        if self._brought[member]:  # it has one
+            self._members[member].tell(said.MasterSealed())
+        else:
+            self._members[member].tell(said.MasterHere(), [self._files[identity]])
+
     def _let_fill(self, member: int, identity: str) -> None:
         try:
+            if self._brought[member]:
+                self._files[identity] = self._brought[member].pop()
+                self._seal(member)
+                return
             self._files[identity] = memfds.new_file(self._wanted[member].nbytes)
         except OSError as error:
-            self._members[member].tell(said.NoMaster(f"no memory file can be made ({error})"))
+            self._members[member].tell(said.NoMaster(f"it has no memory file ({error})"))
             self._carry_out(self._books.gone(member))
             return
         self._members[member].tell(said.FillMaster(), [self._files[identity]])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from mirage.arguments.check import normalised
 from mirage.config import Config, TenantSection
 from mirage.control.arbiter import Arbiter
 from mirage.control.profiled import UNPROFILED, Profiled
@@ -17,6 +19,25 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.declared import bytes_of, rules_of, spec_of, switch_times
 from mirage.serve.tenants import DeviceTenants
 from mirage.serve.tiers import TierPool
+
+OF_WEIGHTS = frozenset(
+    {
+        *("runner", "convert", "model_impl", "hf_overrides", "load_format", "download_dir"),
+        *("safetensors_load_strategy", "safetensors_prefetch_num_threads", "use_tqdm_on_load"),
+        *("safetensors_prefetch_block_size", "kv_cache_dtype", "enable_lora", "enforce_eager"),
+        *("attention_backend", "attention_config", "enable_flashinfer_autotune"),
+        *("compilation_config", "optimization_level", "limit_mm_per_prompt", "media_io_kwargs"),
+        *("mm_processor_kwargs", "mm_processor_cache_gb", "mm_hasher_algorithm"),
+        *("interleave_mm_strings", "skip_mm_profiling"),
+    }
+)
+"""Arguments of vLLM's that are part of the identity of weights (`mirage/engine/identity.py`)."""
+
+
+def weights_of(tenant: TenantSection) -> tuple[Path, dict[str, Any]]:
+    """Part of a tenant's section that decides which weights are kept for it."""
+    args = normalised(tenant.engine_args)
+    return tenant.model, {key: args[key] for key in OF_WEIGHTS & args.keys()}
 
 
 class DomainChange(NamedTuple):
@@ -90,7 +111,7 @@ class TenantChanges:
 
     def _redeclare(self, tenant: TenantSection, change: DomainChange) -> None:
         name, manager = tenant.name, self._tenants.managers[tenant.name]
-        same = self._tenants.sections[name].model == tenant.model
+        same = weights_of(self._tenants.sections[name]) == weights_of(tenant)
         if not same or not change.config.keeps_weights(tenant):
             self._weights.forget(name)
         self._tenants.sections[name] = tenant

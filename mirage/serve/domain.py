@@ -203,7 +203,7 @@ class Domain:
         if self.attendance is not None:
             work.append(self._attend(self.attendance))
             if all_or_nothing:
-                work.append(self._all_start())
+                work.append(self.tenants.all_start())
         for name in self.managers:
             if self.attendance is None:
                 self._crew.begin(name, self._start_and_keep(name, settled, all_or_nothing))
@@ -219,11 +219,6 @@ class Domain:
     def free_bytes(self) -> int:
         """Bytes of the device that no engine of it holds or may come to hold."""
         return self._arbiter.controller.free_bytes
-
-    async def started(self) -> None:
-        """Return when each first start has come to its end."""
-        for event in list(self.tenants.starts.values()):
-            await event.wait()
 
     async def _start_and_keep(
         self, name: str, settled: asyncio.Event, all_or_nothing: bool
@@ -249,7 +244,7 @@ class Domain:
         known = name, self._arbiter.controller, self._control.wake, self._end_debtor
         if self.attendance is None:
             return Share(*known)
-        return RosteredShare(*known, self.attendance, partial(self._has_started, name))
+        return RosteredShare(*known, self.attendance, partial(self.tenants.has_started, name))
 
     # -- tenants that come and go ---------------------------------------------------------
 
@@ -271,21 +266,6 @@ class Domain:
 
     async def _keep_called(self, name: str) -> None:
         await self.managers[name].keep_called(self.tenants.shares[name])
-
-    async def _all_start(self) -> None:
-        """Raises `EngineFailed` if one of the first starts fails."""
-        await self.started()
-        if self.failures:
-            raise next(iter(self.failures.values()))
-        await asyncio.Event().wait()
-
-    def _has_started(self, name: str, serves: bool) -> None:
-        """A start has come to its end; the first one counts."""
-        if not self.tenants.starts[name].is_set():
-            if not serves and not self.managers[name].stopping:
-                reason = self.managers[name].failure
-                self.failures[name] = EngineFailed(f"tenant {name!r}: {reason}")
-            self.tenants.starts[name].set()
 
     def start(self, name: str) -> None:
         """Start a tenant's engine, as soon as others have given its share back."""

@@ -197,7 +197,7 @@ class Supervisor:
 
     async def _say_ready(self, url: str, begun: float) -> None:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
-        await self._domain.started()
+        await self._domain.tenants.started()
         managers, failures = self._domain.managers, self._domain.failures
         if len(failures) == len(managers):
             if self._domain.device.reason:

@@ -53,6 +53,30 @@ class DeviceTenants:
         self.sections[tenant.name], self.refused[tenant.name] = tenant, why
         self._registry.backends[tenant.name] = backend
 
+    # -- first starts -------------------------------------------------------------------
+
+    def has_started(self, name: str, serves: bool) -> None:
+        """A start has come to its end; the first one counts."""
+        if not self.starts[name].is_set():
+            manager = self.managers[name]
+            if not serves and not manager.stopping:
+                self.failures[name] = EngineFailed(f"tenant {name!r}: {manager.failure}")
+            self.starts[name].set()
+
+    async def started(self) -> None:
+        """Return when each first start has come to its end."""
+        for event in list(self.starts.values()):
+            await event.wait()
+
+    async def all_start(self) -> None:
+        """Never returns. Raises `EngineFailed` if one of the first starts fails."""
+        await self.started()
+        if self.failures:
+            raise next(iter(self.failures.values()))
+        await asyncio.Event().wait()
+
+    # -- ending -------------------------------------------------------------------------
+
     def unmake(self, name: str) -> None:
         """Forget a tenant whose engine has ended."""
         if name in self.starts:

@@ -40,7 +40,7 @@ async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterato
         work = domain.serve(asyncio.Event(), all_or_nothing=all_or_nothing)
         serving = asyncio.create_task(work)
         try:
-            started = asyncio.create_task(domain.started())
+            started = asyncio.create_task(domain.tenants.started())
             await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()

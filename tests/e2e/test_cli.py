@@ -1,5 +1,6 @@
 """The command line: what it refuses, in one line, with exit code 2 and nothing started."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from resource import RLIMIT_NOFILE, setrlimit
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -274,6 +275,37 @@ builtins.__import__ = interrupted
 from mirage.__main__ import run
 run()
 """
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--version"], ["ps", "--help"], ["doctor", "--json"]])
+def test_output_that_cannot_be_written_is_one_line(words: list[str], unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = printing(words, full, unbuffered)
+    why = "standard output cannot be written (No space left on device)"
+    assert (done.returncode, done.stderr) == (1, f"mirage: error: {why}\n")
+
+
+@pytest.mark.parametrize("words", [["ps", "--help"], ["doctor", "--json"]])
+def test_a_reader_that_has_gone_needs_no_words(words: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = printing(words, pipe)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def printing(
+    words: list[str], to: IO[str], unbuffered: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mirage", *words],
+        stdout=to,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+        timeout=120,
+    )
 
 
 def test_ctrl_c_while_it_is_imported_is_no_traceback() -> None:

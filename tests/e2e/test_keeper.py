@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from mirage.keeper.client import KeeperClient, MasterRefused
+from mirage.keeper.messages import AskMaster, NoMaster, ToAsking
+from mirage.wire import Channel
 from tests.keeping import Kept, keeper, master_files
 from vmm.host_file import HostFile
 
@@ -128,6 +131,62 @@ def test_a_mapping_outlives_the_keeper(kept: Kept, tmp_path: Path) -> None:
         KeeperClient(kept.path, "b", "x", SIZE)
     file.close()
     client.close()
+
+
+def test_engines_bring_their_master_to_the_next_keeper(kept: Kept, tmp_path: Path) -> None:
+    first = KeeperClient(kept.path, "a", "x", SIZE)
+    fill(first, 9)
+    second = KeeperClient(kept.path, "b", "x", SIZE)
+    files = master_files(kept.process.pid)
+    for client in (first, second):
+        client.outlive()
+    for _ in range(2):
+        kept.process.kill()
+        kept.process.wait()
+        with keeper(tmp_path) as kept:
+            assert kept.until(["a", "b"], used=True).masters == 1
+            assert master_files(kept.process.pid) == files
+            third = KeeperClient(kept.path, "c", "x", SIZE)
+            assert third.whole and content(third) == {9}
+            with pytest.raises(PermissionError):
+                os.pwrite(third.fd, b"x", 0)
+            third.close()
+    with keeper(tmp_path) as kept:
+        kept.until(["a", "b"], used=True)
+        first.close()
+        second.close()
+        assert kept.until(["a", "b"], used=False).idle_bytes == sum(files.values())
+
+
+def test_what_is_brought_while_another_fills_the_same_is_known_with_that(
+    kept: Kept, tmp_path: Path
+) -> None:
+    first = KeeperClient(kept.path, "a", "x", SIZE)
+    fill(first, 9)
+    kept.process.kill()
+    kept.process.wait()
+    with keeper(tmp_path) as kept:
+        filler = KeeperClient(kept.path, "b", "x", SIZE)
+        first.outlive()
+        kept.until([], used=True)
+        fill(filler, 9)
+        kept.until(["a", "b"], used=True)
+        filler.close()
+        first.close()
+        kept.until(["a", "b"], used=False)
+
+
+def test_what_is_no_master_is_not_kept_when_it_is_brought(kept: Kept, tmp_path: Path) -> None:
+    there = socket.socket(socket.AF_UNIX)
+    there.connect(str(kept.path))
+    engine: Channel[ToAsking] = Channel(there, ToAsking)
+    with (tmp_path / "file").open("w+") as file:
+        engine.say(AskMaster("a", "x", SIZE), descriptors=[file.fileno()])
+        assert isinstance(engine.wait()[0], NoMaster)
+    again = KeeperClient(kept.path, "b", "x", SIZE)
+    assert not again.whole
+    engine.close()
+    again.close()
 
 
 def test_who_says_nonsense_is_sent_away_alone(kept: Kept) -> None:

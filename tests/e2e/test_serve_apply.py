@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -217,6 +219,41 @@ def test_nobody_waits_for_one_that_was_removed_meanwhile(two: Operated) -> None:
         assert two.ask("DELETE", "/tenants/b?drain_s=0")[0] == 200
         done = waiting.result()
     assert done.returncode == 1 and done.stderr == "mirage: error: b was removed meanwhile\n"
+
+
+def test_nobody_waits_for_the_end_of_one_that_was_added_again(two: Operated) -> None:
+    two.complete("b")
+    body = {"model": "b", "prompt": "hang"}
+    with closing(two.server.open("POST", "/v1/completions", body)), ThreadPoolExecutor() as pool:
+        two.until(lambda: two.ask("GET", "/tenants/b")[1]["running"])
+        words = ("tenants", "remove", "b", "--drain", "60", "--wait")
+        waiting = pool.submit(two.mirage, *words)
+        two.until(lambda: two.state("b") == "draining")
+        two.apply(content("a", "b"))
+        done = waiting.result()
+        assert two.state("b") == "draining"
+    assert done.returncode == 1 and done.stderr == "mirage: error: b was added again meanwhile\n"
+
+
+def test_what_a_client_that_left_has_asked_for_is_done_and_told(two: Operated) -> None:
+    (address,) = two.short.glob("mirage-*/admin-*.sock")
+    body = json.dumps(content("a", "b", "later"))
+    for missing in (0, 1):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(address))
+            length = f"Content-Length: {len(body) + missing}"
+            head = f"PUT /config HTTP/1.1\r\nHost: admin\r\n{length}\r\nExpect: 100-continue"
+            client.sendall(f"{head}\r\n\r\n".encode())
+            assert b"100" in client.recv(100)
+            client.sendall(body.encode())
+
+    def told(result: str) -> bool:
+        start = f"uid={os.getuid()} pid={os.getpid()} act=apply tenant=- result={result}"
+        return any(start in line for line in two.server.log)
+
+    two.until(lambda: told("200 later: added"))
+    two.until(lambda: told("400 the client went away before all was sent"))
+    assert two.names() == ["a", "b", "later"]
 
 
 @pytest.mark.parametrize(

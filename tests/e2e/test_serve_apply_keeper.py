@@ -92,10 +92,15 @@ def test_one_that_keeps_no_more_or_has_other_weights_lets_go(kept: Kept) -> None
     kept.keeps("a")
     assert kept.ask("PATCH", "/tenants/a", {"keep_alive": "1h"})[0] == 200
     assert kept.ask("PATCH", "/tenants/a", {"share": 30})[0] == 200
+    assert kept.ask("PATCH", "/tenants/a", {"engine_args.seed": 3})[0] == 200
     assert (kept.weights("a"), kept.masters()) == ("host", (1, 0, SIZE))
     assert kept.ask("PATCH", "/tenants/a", {"keep_weights": "none"})[0] == 200
     kept.until(lambda: kept.masters() == (0, 0, 0))
     assert kept.weights("a") == "disk"
+    kept.keeps("b")
+    assert kept.ask("PATCH", "/tenants/b", {"engine_args.load_format": "dummy"})[0] == 200
+    kept.until(lambda: kept.weights("b") == "disk")
+    assert kept.masters() == (0, 0, 0)
     kept.keeps("b")
     make_folder(kept.site.server.config.parent / "other")
     assert kept.ask("PATCH", "/tenants/b", {"model": "other"})[0] == 200

@@ -59,6 +59,15 @@ def test_tenants_come_from_nowhere_and_go_there() -> None:
     assert (gone.tenant, gone.before, gone.state) == ("a", "ready", "absent")
 
 
+def test_a_removal_is_told_and_so_is_its_end_though_the_state_stays() -> None:
+    journal = StateJournal({"a": SeenState("draining", "")}, 1.0)
+    (goes,) = journal.look({"a": SeenState("draining", "", removed=True)}, 2.0)
+    assert (goes.before, goes.state, goes.removed) == ("draining", "draining", True)
+    assert journal.look({"a": SeenState("draining", "", removed=True)}, 3.0) == []
+    (comes,) = journal.look({"a": SeenState("draining", "")}, 4.0)
+    assert (comes.state, comes.removed, journal.since("a")) == ("draining", False, 1.0)
+
+
 def test_the_last_reason_outlives_its_state() -> None:
     journal = StateJournal({"a": SeenState("failed", "no file")}, 1.0)
     journal.look({"a": SeenState("ready", "")}, 2.0)

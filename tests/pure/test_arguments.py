@@ -20,7 +20,8 @@ from mirage.arguments.page import page
 from mirage.arguments.rules import Rule, Verdict, merged, refused, same, works
 from mirage.arguments.table import TABLE
 from mirage.arguments.variables import ENVIRONMENT
-from mirage.config import Config, ConfigError
+from mirage.config import Config, ConfigError, TenantSection
+from mirage.serve.changing import OF_WEIGHTS, weights_of
 from mirage.serve.launcher import check_engine_args, flags
 from mirage.serve.preflight import preflight
 
@@ -276,3 +277,13 @@ def test_rules_look_inside_json_written_as_text() -> None:
 def test_the_page_is_what_the_table_says() -> None:
     written = (Path(__file__).parents[2] / "docs" / "arguments.md").read_text()
     assert written == page(), "make it anew: python -m mirage.arguments.page docs/arguments.md"
+
+
+def test_arguments_of_which_the_weights_depend_are_known_in_every_spelling(tmp_path: Path) -> None:
+    def of(**engine_args: Any) -> object:
+        one = {"name": "a", "model": str(tmp_path), "share": 50, "engine_args": engine_args}
+        return weights_of(TenantSection.model_validate(one))
+
+    assert TABLE.keys() >= OF_WEIGHTS
+    assert of(seed=3) == of() != of(**{"load-format": "dummy"}) == of(load_format="dummy")
+    assert of(**{"no-enable-lora": True}) == of(enable_lora=False)

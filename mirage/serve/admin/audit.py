@@ -21,6 +21,7 @@ LONGEST = 100
 def audited(request: web.Request, act: str, tenant: str) -> Iterator[list[str]]:
     """An act, whose result is appended to the list, or is the `ApiError` that is raised."""
     result: list[str] = []
+    who = _who(request)  # before its client goes away
     try:
         yield result
     except ApiError as error:
@@ -28,7 +29,7 @@ def audited(request: web.Request, act: str, tenant: str) -> Iterator[list[str]]:
         raise
     finally:
         said = result[0] if result else "500 no result"
-        audit.info("%s act=%s tenant=%s result=%s", _who(request), _word(act), _word(tenant), said)
+        audit.info("%s act=%s tenant=%s result=%s", who, _word(act), _word(tenant), said)
 
 
 def _who(request: web.Request) -> str:

@@ -181,7 +181,7 @@ def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: boo
 
 
 def _until_settled(told: ApplyTold, lines: Lines) -> None:
-    """Raises `CommandFailed` if a tenant fails or is removed, or if the server ends."""
+    """Raises `CommandFailed` if a tenant fails, goes or comes again, or if the server ends."""
     left = dict(told.awaited)
     changes = iter(lines)
     while left:
@@ -192,6 +192,8 @@ def _until_settled(told: ApplyTold, lines: Lines) -> None:
         typer.echo(f"{change.tenant} is {change.state}")
         if change.state == left[change.tenant]:
             del left[change.tenant]
+        elif left[change.tenant] == ABSENT and not change.removed:
+            raise CommandFailed(f"{change.tenant} was added again meanwhile")
         else:
             _check_may_come(change)
 

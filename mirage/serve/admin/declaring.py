@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from mirage.serve.apply.edits import with_keys, without
 from mirage.serve.apply.forms import ApplyTold, ConfigTold
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import Written, written
-from mirage.serve.openai import ApiError
+from mirage.serve.openai import ApiError, Handler
 
 Edit = Callable[[Written], Written]
 
@@ -41,9 +42,9 @@ class Declaring:
         """All of them."""
         return [
             web.get("/config", self._get),
-            web.put("/config", self._put),
-            web.patch("/tenants/{name:(?s:.+)}", self._patch),
-            web.delete("/tenants/{name:(?s:.+)}", self._delete),
+            web.put("/config", _to_its_end(self._put)),
+            web.patch("/tenants/{name:(?s:.+)}", _to_its_end(self._patch)),
+            web.delete("/tenants/{name:(?s:.+)}", _to_its_end(self._delete)),
         ]
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -93,6 +94,15 @@ class Declaring:
         return Path(request.query.get("file", "the configuration")), folder
 
 
+def _to_its_end(handler: Handler) -> Handler:
+    """Have what was sent done and told, also if its client goes away meanwhile."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await asyncio.shield(handler(request))
+
+    return handle
+
+
 @contextmanager
 def _refusals() -> Iterator[None]:
     """Answer with one line for what cannot be done."""
@@ -110,6 +120,8 @@ async def _text(request: web.Request) -> str:
         return (await request.read()).decode()
     except web.HTTPRequestEntityTooLarge:
         raise ApiError(413, f"more than {LARGEST_FILE} bytes: send a configuration") from None
+    except ConnectionError:
+        raise ApiError(400, "the client went away before all was sent") from None
     except UnicodeDecodeError as error:
         raise ApiError(400, f"not UTF-8 text ({error.reason} at {error.start})") from None
 

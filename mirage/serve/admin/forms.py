@@ -109,3 +109,5 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of what operators want when it was told: an act's own, or a later one, of what came
     of the act."""
     reason: str = ""
+    removed: bool = False
+    """True of a tenant that is declared no more. A line says so even if its state stays."""

@@ -20,6 +20,7 @@ class SeenState(NamedTuple):
     reason: str
     since: float = 0.0
     passed: tuple[str, ...] = ()
+    removed: bool = False
 
 
 class StateJournal:
@@ -34,14 +35,23 @@ class StateJournal:
         """Changes since the last look, in order, by its `now`, with the present `revision`."""
         changes = [self._gone(name, now, revision) for name in self._seen.keys() - found.keys()]
         for name, seen in found.items():
-            before = self._seen.get(name, SeenState(ABSENT, ""))
+            before = self._seen.get(name, SeenState(ABSENT, "", removed=seen.removed))
             way = [state for state, _ in groupby((before.state, *seen.passed, seen.state))]
             since = now if len(way) > 1 else before.since
-            self._seen[name] = SeenState(seen.state, seen.reason or before.reason, since)
+            reason = seen.reason or before.reason
+            self._seen[name] = SeenState(seen.state, reason, since, removed=seen.removed)
+            if len(way) == 1 and seen.removed is not before.removed:
+                way *= 2
             reasons = [""] * (len(way) - 2) + [seen.reason]
             changes += [
                 StateChange(
-                    t=now, tenant=name, before=one, state=other, reason=why, revision=revision
+                    t=now,
+                    tenant=name,
+                    before=one,
+                    state=other,
+                    reason=why,
+                    revision=revision,
+                    removed=seen.removed,
                 )
                 for (one, other), why in zip(pairwise(way), reasons, strict=False)
             ]
@@ -49,7 +59,9 @@ class StateJournal:
 
     def _gone(self, name: str, now: float, revision: int) -> StateChange:
         before = self._seen.pop(name).state
-        return StateChange(t=now, tenant=name, before=before, state=ABSENT, revision=revision)
+        return StateChange(
+            t=now, tenant=name, before=before, state=ABSENT, revision=revision, removed=True
+        )
 
     def since(self, name: str) -> float:
         return self._seen[name].since

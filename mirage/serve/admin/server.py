@@ -16,7 +16,7 @@ from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.forms import ActTaken, OperatorAct
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
-from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.openai import ApiError, Handler, errors_as_json
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.unread import AnsweringRunner
 
@@ -50,7 +50,7 @@ class AdminServer:
     async def start(self, path: Path, url: str) -> None:
         """Listen at `path`, for the server at `url`. Raises `OSError`."""
         self._path, self._url = path, url
-        app = web.Application(middlewares=[errors_as_json])
+        app = web.Application(middlewares=[errors_as_json, self._looked])
         app.add_routes(
             [
                 web.get("/tenants", self._all),
@@ -92,18 +92,24 @@ class AdminServer:
     def _look(self) -> None:
         self._watchers.tell(self._view.look(self._revision.number))
 
+    @web.middleware
+    async def _looked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Look before and after what an operator has changed, so that nobody misses it."""
+        self._look()
+        try:
+            return await handler(request)
+        finally:
+            self._look()
+
     # -- what is told -------------------------------------------------------------------
 
     async def _all(self, request: web.Request) -> web.Response:
-        self._look()
         return self._json(self._view.told(self._url, self._revision.number))
 
     async def _one(self, request: web.Request) -> web.Response:
-        self._look()
         return self._json(self._view.status(self._known(request.match_info["name"])))
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        self._look()
         return await self._watchers.serve(request)
 
     def _known(self, name: str) -> str:

@@ -48,7 +48,10 @@ class TenantsView:
     def seen(self) -> dict[str, SeenState]:
         """Each tenant's present state."""
         backends = self._registry.backends.items()
-        return {name: SeenState(one.state.value, one.reason) for name, one in backends}
+        return {
+            name: SeenState(one.state.value, one.reason, removed=one.leaves)
+            for name, one in backends
+        }
 
     def told(self, url: str, revision: int) -> TenantsTold:
         """All that is told of the server at `url`."""

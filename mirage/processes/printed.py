@@ -1,0 +1,63 @@
+"""Standard output that cannot be written ends a command with one line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mirage.errors import CommandFailed
+from mirage.processes.exits import FAILED
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class PrintedFile(io.FileIO):
+    """Standard output. Once something cannot be written, nothing more is tried."""
+
+    _failed = False
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Raises `CommandFailed`, `BrokenPipeError`."""
+        if self._failed:
+            return memoryview(data).nbytes
+        try:
+            return super().write(data)
+        except OSError as error:
+            self._failed = True
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise CommandFailed(
+                f"standard output cannot be written ({error.strerror or error})"
+            ) from None
+
+
+@contextmanager
+def printed() -> Iterator[None]:
+    """Context whose standard output raises `CommandFailed` when it cannot be written.
+
+    A reader that has gone needs no words.
+    """
+    before = sys.stdout
+    if before is None:  # it was closed before the start
+        yield
+        return
+    file = PrintedFile(before.fileno(), "w", closefd=False)
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(file),
+        before.encoding,
+        before.errors,
+        line_buffering=before.isatty(),
+    )
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            sys.exit(FAILED)
+        finally:
+            sys.stdout = before
