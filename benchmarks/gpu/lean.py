@@ -49,7 +49,6 @@ FILES = {
     "vllm/_qutlass_C.*": "quantized weights, for Blackwell",
     "*/include/*": "headers for compilers",
     "mistral_common/data/*": "tokenizers of Mistral's models",
-    "tvm_ffi/lib/*_testing.so": "tests of that library",
     "*.dist-info/RECORD": "for pip, to remove the package",
 }
 """Files that no row needs, by their place in a folder of packages, and why."""
