@@ -1,12 +1,14 @@
 """``python3 join.py FOLDER``: check the parts beside this file, and make of them what they hold.
 
-FOLDER then has `mirage`, the sources, and the packages are installed into the Python that runs
-this, from these files alone. Needs nothing but the standard library and pip.
+FOLDER then has `mirage`, the sources. Packages that came as wheels are installed into the Python
+that runs this, from these files alone; those that came unpacked are in `packages`, for PYTHONPATH.
+Needs nothing but the standard library, and pip for wheels.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
@@ -20,13 +22,14 @@ class Joined:
     """The parts, read as one file."""
 
     def __init__(self, parts: list[Path]) -> None:
-        self._parts, self._rest = parts, b""
+        self._parts, self._part = parts, io.BytesIO()
 
     def read(self, nbytes: int) -> bytes:
-        while len(self._rest) < nbytes and self._parts:
-            self._rest += self._parts.pop(0).read_bytes()
-        now, self._rest = self._rest[:nbytes], self._rest[nbytes:]
-        return now
+        found = self._part.read(nbytes)
+        while len(found) < nbytes and self._parts:
+            self._part = io.BytesIO(self._parts.pop(0).read_bytes())
+            found += self._part.read(nbytes - len(found))
+        return found
 
 
 def wrong(sums: dict[str, str]) -> str:
@@ -47,13 +50,15 @@ def main(folder: str) -> int:
         print(why, file=sys.stderr)
         return 2
     joined = Joined([HERE / name for name in sums])
-    with tarfile.open(fileobj=joined, mode="r|") as tar:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=joined, mode="r|*") as tar:  # type: ignore[call-overload]
         tar.extractall(folder, filter="data")
     wheels = sorted(map(str, (Path(folder) / "wheels").glob("*.whl")))
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", *wheels]
     if wheels and subprocess.run(pip).returncode:
         return 1
-    print(f"cd {folder}/mirage && make gpu-smoke GPU_PYTHON={sys.executable}")
+    unpacked = (Path(folder) / "packages").resolve()
+    path = f"PYTHONPATH={unpacked} " if unpacked.exists() else ""
+    print(f"cd {folder}/mirage && {path}make gpu-smoke GPU_PYTHON={sys.executable}")
     return 0
 
 

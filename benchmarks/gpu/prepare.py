@@ -2,15 +2,19 @@
 
 Wheels for its platform are downloaded and written, with these sources, as parts that are no larger
 than asked, beside their checksums and `join.py`, which checks, joins and installs them there.
-What cannot be had twice over is left out: the builds of torchvision and its like are for another
-torch, and no row needs them. What follows ``--`` is for pip.
+``--there FILE`` leaves out what that machine has, by its ``pip list``. ``--compute 9.0`` leaves out
+what no row needs and all kernels of other GPUs, and packs the rest unpacked, by xz. What cannot be
+had twice over is always left out: the builds of torchvision and its like are for another torch.
+What follows ``--`` is for pip.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
+import lzma
 import re
 import shutil
 import subprocess
@@ -18,9 +22,12 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
+
+from benchmarks.gpu import lean
+from benchmarks.gpu.resolving import Lacking, There, lacking, listed
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
@@ -33,6 +40,7 @@ TESTS = ("pytest", "hypothesis")
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 NEWEST_GLIBC = 39
 """Minor glibc version of the newest manylinux tag; each older tag is asked for as well."""
+PRESET = 9 | lzma.PRESET_EXTREME
 JOIN = Path(__file__).with_name("join.py")
 
 
@@ -70,19 +78,53 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--machine", default="x86_64", choices=["x86_64", "aarch64"])
     parser.add_argument("--need", action="append", help="a requirement, instead of all")
     parser.add_argument("--without", action="append", default=[], help="packages that are there")
+    parser.add_argument("--there", type=packages, default={}, help="file of its `pip list`")
+    parser.add_argument("--compute", type=compute, help="one GPU architecture alone, as 9.0")
     own, _, pip = _cut(arguments)
     options = parser.parse_args(own)
     if options.folder.exists() and any(options.folder.iterdir()):
         parser.error(f"{options.folder} is not empty: name a new folder")
+    without = [*WITHOUT, *options.without, *(lean.PACKAGES if options.compute else ())]
+    there = There(options.python, options.machine, options.there)
     with tempfile.TemporaryDirectory() as wheels:
-        command = download(wheels, options.python, options.machine, options.need or needed())
-        if subprocess.run([*command, *pip]).returncode:
+        try:
+            found = resolved(options.need or needed(), there, without, pip)
+            fetched(Path(wheels), there, found.pins.values(), pip)
+        except subprocess.CalledProcessError:
             print("pip could not download all of it: nothing was written", file=sys.stderr)
             return 1
-        kept = list(keeping(sorted(Path(wheels).iterdir()), [*WITHOUT, *options.without]))
-        sums = written(options.folder, options.part, kept)
+        kept = sorted(Path(wheels).iterdir())
+        sums = written(options.folder, options.part, kept, options.compute)
+    if found.unlike:
+        print("there in another version than asked for:", ", ".join(found.unlike.values()))
     print(f"{len(kept)} packages and the sources in {len(sums)} parts: {options.folder}/join.py")
     return 0
+
+
+def resolved(
+    needs: Iterable[str], there: There, without: Iterable[str], pip: Iterable[str]
+) -> Lacking:
+    """Packages to carry. Raises `CalledProcessError` if pip cannot resolve them.
+
+    pip judges by the Python that runs it which requirements hold. Those that hold over there alone
+    are asked for in another round.
+    """
+    asked = list(needs)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        words = ["install", "--dry-run", "--ignore-installed", "--report", str(report)]
+        while True:
+            _pip([*words, "--target", folder], there, [*asked, *pip])
+            found = lacking(json.loads(report.read_bytes()), asked, there, without)
+            if not found.unresolved:
+                return found
+            asked += found.unresolved
+
+
+def fetched(folder: Path, there: There, pins: Iterable[str], pip: Iterable[str]) -> None:
+    """Download the wheels. Raises `CalledProcessError`."""
+    if pins := [*pins]:
+        _pip(["download", "--no-deps", "--dest", str(folder)], there, [*pins, *pip])
 
 
 def nbytes(text: str) -> int:
@@ -90,6 +132,24 @@ def nbytes(text: str) -> int:
     if not (found := re.fullmatch(r"([1-9]\d*)(KiB|MiB|GiB)", text)):
         raise ValueError(text)
     return int(found[1]) * UNITS[found[2]]
+
+
+def compute(text: str) -> int:
+    """``"9.0"`` as 90. Raises `ValueError`."""
+    if not (found := re.fullmatch(r"([1-9]\d?)\.(\d)", text)):
+        raise ValueError(text)
+    return int(found[1] + found[2])
+
+
+def packages(text: str) -> dict[str, str]:
+    """Versions by name in a file of ``pip list`` or ``pip freeze``. Raises `ArgumentTypeError`."""
+    try:
+        found = listed(Path(text).read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"{text} cannot be read: {error}") from error
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text} names no package: write `pip list` into it")
+    return found
 
 
 def needed() -> list[str]:
@@ -100,45 +160,47 @@ def needed() -> list[str]:
     return [*project["dependencies"], *extras["vllm"], *extras["tools"], *tests]
 
 
-def download(folder: str, python: str, machine: str, needs: Iterable[str]) -> list[str]:
-    """pip's command line for wheels of another machine."""
-    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC, 4, -1)]
-    tags += [f"manylinux2014_{machine}", f"linux_{machine}"]
-    words = [sys.executable, "-m", "pip", "download", "--only-binary=:all:", "--dest", folder]
-    words += ["--python-version", python, "--implementation", "cp"]
-    return [*words, *(word for tag in tags for word in ("--platform", tag)), *needs]
+def _pip(command: list[str], there: There, rest: list[str]) -> None:
+    """Run pip for the other machine's wheels. Raises `CalledProcessError`."""
+    tags = [f"manylinux_2_{minor}_{there.machine}" for minor in range(NEWEST_GLIBC, 4, -1)]
+    tags += [f"manylinux2014_{there.machine}", f"linux_{there.machine}"]
+    words = [sys.executable, "-m", "pip", *command, "--only-binary=:all:"]
+    words += ["--python-version", there.python, "--implementation", "cp"]
+    words += [word for tag in tags for word in ("--platform", tag)]
+    subprocess.run([*words, *rest], check=True)
 
 
-def keeping(wheels: Iterable[Path], without: Iterable[str]) -> Iterator[Path]:
-    """Requirements whose packages are not left out; names may have stars."""
-    patterns = [_plain(name) for name in without]
-    for wheel in wheels:
-        name = _plain(wheel.name.split("-")[0])
-        if not any(fnmatchcase(name, pattern) for pattern in patterns):
-            yield wheel
-
-
-def written(folder: Path, part_bytes: int, wheels: Iterable[Path]) -> dict[str, str]:
-    """Checksums of the parts, by name."""
+def written(
+    folder: Path, part_bytes: int, wheels: Iterable[Path], compute: int | None
+) -> dict[str, str]:
+    """Checksums of the parts, by name; with `compute` they are one xz file of unpacked wheels."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = Parts(folder, part_bytes)
-    with tarfile.open(fileobj=parts, mode="w|") as tar:  # type: ignore[call-overload]
+    with ExitStack() as closing:
+        closing.callback(parts.close)
+        file = closing.enter_context(lzma.LZMAFile(parts, "w", preset=PRESET)) if compute else parts
+        tar = closing.enter_context(tarfile.open(fileobj=file, mode="w|"))  # type: ignore[call-overload]
         for wheel in wheels:
-            tar.add(wheel, f"wheels/{wheel.name}")
+            if compute:
+                _unpack(wheel, compute, tar)
+            else:
+                tar.add(wheel, f"wheels/{wheel.name}")
         for name in SOURCES:
             tar.add(ROOT / name, f"mirage/{name}", filter=_source)
-    parts.close()
     (folder / "parts.json").write_text(json.dumps(parts.sums, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(JOIN, folder / JOIN.name)
     return parts.sums
 
 
+def _unpack(wheel: Path, compute: int, tar: tarfile.TarFile) -> None:
+    for file in lean.unpacked(wheel, compute):
+        info = tarfile.TarInfo(f"packages/{file.place}")
+        info.size, info.mode = len(file.content), file.mode
+        tar.addfile(info, io.BytesIO(file.content))
+
+
 def _source(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if "__pycache__" in info.name.split("/") else info
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _cut(arguments: list[str]) -> tuple[list[str], str, list[str]]:

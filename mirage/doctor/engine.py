@@ -42,6 +42,8 @@ def findings() -> Iterator[Finding]:
     for kind, problem in workers.items():
         if not problem:
             yield works(TOPIC, worker(kind), "is in this build")
+            if kind == "cuda" and find_spec("flashinfer") is None:
+                yield limited(TOPIC, "FlashInfer", "not installed", "vLLM samples without it")
         else:
             yield limited(TOPIC, worker(kind), problem, INSTALL)
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,9 @@ COMPILED = 3
 """vLLM's `VLLM_COMPILE`, which it makes its own of on a CPU."""
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
+
+WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+"""Where it is not installed: vLLM's second model runner imports its sampler by default."""
 
 # Engines share the cores: binding each to all of them makes them wait for each other.
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
@@ -225,7 +229,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "WARNING",
         **CAREFUL,
         **{name: str(cache / name.lower()) for name in CACHES},
-        **({} if config.device.kind == "cuda" else OF_A_HOST),
+        **(_of_a_gpu() if config.device.kind == "cuda" else OF_A_HOST),
         **somebody(rundir.cache),
     }
     fixed = {
@@ -242,6 +246,10 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
             **(BREAKABLE if config.device.graphs and not config.device.compile else {}),
         }
     return defaults | dict(os.environ) | fixed
+
+
+def _of_a_gpu() -> dict[str, str]:
+    return {} if find_spec("flashinfer") else WITHOUT_FLASHINFER
 
 
 def _cache(device: DeviceSection, rundir: RunDir) -> Path:

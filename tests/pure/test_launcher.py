@@ -15,6 +15,7 @@ from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.rules import Verdict
 from mirage.arguments.variables import ENVIRONMENT
 from mirage.config import Config, ConfigError
+from mirage.serve import launcher
 from mirage.serve.fit import Fit
 from mirage.serve.launcher import (
     CAREFUL,
@@ -140,6 +141,19 @@ def test_on_a_gpu_graphs_are_a_matter_of_the_configuration(graphs: bool) -> None
     made = variables(config(kind="cuda", graphs=graphs, compile=False))
     breakable = made.get("VLLM_USE_BREAKABLE_CUDAGRAPH")
     assert breakable == ("1" if graphs else None)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_vllm_samples_without_flashinfer_where_it_is_not_installed(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "VLLM_USE_FLASHINFER_SAMPLER"
+    monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launcher, "find_spec", lambda _: object() if there else None)
+    assert variables(config(kind="cuda")).get(name) == (None if there else "0")
+    assert name not in variables(config())
+    monkeypatch.setenv(name, "1")
+    assert variables(config(kind="cuda"))[name] == "1"
 
 
 def test_what_is_said_to_be_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
