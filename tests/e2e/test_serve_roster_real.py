@@ -56,12 +56,27 @@ def states(served: Served) -> dict[str, str]:
 
 def held_bytes(served: Served) -> int:
     """Bytes of the device by the blocks of the engines' memfds, from outside."""
+    return sum(held_files(served).values())
+
+
+def held_throughout(served: Served) -> int:
+    """Bytes that were held at two readings, file by file.
+
+    One reading takes a while: memory that passes from an engine to another meanwhile may be
+    counted with both.
+    """
+    first, second = held_files(served), held_files(served)
+    return sum(min(held, second.get(inode, 0)) for inode, held in first.items())
+
+
+def held_files(served: Served) -> dict[int, int]:
+    """Bytes of each memfd of the device, by its inode."""
     inodes: dict[int, int] = {}
     for process in served.family():
         folder = Path(f"/proc/{process.pid}/fd")
         for entry in folder.iterdir() if folder.is_dir() else ():
             _count(entry, inodes)
-    return sum(inodes.values())
+    return inodes
 
 
 def _count(entry: Path, inodes: dict[int, int]) -> None:

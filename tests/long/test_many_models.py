@@ -31,7 +31,7 @@ from mirage.serve.admin.forms import OperatorAct
 from mirage.tools.demo.families import FAMILIES, Shape
 from mirage.tools.demo.models import circuit_of, make_model
 from tests.e2e.supervised import Served, assert_gone, serving
-from tests.e2e.test_serve_roster_real import held_bytes
+from tests.e2e.test_serve_roster_real import held_bytes, held_throughout
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3 * 3600)]
 
@@ -220,5 +220,5 @@ class Scene:
             yield rng.choice([core, core.parent() or core])
 
     def _counts(self, rng: random.Random) -> None:
-        self.most_held = max(self.most_held, held_bytes(self._served))
+        self.most_held = max(self.most_held, held_throughout(self._served))
         time.sleep(0.3)
