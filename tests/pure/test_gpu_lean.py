@@ -31,7 +31,7 @@ def container(*entries: bytes) -> bytes:
 
 AROUND = b"host code"
 OLD, OWN, NEW = entry(CODE, 80, b"eighty!"), entry(CODE, 90, b"ninety!!"), entry(CODE, 120, b"new")
-TEXT = entry(PTX, 80, b".version 8", 80)
+TEXT = entry(PTX, 90, b".version 8", 80)
 
 
 def zeroed(part: bytes, nbytes: int) -> bytes:
