@@ -1,9 +1,10 @@
 """Pictures of a replay's report as PNG, for the documentation.
 
-python benchmarks/pictures.py out/demo-tiers/report.json docs/pictures/demo-tiers
+python benchmarks/pictures.py out/demo-tiers/report.json docs/pictures/demo-tiers prompts turns
 
 writes docs/pictures/demo-tiers-prompts.png: tokens of prompts computed, and found again by where
-they lay, over the seconds of each policy's first run; and -turns.png: TTFT of the turns.
+they lay, over the seconds of each policy's first run; and -turns.png: TTFT of the turns. `memory`
+is what each tenant holds of the device.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def turns(columns: Sequence[Mapping[str, Any]]) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pictures of a replay's report.")
     parser.add_argument("report", type=Path)
-    parser.add_argument("stem", help="where to, without -prompts.png and -turns.png")
+    parser.add_argument("stem", help="where to, without the picture's name and .png")
+    parser.add_argument("names", nargs="+", choices=["prompts", "turns", "memory"])
     asked = parser.parse_args()
     report = json.loads(asked.report.read_text())
     told = [run for run in report["runs"] if run["repeat"] == 1 and run["timeline"]]
@@ -71,8 +73,13 @@ def main() -> None:
         PolicyRun(run["policy"], [], [], run["duration"], timeline(run["timeline"])) for run in told
     ]
     with style():
-        drawn = {"prompts": pictures.prompts.draw(runs), "turns": turns(report["policies"])}
-        for name, figure in drawn.items():
+        drawn = {
+            "prompts": lambda: pictures.prompts.draw(runs),
+            "turns": lambda: turns(report["policies"]),
+            "memory": lambda: pictures.device_memory.draw(runs),
+        }
+        for name in asked.names:
+            figure = drawn[name]()
             figure.savefig(f"{asked.stem}-{name}.png", dpi=110, facecolor="white")
 
 
