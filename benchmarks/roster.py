@@ -5,11 +5,12 @@
 A world is a machine, 5 to 50 models whose popularity falls by Zipf's law, and their load. In each,
 the same requests are served in several ways. `roster` lets models sleep by giving their layers
 away; `swap-models` ends one process to start another, from host memory, with the time that ours
-takes, and with running requests after `busy_s` or after as long as its own way out and back takes;
-`swap-long` does so by the roster's own rule, which gives it turns of a minute; `sleep` copies all
-weights out and in, as vLLM's level 1 does; `subset` serves the most popular that fit, and nobody
-else. All move memory between those that are awake by policy mirage. Prints each world, the means of
-roster over each other way with 95 % intervals, and the worst worlds with what repeats them.
+takes, with running requests after `busy_s` or after as long as its own way out and back takes, and
+spares nothing; `swap-long` does so by the roster's own rules, which give it turns of a minute;
+`sleep` copies all weights out and in, as vLLM's level 1 does; `subset` serves the most popular
+that fit, and nobody else. All move memory between those that are awake by policy mirage. Prints
+each world, the means of roster over each other way with 95 % intervals, and the worst worlds with
+what repeats them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ OURS = "roster"
 WAYS: Mapping[str, Variant] = {
     OURS: Variant(OURS, Policy.MIRAGE),
     "swap-models": Variant(
-        "swap-models", Policy.MIRAGE, coming=Coming(sleeps=False, changes={"busy_worth": 0.0})
+        "swap-models",
+        Policy.MIRAGE,
+        coming=Coming(sleeps=False, changes={"busy_worth": 0.0, "spare_part": 0.0}),
     ),
     "swap-long": Variant("swap-long", Policy.MIRAGE, coming=Coming(sleeps=False)),
     "sleep": Variant("sleep", Policy.MIRAGE, coming=Coming(copies=True)),

@@ -324,6 +324,9 @@ class RosterSection(Strict):
     rest_worth: float = Field(default=1.0, ge=0, le=1e6)
     """Multiple of its stop and start for which one that sleeps is idle before it stops so that
     none with running requests has to yield."""
+    spare_part: float = Field(default=0.1, ge=0, le=1)
+    """Part of the device that one that comes leaves free, for KV, while another has more than one
+    running request."""
     patience_s: float = Field(default=1.0, ge=0, le=1e6)
     """Seconds that somebody has to wait for the place of a tenant with running requests."""
     drain_s: float = Field(default=2.0, ge=0, le=1e6)

@@ -49,6 +49,8 @@ class RosteredDomain(SimulatedDomain):
         self._leaving: dict[str, DrainGoal] = {}
         self._known = dict.fromkeys(self.engines, 0)
         """Requests of each that the roster knows of."""
+        self._past = dict.fromkeys(self.engines, 0)
+        """Revision of each when it left last: reports of it may still be under way."""
 
     def start(self, now: int) -> None:
         for name, engine in self.engines.items():
@@ -74,7 +76,8 @@ class RosteredDomain(SimulatedDomain):
 
     def _take(self, name: str, report: Report, now: int) -> None:
         self._count(name, report.running + report.waiting, now)
-        if name in self._joined:
+        stale = 0 < report.revision <= self._past[name]
+        if name in self._joined and not stale:
             super()._take(name, report, now)
         if report.holds_turn or report.running:
             pass
@@ -82,7 +85,7 @@ class RosteredDomain(SimulatedDomain):
             self._leave(name, self._leaving.pop(name), now)
         else:
             self.roster.drained(name, now / PS)
-        if name in self._loading and report.revision:
+        if name in self._loading and report.revision and not stale:
             self._load(name, self._loading.pop(name), now)
 
     def _count(self, name: str, requests: int, now: int) -> None:
@@ -147,6 +150,7 @@ class RosteredDomain(SimulatedDomain):
     def _rest(self, name: str) -> None:
         """It holds no more than what it keeps asleep, or nothing."""
         member, holding = self.roster.members[name], self.engines[name].holding
+        self._past[name] = max(self._past[name], holding.revision)
         holding.begin_empty()
         self.arbiter.controller.slept(name, 0 if member.state in GONE else member.own.asleep)
 

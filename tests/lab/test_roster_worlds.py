@@ -59,6 +59,19 @@ def test_the_adversary_proposes_worlds_that_are_served() -> None:
     assert roster_adversary.ratios(world | {"workload": world["workload"] | {"requests": 20}}, 0)
 
 
+def test_a_report_from_before_a_sleep_is_not_taken_for_one_of_after_the_wake() -> None:
+    """A world of the adversary that ended in a `BadRevisionError` by such a report."""
+    trial = optuna.trial.FixedTrial(
+        {"models": 32, "zipf": 1.4874654804603082, "rate": 3.3721132980891846, "deal": 5}
+        | {"arrivals": "poisson", "lengths": "long", "requests": 400, "hardware": "gh200"}
+        | {"link_gb_s": 69.15775921645805, "sleep_s": 0.34583997500838104}
+        | {"wake_s": 0.045159185633897765, "stop_s": 0.44439179360719616}
+        | {"start_s": 32.68898300399982}
+    )
+    world = roster_adversary.propose(trial)  # type: ignore[arg-type]
+    assert roster_worlds.served(world, roster_worlds.OURS, 0).tokens_s > 0
+
+
 def test_nothing_over_nothing_is_as_good() -> None:
     assert roster.ratio(0.0, 0.0) == 1.0 and roster.ratio(1.0, 2.0) == 0.5
     assert roster.ratio(1.0, 0.0) == float("inf")

@@ -317,6 +317,26 @@ def test_who_runs_is_awake_for_as_long_as_its_way_and_its_drain_are_worth(
     assert said(made) == ["drain a"]
 
 
+@pytest.mark.parametrize(
+    ("requests", "spare_part", "asleep"), [(2, 0.1, 2), (1, 0.1, 1), (2, 0.0, 1), (2, 0.9, 1)]
+)
+def test_who_comes_leaves_memory_to_those_that_run_if_it_can_be_had(
+    requests: int, spare_part: float, asleep: int
+) -> None:
+    """One request has its memory in its tenant's share; 0.9 is more than all sleeps leave."""
+    made = world(132, "abcd", replace(SLOW, spare_part=spare_part))
+    for name in "abc":
+        served(made, name)
+    made.advance(20)
+    for _ in range(requests):
+        made.ask("c")
+    said(made)
+    made.ask("d")
+    assert sum(made.state(name) is not LifeState.READY for name in "ab") == asleep
+    made.advance(10)
+    assert made.state("c") is made.state("d") is LifeState.READY
+
+
 def big_before_small(big: int) -> RosterWorld:
     """Of 100 bytes two busy ones have 80; one of `big` bytes was asked for, then one of 10."""
     made = world(100, "ab")
@@ -560,6 +580,7 @@ RULES = st.builds(
     drain_s=st.sampled_from([0.0, 4.0]),
     sleeps=st.sampled_from([True, True, False]),
     asleep_part=st.sampled_from([0.1, 0.5, 1.0]),
+    spare_part=st.sampled_from([0.0, 0.1, 0.4]),
 )
 
 

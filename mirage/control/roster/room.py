@@ -56,10 +56,24 @@ class DeviceRoom:
         Only for bytes that nobody needs who stands before it: neither those `claimed`, nor the
         head, for which tenants will do that came before it stood in the line.
         """
-        older = (m for m in self._others(head) if m.gives_way and m.came_at <= head.queued_at)
-        bound = self.free + self.coming + sum(m.yields for m in older)
         fits = one.need + claimed <= self.free
-        return fits and head.need + claimed <= bound - one.need
+        return fits and head.need + claimed <= self._bound(head) - one.need
+
+    def spare(self, to: RosterMember, claimed: int = 0) -> int:
+        """Bytes that stay free when `to` comes: KV memory for those that run.
+
+        None where nobody has more than one request, which each share holds, nor where `to` would
+        wait for tenants that came after it stood in the line.
+        """
+        if not any(m.running > 1 and m.state is LifeState.READY for m in self._others(to)):
+            return 0
+        spare = int(self._rules.spare_part * self.device_bytes)
+        return spare if claimed + to.need + spare <= self._bound(to) else 0
+
+    def _bound(self, one: RosterMember) -> int:
+        """Bytes that `one` can have of tenants that came before it stood in the line."""
+        older = (m for m in self._others(one) if m.gives_way and m.came_at <= one.queued_at)
+        return self.free + self.coming + sum(m.yields for m in older)
 
     def yielding(
         self, to: RosterMember, now: float, claimed: int = 0, *, gently: bool = False
@@ -69,7 +83,7 @@ class DeviceRoom:
         `claimed`: bytes that others need before it. `gently`: idle tenants alone, and only to
         sleep.
         """
-        short = claimed + to.need - self.free - self.coming
+        short = claimed + to.need + self.spare(to, claimed) - self.free - self.coming
         if short <= 0:
             return []
         stopped, left = ([], 0) if gently else self._stopped(to, short, now)

@@ -443,9 +443,10 @@ class Roster:
         return orders + (self._start_eager(now) if not self.line else [])
 
     def _may_come(self, member: RosterMember, claimed: int = 0) -> bool:
-        """True if its bytes are free, beside those claimed by others before it."""
+        """True if its bytes are free, beside those claimed before it and those to spare."""
         drains = member.state is LifeState.DRAINING
-        return not drains and member.need + claimed <= self.room.free
+        needed = member.need + self.room.spare(member, claimed) + claimed
+        return not drains and needed <= self.room.free
 
     def _come(self, member: RosterMember, now: float) -> RosterOrder:
         wakes = member.state is LifeState.SLEEPING

@@ -23,6 +23,9 @@ class RosterRules:
     rest_worth: float = 1.0
     """Multiple of its stop and start for which one that sleeps was idle before it stops so that
     none with running requests has to yield."""
+    spare_part: float = 0.1
+    """Part of the device that one that comes leaves free while another has more than one running
+    request, if it can be had."""
     patience_s: float = 1.0
     """Seconds that somebody stands in the line before a tenant with running requests yields."""
     drain_s: float = 2.0
