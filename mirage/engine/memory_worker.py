@@ -118,11 +118,12 @@ class MemoryWorker:
         if orders.grant_bytes is not None:
             memory.regrant(orders.grant_bytes)
         memory.emptied.update(orders.emptied)
-        for action in orders.actions:
-            begun = self._clock()
-            count = self._act(action)
-            done.append(Done(count, self._clock() - begun))
-        memory.pool.trim()
+        with memory.driver.releasing():
+            for action in orders.actions:
+                begun = self._clock()
+                count = self._act(action)
+                done.append(Done(count, self._clock() - begun))
+            memory.pool.trim()
         if any(one.number for one in done):
             memory.self_check()
 
