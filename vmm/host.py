@@ -66,7 +66,7 @@ class HostDriver(Driver):
         self._changes = threading.RLock()
         """Held by a change of the memory, with its system calls."""
         self._lock = threading.Lock()
-        """Held where the page table is written or copies look into it: they wait for no system call."""
+        """Held where the page table is written or copies read it: they wait for no system call."""
         self._streams: set[ThreadStream] = set()
         self._closed = False
         self._fd = os.memfd_create("vmm", os.MFD_CLOEXEC)

@@ -257,12 +257,12 @@ class LayerStreamer:
         frames: dict[FrameSource, Frame] = {FromPool(n): frame for n, frame in enumerate(fresh)}
         frames |= {InSlot(number): slot.frame for number, slot in enumerate(self.slots)}
         surplus = set(change.surplus)
-        for source in map(UnderLayer, change.streams):
-            frame = self._unmap_layer(source.layer)
-            if source in surplus:  # it is freed while the next is unmapped
+        for index in change.streams:
+            frame = self._unmap_layer(index)
+            if UnderLayer(index) in surplus:  # it is freed while the next is unmapped
                 self.pool.give(frame)
             else:
-                frames[source] = frame
+                frames[UnderLayer(index)] = frame
         for number in change.ends:  # a copy that is under way there comes to its end
             self.slots[number].ready.wait()
         for left in change.leaves:
