@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from vmm import libc
 from vmm.driver import Driver, DriverClosed, Misaligned, OutOfMemory, Page, VmmError
-from vmm.holes import Holes
+from vmm.file_memory import FileMemory
 from vmm.host_memory import host_memory
 from vmm.page_table import PageTable
 from vmm.runs import runs
@@ -70,7 +70,7 @@ class HostDriver(Driver):
         self._streams: set[ThreadStream] = set()
         self._closed = False
         self._fd = os.memfd_create("vmm", os.MFD_CLOEXEC)
-        self._holes = Holes(self._fd)
+        self._memory = FileMemory(self._fd)
         self._blank: set[Page] = set()
         """Pages that have not been mapped since they were created."""
         _drivers.add(self)
@@ -87,7 +87,7 @@ class HostDriver(Driver):
         with self._opened() as table:
             table.check_size(nbytes)
             with refusing(f"reserving {nbytes} bytes of addresses"):
-                address = libc.reserve(nbytes, self.page_bytes)
+                address = libc.reserve(nbytes, self._aligned(nbytes))
             with self._lock:
                 table.add_reservation(address, nbytes)
             return address
@@ -108,11 +108,13 @@ class HostDriver(Driver):
                 raise Misaligned(f"{count} pages: a count is not negative")
             self._check_capacity(count)
             self._settle()
-            numbers = range(self._next, self._next + count)
+            each = self._aligned(count * self.page_bytes) // self.page_bytes
+            first = -(-self._next // each) * each
+            numbers = range(first, first + count)
             if numbers:
                 with refusing(f"creating {count} pages of {self.page_bytes} bytes"):
-                    os.posix_fallocate(self._fd, *self._place(numbers))
-            self._next += count
+                    self._memory.allocate(*self._place(numbers))
+            self._next = numbers.stop
             pages = [Page(number) for number in numbers]
             self._blank.update(pages)
             with self._lock:
@@ -132,14 +134,14 @@ class HostDriver(Driver):
             table.check_release(pages)
             for run in runs(sorted(pages)):
                 with refusing(f"releasing pages {run[0]} to {run[-1]}"):
-                    self._holes.punch(*self._place(run))
+                    self._memory.punch(*self._place(run))
                 with self._lock:
                     table.drop_pages(run)
                 self._blank.difference_update(run)
 
     @contextmanager
     def releasing(self) -> Iterator[None]:
-        with self._holes.beside():
+        with self._memory.beside():
             yield
             self._settle()
 
@@ -256,7 +258,12 @@ class HostDriver(Driver):
 
     def _settle(self) -> None:
         with refusing("releasing pages"):
-            self._holes.settle()
+            self._memory.settle()
+
+    def _aligned(self, nbytes: int) -> int:
+        """Bytes of which the place of so much memory is a multiple, in the file as in addresses."""
+        best = self._memory.alignment(nbytes)
+        return self.page_bytes if best % self.page_bytes else best
 
     def _place(self, run: Sequence[int]) -> tuple[int, int]:
         """Offset and size in the file, in bytes, of consecutive pages."""

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import vmm.file_memory
 import vmm.host
+from mirage.doctor.host import shared_huge_pages
 from vmm import (
     HostDriver,
     Misaligned,
@@ -332,3 +334,71 @@ def test_pages_are_blank_until_they_are_mapped(host: HostDriver) -> None:
     host.unmap(address, 2 * page)
     host.release([pages[0], pages[2]])
     assert host.blank == {pages[3]}
+
+
+@pytest.fixture
+def huge(monkeypatch) -> HostDriver:
+    """A driver that asks for huge pages; where they are not allowed, it gets small ones."""
+    monkeypatch.setattr(vmm.file_memory, "huge_pages_allowed", lambda: True)
+    with HostDriver(PAGE) as driver:
+        yield driver
+
+
+def test_huge_pages_hold_what_was_created_and_no_more(huge: HostDriver) -> None:
+    """Each of its pages can be released by itself, while others of a huge page are mapped."""
+    counts = (32, 33, 7, 100, 64)
+    made = [huge.create(count) for count in counts]
+    huge.check_integrity()
+    assert [pages[0] % 32 for pages in made] == [0, 0, 1, 0, 0], "whole huge pages, where it is one"
+    address = huge.reserve(100 * PAGE)
+    assert address % (2 << 20) == 0
+    huge.map(address, made[3])
+    assert not huge.tensor(address, 100 * PAGE).any()
+    huge.fill(address, 7, 100 * PAGE)
+    for number in range(0, 100, 3):
+        huge.unmap(address + number * PAGE, PAGE)
+        huge.release([made[3][number]])
+        huge.check_integrity()
+    assert huge.tensor(address + PAGE, 2 * PAGE).eq(7).all()
+    for pages in (made[0], made[1], made[2], made[4]):
+        huge.release(pages)
+    huge.check_integrity()
+
+
+def test_memory_that_no_mapping_can_be_filled_with_is_allocated_otherwise(
+    huge, monkeypatch
+) -> None:
+    def refused(address: int, nbytes: int) -> None:
+        ctypes.memset(address, 1, PAGE)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(libc, "populate_huge", refused)
+    pages = huge.create(40)
+    huge.check_integrity()
+    address = huge.reserve(40 * PAGE)
+    huge.map(address, pages)
+    assert not huge.tensor(address, 40 * PAGE).any()
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutOfMemory, match="40 pages"):
+        huge.create(40)
+    huge.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [("always [advise] never", True), ("[always] advise never", True), ("advise [never]", False)],
+)
+def test_huge_pages_are_asked_for_where_the_system_allows_it(
+    words: str, allowed: bool, tmp_path, monkeypatch
+) -> None:
+    (path := tmp_path / "shmem_enabled").write_text(words)
+    monkeypatch.setattr(vmm.file_memory, "SHARED_HUGE", path)
+    assert vmm.file_memory.huge_pages_allowed() is allowed
+    found = shared_huge_pages().found
+    assert (found == "allowed") is allowed
+    path.unlink()
+    assert not vmm.file_memory.huge_pages_allowed()
