@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 
@@ -109,6 +109,10 @@ class Report(Counters, tag="report", tag_field="type"):
     """T_c: seconds of compute per layer and step, smoothed; 0 while unknown."""
     token_s: float = 0.0
     """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
+    sleep_s: float = 0.0
+    """Seconds in which memory was given when it last fell asleep; 0 if it did not."""
+    wake_s: float = 0.0
+    """Seconds in which layers got memory when it last woke; 0 if it did not."""
     asleep: bool = False
     """True if the newest allotment is one of sleep, and no more is held than that says."""
 

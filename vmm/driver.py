@@ -8,7 +8,7 @@ and address handed to `reserve`, `map` and `unmap` is a multiple of `page_bytes`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NewType
 
@@ -146,6 +146,18 @@ class Driver(ABC):
     @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:
         """Return pages to the device. Raises `StillMapped`, `UnknownPage`."""
+
+    @property
+    def blank(self) -> Set[Page]:
+        """Pages of which it is known that they hold zeros. One that is mapped may hold anything."""
+        return frozenset()
+
+    def releasing(self) -> AbstractContextManager[None]:
+        """Inside, a release may go on beside what follows it; at the end its memory is free.
+
+        What exists is bounded all the same, by `create`, which waits for releases before it.
+        """
+        return nullcontext()
 
     @abstractmethod
     def map(self, address: int, pages: Sequence[Page]) -> None:

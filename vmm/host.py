@@ -17,13 +17,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from vmm import libc
 from vmm.driver import Driver, DriverClosed, Misaligned, OutOfMemory, Page, VmmError
+from vmm.file_memory import FileMemory
 from vmm.host_memory import host_memory
 from vmm.page_table import PageTable
 from vmm.runs import runs
@@ -62,10 +63,16 @@ class HostDriver(Driver):
         self._copy_bytes_per_s = copy_bytes_per_s
         self._table = PageTable(page_bytes)
         self._next = 0
-        self._lock = threading.RLock()
+        self._changes = threading.RLock()
+        """Held by a change of the memory, with its system calls."""
+        self._lock = threading.Lock()
+        """Held where the page table is written or copies read it: they wait for no system call."""
         self._streams: set[ThreadStream] = set()
         self._closed = False
         self._fd = os.memfd_create("vmm", os.MFD_CLOEXEC)
+        self._memory = FileMemory(self._fd)
+        self._blank: set[Page] = set()
+        """Pages that have not been mapped since they were created."""
         _drivers.add(self)
 
     def __enter__(self) -> HostDriver:
@@ -80,8 +87,9 @@ class HostDriver(Driver):
         with self._opened() as table:
             table.check_size(nbytes)
             with refusing(f"reserving {nbytes} bytes of addresses"):
-                address = libc.reserve(nbytes, self.page_bytes)
-            table.add_reservation(address, nbytes)
+                address = libc.reserve(nbytes, self._aligned(nbytes))
+            with self._lock:
+                table.add_reservation(address, nbytes)
             return address
 
     def unreserve(self, address: int) -> None:
@@ -89,7 +97,8 @@ class HostDriver(Driver):
             nbytes = table.check_unreserve(address)
             with refusing(f"unreserving {nbytes} bytes at {address:#x}"):
                 libc.free(address, nbytes)
-            table.drop_reservation(address)
+            with self._lock:
+                table.drop_reservation(address)
 
     # Pages
 
@@ -98,13 +107,18 @@ class HostDriver(Driver):
             if count < 0:
                 raise Misaligned(f"{count} pages: a count is not negative")
             self._check_capacity(count)
-            numbers = range(self._next, self._next + count)
+            self._settle()
+            each = self._aligned(count * self.page_bytes) // self.page_bytes
+            first = -(-self._next // each) * each
+            numbers = range(first, first + count)
             if numbers:
                 with refusing(f"creating {count} pages of {self.page_bytes} bytes"):
-                    os.posix_fallocate(self._fd, *self._place(numbers))
-            self._next += count
+                    self._memory.allocate(*self._place(numbers))
+            self._next = numbers.stop
             pages = [Page(number) for number in numbers]
-            table.add_pages(pages)
+            self._blank.update(pages)
+            with self._lock:
+                table.add_pages(pages)
             return pages
 
     def create_most(self, count: int) -> list[Page]:
@@ -120,8 +134,20 @@ class HostDriver(Driver):
             table.check_release(pages)
             for run in runs(sorted(pages)):
                 with refusing(f"releasing pages {run[0]} to {run[-1]}"):
-                    libc.punch(self._fd, *self._place(run))
-                table.drop_pages(run)
+                    self._memory.punch(*self._place(run))
+                with self._lock:
+                    table.drop_pages(run)
+                self._blank.difference_update(run)
+
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        with self._memory.beside():
+            yield
+            self._settle()
+
+    @property
+    def blank(self) -> Set[Page]:
+        return self._blank
 
     # Mapping
 
@@ -134,14 +160,17 @@ class HostDriver(Driver):
             except OutOfMemory:
                 libc.fence_off(address, len(pages) * self.page_bytes)
                 raise
-            table.enter_map(address, pages)
+            with self._lock:
+                table.enter_map(address, pages)
+            self._blank.difference_update(pages)
 
     def unmap(self, address: int, nbytes: int) -> None:
         with self._opened() as table:
             table.check_unmap(address, nbytes)
             with refusing(f"unmapping {nbytes} bytes at {address:#x}"):
                 libc.fence_off(address, nbytes)
-            table.enter_unmap(address, nbytes)
+            with self._lock:
+                table.enter_unmap(address, nbytes)
 
     # Access
 
@@ -186,6 +215,7 @@ class HostDriver(Driver):
 
     def used_bytes(self) -> int:
         with self._opened():
+            self._settle()
             return os.fstat(self._fd).st_blocks * 512
 
     def check_integrity(self) -> None:
@@ -198,13 +228,13 @@ class HostDriver(Driver):
                 )
 
     def close(self) -> None:
-        with self._lock:
+        with self._changes:
             if self._closed:
                 return
             self._closed = True
         for stream in list(self._streams):  # unlocked: their last work needs the page table
             stream.close()
-        with self._lock:
+        with self._changes:
             for address, nbytes in self._table.reservations:
                 libc.free(address, nbytes)
             os.close(self._fd)
@@ -213,7 +243,7 @@ class HostDriver(Driver):
 
     @contextmanager
     def _opened(self) -> Iterator[PageTable]:
-        with self._lock:
+        with self._changes:
             if self._closed:
                 raise DriverClosed("the driver was closed: its pages and addresses are gone")
             yield self._table
@@ -225,6 +255,15 @@ class HostDriver(Driver):
             raise OutOfMemory(
                 f"{wanted} bytes wanted, {held} of {self.capacity_bytes} in use: release some first"
             )
+
+    def _settle(self) -> None:
+        with refusing("releasing pages"):
+            self._memory.settle()
+
+    def _aligned(self, nbytes: int) -> int:
+        """Bytes of which the place of so much memory is a multiple, in the file as in addresses."""
+        best = self._memory.alignment(nbytes)
+        return self.page_bytes if best % self.page_bytes else best
 
     def _place(self, run: Sequence[int]) -> tuple[int, int]:
         """Offset and size in the file, in bytes, of consecutive pages."""
@@ -263,7 +302,8 @@ class HostDriver(Driver):
 
     def _forget(self) -> None:
         """In a forked child, so that the memory still dies with the parent."""
-        self._lock = threading.RLock()  # another thread may have held it
+        # Another thread may have held them.
+        self._changes, self._lock = threading.RLock(), threading.Lock()
         for stream in self._streams:
             stream.abandon()
         if self._closed:

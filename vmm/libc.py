@@ -15,6 +15,7 @@ import platform
 PROT_NONE = 0
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
+POPULATE_WRITE = 23
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 OS_PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20
@@ -95,13 +96,28 @@ def prefer(address: int, nbytes: int, node: int) -> int:
     return ctypes.get_errno() if refused else 0
 
 
-def map_file(address: int, nbytes: int, fd: int, offset: int, *, writable: bool = True) -> None:
+def map_file(
+    address: int,
+    nbytes: int,
+    fd: int,
+    offset: int,
+    *,
+    writable: bool = True,
+    populate: bool = True,
+) -> None:
     """Put a part of a file at these addresses, in place of what was there.
 
     Populated at once: the page faults of a first touch would otherwise fall into a step.
     """
-    flags = mmap.MAP_SHARED | MAP_FIXED | mmap.MAP_POPULATE
+    flags = mmap.MAP_SHARED | MAP_FIXED | (mmap.MAP_POPULATE if populate else 0)
     _mmap(address, nbytes, _READ_WRITE if writable else mmap.PROT_READ, flags, fd, offset)
+
+
+def populate_huge(address: int, nbytes: int) -> None:
+    """Have memory behind these addresses of a file, in huge pages as far as there are some."""
+    _libc.madvise(address, nbytes, mmap.MADV_HUGEPAGE)
+    if _libc.madvise(address, nbytes, POPULATE_WRITE) != 0:
+        raise _error("madvise")
 
 
 def fence_off(address: int, nbytes: int) -> None:

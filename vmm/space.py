@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import torch
 
 
+AT_ONCE_BYTES = 32 << 20
+"""Bytes that are unmapped in one go: what was before is freed meanwhile."""
+
+
 class Range:
     """`nbytes` of reserved addresses, and the pages behind them.
 
@@ -179,13 +183,18 @@ class ExtentMap:
         self._mapped.update(extents)
 
     def unmap(self, extents: Sequence[int]) -> None:
-        """Give the pages of these extents back to the pool. Raises `NotMapped`, `NotReserved`."""
+        """Give the pages of these extents back to the pool, some after the others.
+
+        Raises `NotMapped`, `NotReserved`.
+        """
         self._check_extents(extents)
         if absent := set(extents) - self._mapped:
             raise NotMapped(f"extent {min(absent)} is not mapped")
-        pages = self._unback(self._pieces(extents))
-        self._mapped.difference_update(extents)
-        self.pool.give(pages)
+        ordered, count = sorted(extents), max(1, AT_ONCE_BYTES // self.extent_bytes)
+        for part in (ordered[n : n + count] for n in range(0, len(ordered), count)):
+            pages = self._unback(self._pieces(part))
+            self._mapped.difference_update(part)
+            self.pool.give(pages)
 
     def check_integrity(self) -> None:
         """Raise `VmmError` unless exactly the mapped extents are backed, by pages of the role."""
@@ -213,18 +222,26 @@ class ExtentMap:
     def _back(self, pieces: Sequence[tuple[int, int]], pages: Sequence[Page]) -> None:
         page_bytes = self.range.driver.page_bytes
         done: list[tuple[int, int]] = []
+        stale: list[tuple[int, int]] = []
         try:
             for offset, nbytes in pieces:
                 count = nbytes // page_bytes
+                stale += self._stale(offset, pages[:count])
                 self.range.back(offset, pages[:count])
                 done.append((offset, nbytes))
                 pages = pages[count:]
-            places = [(self.range.address + offset, nbytes) for offset, nbytes in done]
-            self.range.driver.fill_all(places, 0)
+            self.range.driver.fill_all(stale, 0)
         except VmmError:
             for piece in done:
                 self.range.unback(*piece)
             raise
+
+    def _stale(self, offset: int, pages: Sequence[Page]) -> list[tuple[int, int]]:
+        """Address and size of what has to be cleared once these pages are mapped at `offset`."""
+        size, blank = self.range.driver.page_bytes, self.range.driver.blank
+        address = self.range.address + offset
+        used = runs(n for n, page in enumerate(pages) if page not in blank)
+        return [(address + run[0] * size, len(run) * size) for run in used]
 
     def _unback(self, pieces: Sequence[tuple[int, int]]) -> list[Page]:
         done: list[tuple[int, list[Page]]] = []

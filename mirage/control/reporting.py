@@ -54,6 +54,10 @@ class LayerTimes(NamedTuple):
     """As `Report.expert_routed`."""
     token_s: float = 0.0
     """Of a step, by one more token."""
+    sleep_s: float = 0.0
+    """As `Report.sleep_s`."""
+    wake_s: float = 0.0
+    """As `Report.wake_s`."""
 
 
 def make_report(
@@ -97,6 +101,8 @@ def make_report(
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
         token_s=times.token_s,
+        sleep_s=times.sleep_s,
+        wake_s=times.wake_s,
         asleep=asleep,
         **asdict(counters),
     )

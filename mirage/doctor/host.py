@@ -17,6 +17,7 @@ from mirage.keeper.memfds import HugePages, huge_pages, new_file, seal
 from mirage.serve.limits import ENGINE_ADDRESSES
 from mirage.units import size
 from vmm.driver import VmmError
+from vmm.file_memory import SHARED_HUGE, huge_pages_allowed
 from vmm.host import HostDriver, host_buffer
 from vmm.host_memory import address_bytes, host_memory, promised_bytes
 from vmm.libc import OS_PAGE_BYTES
@@ -37,6 +38,7 @@ def findings() -> Iterator[Finding]:
     yield addresses()
     yield _mapping()
     yield _map_count()
+    yield shared_huge_pages()
     yield lockable()
     yield of_weights()
 
@@ -109,6 +111,15 @@ def _timed(driver: HostDriver, dst: int, src: int) -> float:
     start = time.perf_counter()
     driver.copy(dst, src, PROBE_BYTES)
     return time.perf_counter() - start
+
+
+def shared_huge_pages() -> Finding:
+    """Device memory that stands in for a GPU's is taken and freed more quickly in these."""
+    what = "huge pages as device memory"
+    if huge_pages_allowed():
+        return works(TOPIC, what, "allowed")
+    words = f"not allowed: sleeps and wakes take longer; write advise to {SHARED_HUGE}"
+    return works(TOPIC, what, words)
 
 
 def _map_count() -> Finding:

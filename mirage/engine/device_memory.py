@@ -72,6 +72,11 @@ class DeviceMemory:
         return self.giver.experts if self.giver else 0
 
     @property
+    def absent(self) -> bool:
+        """True if no layer has memory."""
+        return self.streamer is not None and self.streamer.absent
+
+    @property
     def streaming(self) -> bool:
         """True if any layer is loaded step by step, or has not come back yet."""
         return self.streamer is not None and self.streamer.streaming

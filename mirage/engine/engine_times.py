@@ -17,6 +17,8 @@ class EngineTimes:
         self._memory, self._compute_time = memory, memory.backend.compute_time
         self.layer_load_s = 0.0
         """T_T."""
+        self.sleep_s = self.wake_s = 0.0
+        """As in `Report`."""
         self.token_cost = TokenCost()
         self.warm = False
         """True if steps are those of requests, and tell T_c."""
@@ -45,6 +47,13 @@ class EngineTimes:
         self.token_cost.end(compute_s)
         self._compute_time.end(compute_s)
 
+    def moved(self, seconds: float, *, was_absent: bool) -> None:
+        """Note orders that took so long, if the engine fell asleep by them or woke."""
+        if self._memory.absent and not was_absent:
+            self.sleep_s = seconds
+        elif was_absent and not self._memory.absent:
+            self.wake_s = seconds
+
     @property
     def layer_compute_s(self) -> float:
         """T_c: seconds of compute per layer and step; 0 while unknown."""
@@ -53,7 +62,13 @@ class EngineTimes:
     def layer_times(self) -> LayerTimes:
         """T_T and T_c, and what is known of experts."""
         giver, token_s = self._memory.giver, self.token_cost.token_s
-        times = LayerTimes(self.layer_load_s, self.layer_compute_s, token_s=token_s)
+        times = LayerTimes(
+            self.layer_load_s,
+            self.layer_compute_s,
+            token_s=token_s,
+            sleep_s=self.sleep_s,
+            wake_s=self.wake_s,
+        )
         if giver is None:
             return times
         # Until one was loaded, as long as its part of a layer.

@@ -115,14 +115,17 @@ class MemoryWorker:
 
     def _carry_out(self, orders: MemoryOrders, done: list[Done]) -> None:
         memory = self.memory
+        since, was_absent = self._clock(), memory.absent
         if orders.grant_bytes is not None:
             memory.regrant(orders.grant_bytes)
         memory.emptied.update(orders.emptied)
-        for action in orders.actions:
-            begun = self._clock()
-            count = self._act(action)
-            done.append(Done(count, self._clock() - begun))
-        memory.pool.trim()
+        with memory.driver.releasing():
+            for action in orders.actions:
+                begun = self._clock()
+                count = self._act(action)
+                done.append(Done(count, self._clock() - begun))
+            memory.pool.trim()
+        self.times.moved(self._clock() - since, was_absent=was_absent)
         if any(one.number for one in done):
             memory.self_check()
 

@@ -157,7 +157,41 @@ class LayerStreamer:
         missing = max(0, self.alpha - alpha)
         held, order = self._held(), self._order
         change = transition(held, order, alpha, beta, missing, absent=self.absent)
-        fresh = self.pool.take(missing * self.frame_pages, "layer")
+        if self.absent:
+            self._come_back(change)
+        else:
+            self._change(change, self.pool.take(missing * self.frame_pages, "layer"))
+        self.alpha, self.beta = alpha, beta
+
+    def _come_back(self, change: Transition) -> None:
+        """Absent layers: each is loaded while the next gets its memory. All of them, or none."""
+        frames: list[Frame] = []
+
+        def frame() -> Frame:
+            frames.append(self.pool.take(self.frame_pages, "layer"))
+            return frames[-1]
+
+        try:
+            for new in change.slots:
+                self.slots.append(self._make_slot(new, frame()))
+            for one in change.returns:
+                self._make_resident(self.layers[one.layer], frame(), one.loaded)
+        except VmmError:
+            self._leave_again(frames)
+            raise
+
+    def _leave_again(self, frames: Sequence[Frame]) -> None:
+        self.copies.synchronize()
+        for layer in self.layers:
+            if layer.range.backed_in(0, self.frame_bytes):
+                layer.range.unback(0, self.frame_bytes)
+            layer.slot = None
+        for frame in frames:
+            self.pool.give(frame)
+        self.slots = []
+        self.arriving.clear()
+
+    def _change(self, change: Transition, fresh: list[Page]) -> None:
         # A step that was issued reads every layer; of copies only those are awaited that write
         # what is unmapped.
         self.compute.wait_for_steps()
@@ -167,7 +201,6 @@ class LayerStreamer:
         except VmmError as error:
             # Some layers have nothing behind them now: no step may run any more.
             raise TransferError(f"the streamed set was left half changed: {error}") from error
-        self.alpha, self.beta = alpha, beta
 
     def _check(self, alpha: int, beta: int) -> None:
         absent = (alpha, beta) == (len(self.layers), 0)
@@ -223,7 +256,13 @@ class LayerStreamer:
         """Unmap, then map anew: at no moment a frame backs a layer that another one is in."""
         frames: dict[FrameSource, Frame] = {FromPool(n): frame for n, frame in enumerate(fresh)}
         frames |= {InSlot(number): slot.frame for number, slot in enumerate(self.slots)}
-        frames |= {UnderLayer(index): self._unmap_layer(index) for index in change.streams}
+        surplus = set(change.surplus)
+        for index in change.streams:
+            frame = self._unmap_layer(index)
+            if UnderLayer(index) in surplus:  # it is freed while the next is unmapped
+                self.pool.give(frame)
+            else:
+                frames[UnderLayer(index)] = frame
         for number in change.ends:  # a copy that is under way there comes to its end
             self.slots[number].ready.wait()
         for left in change.leaves:
@@ -232,7 +271,7 @@ class LayerStreamer:
         self.slots = [self._make_slot(new, frames[new.frame]) for new in change.slots]
         for one in change.returns:
             self._make_resident(self.layers[one.layer], frames[one.frame], one.loaded)
-        for source in change.surplus:
+        for source in (one for one in change.surplus if one in frames):
             self.pool.give(frames[source])
 
     def _unmap_layer(self, index: int) -> Frame:

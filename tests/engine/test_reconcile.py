@@ -86,6 +86,7 @@ class SettlementMachine(RuleBasedStateMachine):
         for _ in range(2):
             self.reconciler.reconcile()
         assert self.reconciler.asleep and self.held() == asleep_bytes(SHAPE)
+        assert self.host.worker.times.sleep_s > 0
 
     @rule()
     def reconcile(self) -> None:

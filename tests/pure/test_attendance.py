@@ -198,3 +198,19 @@ def test_what_an_engine_holds_asleep_is_what_it_says() -> None:
     made.attendance.wish("a", LifeState.SLEEPING)
     made.attendance.reported("a", asleep(2, held=7))
     assert made.attendance.roster.room.free == 43
+
+
+def test_a_wake_is_predicted_by_what_engines_measured_of_the_last_one() -> None:
+    made = Device("a")
+    made.serve("a")
+    made.attendance.wish("a", LifeState.SLEEPING)
+    made.attendance.reported("a", replace(asleep(2), sleep_s=0.5))
+    times = made.attendance.roster.members["a"].times
+    assert (times.sleep_s, made.attendance.ready_s("a")) == (0.5, TIMES.wake_s)
+    ticket = made.attendance.ask("a")
+    made.attendance.reported("a", replace(awake(3), sleep_s=0.5, wake_s=3.0))
+    ticket.over()
+    made.attendance.wish("a", LifeState.SLEEPING)
+    made.attendance.reported("a", replace(asleep(4), sleep_s=0.25, wake_s=3.0))
+    assert made.attendance.ready_s("a") == 3.0
+    assert made.attendance.roster.members["a"].times.sleep_s == 0.25

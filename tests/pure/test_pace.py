@@ -45,6 +45,16 @@ def test_the_first_move_is_a_single_one_and_then_as_many_as_fit() -> None:
     assert moved == [1, 4, 4, 4]
 
 
+def test_a_pass_that_is_bounded_by_itself_is_so_without_requests_too() -> None:
+    clock, pace = Clock(), Pace(None, lambda: False)
+    pace.begin()
+    assert move(pace, clock, "extent", 2, 0.005) == 2
+    pace.begin(0.02)
+    assert move(pace, clock, "extent", 9, 0.005) == 4
+    pace.begin()
+    assert pace.most("extent", 9) == 9
+
+
 def test_what_takes_longer_than_a_pass_still_moves_one_by_one_and_alone() -> None:
     clock = Clock()
     pace = Pace(0.02, lambda: True)

@@ -30,7 +30,7 @@ def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int =
         running=6,
         waiting=8,
         counters=Counters(**COUNTED),
-        times=LayerTimes(0.25, 0.125),
+        times=LayerTimes(0.25, 0.125, sleep_s=0.5, wake_s=0.75),
     )
 
 
@@ -53,6 +53,8 @@ def test_everything_is_where_it_belongs() -> None:
         **COUNTED,
         layer_load_s=0.25,
         layer_compute_s=0.125,
+        sleep_s=0.5,
+        wake_s=0.75,
     )
 
 

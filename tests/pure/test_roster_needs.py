@@ -105,3 +105,19 @@ def test_times_are_bytes_over_the_link() -> None:
     assert (times.warm_s, times.cold_s) == (5.5, 37.0)
     copied = SwitchSpeeds(link_bytes_s=100, disk_bytes_s=10, copies_out=True).times(own)
     assert copied.sleep_s == pytest.approx(0.6)
+
+
+def test_a_wake_takes_as_long_as_the_slower_of_its_memory_and_its_weights() -> None:
+    own = StateBytes(awake=100, least=90, asleep=20, start=100, loaded=50)
+    guessed = SwitchSpeeds(link_bytes_s=100, disk_bytes_s=10, wake_s=0.25).times(own)
+    assert guessed.measured(0.0, 0.0) == guessed, "it has not slept yet"
+    quick = guessed.measured(0.375, 0.125)
+    assert (quick.sleep_s, quick.wake_s) == (0.375, 0.75), "loaded while memory came"
+    slow = quick.measured(0.0, 2.0)
+    assert (slow.sleep_s, slow.wake_s) == (0.375, 2.25)
+    assert slow.measured(0.0, 0.125).wake_s == 0.75, "the newest counts"
+    assert (slow.stop_s, slow.warm_s, slow.cold_s) == (
+        guessed.stop_s,
+        guessed.warm_s,
+        guessed.cold_s,
+    )

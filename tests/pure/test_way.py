@@ -41,6 +41,7 @@ class Extents:
     granted: int = 0
     saves: bool = True
     runs: bool = False
+    least_extents: int = 3
 
     @property
     def absent(self) -> bool:
@@ -271,11 +272,22 @@ def asleep() -> Extents:
     return engine(1, alpha=LAYERS, granted=grant(LAYERS, 1))
 
 
-def test_of_an_engine_that_wakes_layers_come_first() -> None:
+def test_of_an_engine_that_wakes_layers_come_first_with_extents_for_one_request() -> None:
     memory = asleep()
     way = aimed(memory, allotment(2, 3, 2, 10))
-    assert passed(way, memory) == [Parameters(3, 2, 0, 9, 9), Map(9, 9)]
-    assert way.reached and not way.rests and not way.asleep
+    assert not way.wakes
+    assert passed(way, memory) == [Parameters(3, 2, 0, 9, 9), Map(2, 2)]
+    assert way.wakes and not way.reached and not way.rests and not way.asleep
+    assert passed(way, memory) == [Map(7, 7)]
+    assert way.reached and not way.wakes
+    assert way.aim(allotment(3, 3, 2, 11)) and not way.wakes, "it woke before"
+
+
+def test_one_that_wakes_to_less_than_a_request_takes_has_that() -> None:
+    memory = asleep()
+    way = aimed(memory, allotment(2, 0, 0, 2))
+    assert passed(way, memory) == [Parameters(0, 0, 0, LAYERS, LAYERS), Map(1, 1)]
+    assert way.reached and not way.wakes
 
 
 @pytest.mark.parametrize("to", [(0, 0, 10, 0), (3, 2, 10, 0), (0, 0, 10, 2)])

@@ -12,8 +12,19 @@ from pathlib import Path
 import pytest
 import torch
 
+import vmm.file_memory
 import vmm.host
-from vmm import HostDriver, Misaligned, NotMapped, OutOfMemory, Range, VmmError, host_buffer
+from mirage.doctor.host import shared_huge_pages
+from vmm import (
+    HostDriver,
+    Misaligned,
+    NotMapped,
+    OutOfMemory,
+    Range,
+    VmmError,
+    host_buffer,
+    libc,
+)
 from vmm.pages import PagePool
 
 pytestmark = pytest.mark.vmm
@@ -233,3 +244,161 @@ class TestHostBuffer:
             host_buffer(0)
         with pytest.raises(OutOfMemory, match=str(1 << 60)):
             host_buffer(1 << 60)
+
+
+def test_a_copy_waits_for_no_change_of_other_memory(host, monkeypatch) -> None:
+    """Creating, mapping, unmapping and releasing take the kernel long where much changes."""
+    page, copied, held = host.page_bytes, threading.Event(), []
+    address, source = host.reserve(8 * page), host_buffer(page)
+    host.map(address, host.create(1))
+    stream = host.stream()
+
+    def beside(call):
+        def made(*args: object, **kwargs: object) -> object:
+            copied.clear()
+            stream.copy(address, source.address, page)
+            stream.record(event := host.event())
+            threading.Thread(target=lambda: (event.wait(), copied.set()), daemon=True).start()
+            held.append(copied.wait(10))
+            return call(*args, **kwargs)
+
+        return made
+
+    for place, name in ((os, "posix_fallocate"), (libc, "map_file"), (libc, "fence_off")):
+        monkeypatch.setattr(place, name, beside(getattr(place, name)))
+    monkeypatch.setattr(libc, "punch", beside(libc.punch))
+    pages = host.create(4)
+    host.map(address + page, pages)
+    host.unmap(address + page, 4 * page)
+    host.release(pages)
+    assert held == [True] * 4
+
+
+def test_memory_that_is_released_beside_other_work_is_free_at_the_end(host, monkeypatch) -> None:
+    page, pages = host.page_bytes, host.create(4)
+    punched, threads = threading.Event(), []
+    punch = libc.punch
+
+    def late(*args: int) -> None:
+        threads.append(threading.current_thread())
+        punched.wait(10)
+        punch(*args)
+
+    monkeypatch.setattr(libc, "punch", late)
+    with host.releasing():
+        host.release(pages[:2])
+        host.release(pages[2:3])
+        assert os.fstat(host._fd).st_blocks * 512 == 4 * page, "not yet"
+        punched.set()
+    assert os.fstat(host._fd).st_blocks * 512 == host.used_bytes() == page
+    assert threading.current_thread() not in threads
+    host.release(pages[3:])
+    assert threads[-1] is threading.current_thread() and host.used_bytes() == 0
+    host.check_integrity()
+
+
+def test_what_is_created_waits_for_what_is_released_before_it(monkeypatch) -> None:
+    """So the device never holds more than its capacity."""
+    with HostDriver(PAGE, capacity_bytes=4 * PAGE) as host:
+        pages, held = host.create(4), []
+        allocate = os.posix_fallocate
+
+        def seen(fd: int, offset: int, nbytes: int) -> None:
+            allocate(fd, offset, nbytes)
+            held.append(os.fstat(fd).st_blocks * 512)
+
+        monkeypatch.setattr(os, "posix_fallocate", seen)
+        for _ in range(50):
+            with host.releasing():
+                host.release(pages)
+                pages = host.create(4)
+        assert set(held) == {4 * PAGE}
+
+
+def test_a_refusal_to_free_memory_is_told_where_it_had_to_be_free(host, monkeypatch) -> None:
+    def refused(*_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    pages = host.create(1)
+    monkeypatch.setattr(libc, "punch", refused)
+    with pytest.raises(OutOfMemory, match="releasing pages"), host.releasing():
+        host.release(pages)
+
+
+def test_pages_are_blank_until_they_are_mapped(host: HostDriver) -> None:
+    page, pages = host.page_bytes, host.create(4)
+    address = host.reserve(2 * page)
+    assert host.blank == set(pages)
+    host.map(address, pages[:2])
+    assert host.blank == set(pages[2:])
+    host.unmap(address, 2 * page)
+    host.release([pages[0], pages[2]])
+    assert host.blank == {pages[3]}
+
+
+@pytest.fixture
+def huge(monkeypatch) -> HostDriver:
+    """A driver that asks for huge pages; where they are not allowed, it gets small ones."""
+    monkeypatch.setattr(vmm.file_memory, "huge_pages_allowed", lambda: True)
+    with HostDriver(PAGE) as driver:
+        yield driver
+
+
+def test_huge_pages_hold_what_was_created_and_no_more(huge: HostDriver) -> None:
+    """Each of its pages can be released by itself, while others of a huge page are mapped."""
+    counts = (32, 33, 7, 100, 64)
+    made = [huge.create(count) for count in counts]
+    huge.check_integrity()
+    assert [pages[0] % 32 for pages in made] == [0, 0, 1, 0, 0], "whole huge pages, where it is one"
+    address = huge.reserve(100 * PAGE)
+    assert address % (2 << 20) == 0
+    huge.map(address, made[3])
+    assert not huge.tensor(address, 100 * PAGE).any()
+    huge.fill(address, 7, 100 * PAGE)
+    for number in range(0, 100, 3):
+        huge.unmap(address + number * PAGE, PAGE)
+        huge.release([made[3][number]])
+        huge.check_integrity()
+    assert huge.tensor(address + PAGE, 2 * PAGE).eq(7).all()
+    for pages in (made[0], made[1], made[2], made[4]):
+        huge.release(pages)
+    huge.check_integrity()
+
+
+def test_memory_that_no_mapping_can_be_filled_with_is_allocated_otherwise(
+    huge, monkeypatch
+) -> None:
+    def refused(address: int, nbytes: int) -> None:
+        ctypes.memset(address, 1, PAGE)
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(libc, "populate_huge", refused)
+    pages = huge.create(40)
+    huge.check_integrity()
+    address = huge.reserve(40 * PAGE)
+    huge.map(address, pages)
+    assert not huge.tensor(address, 40 * PAGE).any()
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutOfMemory, match="40 pages"):
+        huge.create(40)
+    huge.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [("always [advise] never", True), ("[always] advise never", True), ("advise [never]", False)],
+)
+def test_huge_pages_are_asked_for_where_the_system_allows_it(
+    words: str, allowed: bool, tmp_path, monkeypatch
+) -> None:
+    (path := tmp_path / "shmem_enabled").write_text(words)
+    monkeypatch.setattr(vmm.file_memory, "SHARED_HUGE", path)
+    assert vmm.file_memory.huge_pages_allowed() is allowed
+    found = shared_huge_pages().found
+    assert (found == "allowed") is allowed
+    path.unlink()
+    assert not vmm.file_memory.huge_pages_allowed()

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+import vmm.space
 from tests.vmm.conftest import standin
 from vmm import (
     AlreadyMapped,
     Driver,
     ExtentMap,
     GrantExceeded,
+    HostDriver,
     Misaligned,
     NotMapped,
     NotReserved,
@@ -273,6 +275,44 @@ class TestLayoutChecks:
     def test_refused(self, driver, pool, regions, block_bytes, blocks, error) -> None:
         with pytest.raises(error):
             ExtentMap(Range(driver, 8 * PAGE), pool, regions, block_bytes, blocks)
+
+    def test_only_pages_that_were_in_use_are_cleared(self, monkeypatch) -> None:
+        with HostDriver(PAGE) as driver:
+            pool, filled = PagePool(driver, 8 * PAGE), []
+            fill = driver.fill
+
+            def seen(address: int, byte: int, nbytes: int) -> None:
+                filled.append((address - home.address, nbytes))
+                fill(address, byte, nbytes)
+
+            monkeypatch.setattr(driver, "fill", seen)
+            home = Range(driver, 8 * PAGE)
+            extents = ExtentMap(home, pool, [0], PAGE, 8)
+            extents.map([0, 1])
+            assert not filled and not home.tensor(0, 2 * PAGE).any()
+            home.tensor(0, 2 * PAGE).fill_(7)
+            extents.unmap([0, 1])
+            extents.map([2, 3, 4, 5])
+            assert filled == [(2 * PAGE, 2 * PAGE)], "two spare pages, and two new ones"
+            assert not home.tensor(2 * PAGE, 4 * PAGE).any()
+
+    def test_many_extents_are_given_some_after_the_others(self, monkeypatch) -> None:
+        monkeypatch.setattr(vmm.space, "AT_ONCE_BYTES", 3 * PAGE)
+        with HostDriver(PAGE) as driver:
+            pool, held = PagePool(driver, 8 * PAGE), []
+            extents = ExtentMap(Range(driver, 8 * PAGE), pool, [0], PAGE, 8)
+            extents.map(list(range(8)))
+            pool.set_grant(0)
+            unmap = driver.unmap
+
+            def seen(address: int, nbytes: int) -> None:
+                held.append(driver.used_bytes() // PAGE)
+                unmap(address, nbytes)
+
+            monkeypatch.setattr(driver, "unmap", seen)
+            extents.unmap([7, 0, 1, 2, 3, 4, 5, 6])
+            assert held == [8, 5, 2] and not driver.used_bytes() and not extents.mapped
+            extents.check_integrity()
 
     def test_neighbouring_pieces_are_mapped_in_one_call_and_cleared_with_one_wait(self) -> None:
         device = standin()

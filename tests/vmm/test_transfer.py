@@ -15,7 +15,7 @@ from mirage.streaming.compute import HostCompute
 from mirage.streaming.transfer import LayerFrame, LayerStreamer, TransferError
 from tests.examples import examples
 from tests.tampered.pool import PoisoningPool
-from vmm.driver import GrantExceeded
+from vmm.driver import GrantExceeded, OutOfMemory
 from vmm.host import HostBuffer, HostDriver
 from vmm.pages import PagePool
 from vmm.space import Range
@@ -221,6 +221,77 @@ def test_memory_that_is_lacking_leaves_layers_absent() -> None:
         model.forward()
         model.check()
     finally:
+        model.close()
+
+
+def test_layers_that_come_back_are_loaded_while_the_next_get_memory(monkeypatch) -> None:
+    model = Model(6, poison=False)
+    create, begun = model.driver.create, []
+
+    def seen(count: int):
+        begun.append((count, model.streamer.bytes_streamed // NBYTES))
+        return create(count)
+
+    try:
+        for target, layers in (((0, 0), 6), ((3, 2), 3)):
+            model.streamer.set(6, 0)
+            model.pool.trim()
+            model.streamer.bytes_streamed, begun[:] = 0, []
+            with monkeypatch.context() as patch:
+                patch.setattr(model.driver, "create", seen)
+                model.streamer.set(*target)
+            assert begun == [(LAYER_PAGES, number) for number in range(layers)]
+            model.forward()
+            model.check()
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("target", [(0, 0), (1, 2)])
+@pytest.mark.parametrize("call", ["create", "map"])
+@pytest.mark.parametrize("had", [0, 1, 2, 4])
+def test_layers_come_back_all_or_none(had: int, call: str, target, monkeypatch) -> None:
+    """A slot's frame is mapped for each layer of its ring: a refusal may fall between two."""
+    model, calls = Model(6, poison=False), []
+    made = getattr(model.driver, call)
+
+    def refusing(*args: object):
+        calls.append(args)
+        if len(calls) > had:
+            raise OutOfMemory("as much as there is")
+        return made(*args)
+
+    try:
+        model.streamer.set(6, 0)
+        model.pool.trim()
+        with monkeypatch.context() as patch:
+            patch.setattr(model.driver, call, refusing)
+            with pytest.raises(OutOfMemory, match="as much"):
+                model.streamer.set(*target)
+        model.check()
+        assert model.streamer.absent and model.pool.in_use_bytes == 0
+        model.streamer.set(*target)
+        model.forward()
+        model.check()
+    finally:
+        model.close()
+
+
+def test_the_memory_of_a_layer_that_goes_is_free_before_the_next_goes(monkeypatch) -> None:
+    model, held = Model(4, poison=False), []
+    unmap = model.driver.unmap
+
+    def seen(address: int, nbytes: int) -> None:
+        unmap(address, nbytes)
+        held.append(model.driver.used_bytes() // (LAYER_PAGES * PAGE))
+
+    try:
+        model.pool.set_grant(0)
+        monkeypatch.setattr(model.driver, "unmap", seen)
+        model.streamer.set(4, 0)
+        assert held == [4, 3, 2, 1] and model.driver.used_bytes() == 0
+    finally:
+        monkeypatch.undo()
         model.close()
 
 

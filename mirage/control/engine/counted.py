@@ -30,6 +30,11 @@ class PricedMemory(ABC):
         return 0 < self.shape.layers == self.alpha
 
     @property
+    def least_extents(self) -> int:
+        """KV extents for one request of the longest."""
+        return self.shape.min_extents
+
+    @property
     def held_bytes(self) -> int:
         return footprint(self.shape, self.alpha, self.extents, self.experts)
 

@@ -23,15 +23,15 @@ class Pace:
     """
 
     def __init__(self, most_s: float | None, stepping: Callable[[], bool]) -> None:
-        self._most_s, self._stepping = most_s, stepping
+        self._most_s = inf if most_s is None else most_s
+        self._stepping = stepping
         self._each_s: dict[Kind, float] = {}
         self._left_s = inf
         self._moved = False
 
-    def begin(self) -> None:
-        """A new pass."""
-        bounded = self._most_s is not None and self._stepping()
-        self._left_s = self._most_s if bounded and self._most_s is not None else inf
+    def begin(self, most_s: float = inf) -> None:
+        """A new pass, of at most `most_s` seconds whether requests wait or not."""
+        self._left_s = min(most_s, self._most_s if self._stepping() else inf)
         self._moved = False
 
     def most(self, kind: Kind, wanted: int) -> int:

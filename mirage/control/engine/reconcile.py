@@ -8,6 +8,7 @@ again whenever more may have become possible.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 from mirage.control.engine.books import ExtentBlocks, MemoryBooks
@@ -26,6 +27,12 @@ from mirage.control.engine.pace import Pace
 from mirage.control.engine.shortage import Shortage
 from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
 from mirage.protocol import Allotment, ModelShape
+
+WAKE_PASS_S = 0.02
+"""Seconds that moves of one pass take at most while an engine that woke still lacks KV extents.
+
+A request that it woke for comes any moment.
+"""
 
 
 class _Entry(NamedTuple):
@@ -138,7 +145,7 @@ class Reconciler:
 
     def _enter_all(self) -> bool:
         """Enter one pass; True if extents are usable again, which nobody has to be asked for."""
-        self._pace.begin()
+        self._pace.begin(WAKE_PASS_S if self._way.wakes else inf)
         called_back = False
         for move in self._way.moves():
             if isinstance(move, CallBack):

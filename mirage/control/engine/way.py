@@ -5,8 +5,9 @@ KV extents that no request uses. What that frees pays for extents that are wante
 it for layers or experts that come back. Who carries the moves out may have less than a move names,
 or postpone it: the next pass begins with what is held by then.
 
-An engine falls asleep in one go, once nothing runs. When it wakes its layers come before extents:
-they are loaded while those are cleared.
+An engine falls asleep in one go, once nothing runs. The first pass of one that wakes takes its
+layers, and extents for one request: with these it computes while the layers are loaded. The other
+extents come with later passes.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Memory(Protocol):
     @property
     def absent(self) -> bool:
         """True if all layers are given away: no step may run."""
+
+    @property
+    def least_extents(self) -> int:
+        """KV extents for one request of the longest."""
 
     @property
     def usable_extents(self) -> int:
@@ -144,11 +149,14 @@ class Way:
     def __init__(self, memory: Memory, bounds: PassBounds = UNBOUNDED) -> None:
         self._memory, self._bounds = memory, bounds
         self.target: Allotment | None = None
+        self._woke = False
+        """True if layers were absent before the newest passes."""
 
     def aim(self, allotment: Allotment) -> bool:
         """Adopt an allotment; False for one that is not newer than the present."""
         if self.target is not None and allotment.revision <= self.target.revision:
             return False
+        self._woke = self.wakes
         self.target = allotment
         return True
 
@@ -166,6 +174,11 @@ class Way:
     def rests(self) -> bool:
         """True if no step may be scheduled: the engine is to sleep, or its layers are not back."""
         return self._memory.absent or (self.target is not None and self.target.asleep)
+
+    @property
+    def wakes(self) -> bool:
+        """True if the engine computes again, and does not hold yet what it shall hold awake."""
+        return self._woke and not self.rests and not self.reached
 
     @property
     def asleep(self) -> bool:
@@ -210,9 +223,12 @@ class Way:
             return
         yield from self._give_parameters(target)
         yield from self._give_extents(target)
-        if self._memory.absent:
+        self._woke = self._memory.absent or self.wakes
+        if self._memory.absent and not target.asleep:
             yield from self._take_parameters(target)
-        yield from self._take_extents(target)
+            yield from self._take_extents(target, self._memory.least_extents)
+            return
+        yield from self._take_extents(target, target.kv_extents)
         yield from self._take_parameters(target)
 
     # -- giving -------------------------------------------------------------------------
@@ -243,9 +259,10 @@ class Way:
 
     # -- taking -------------------------------------------------------------------------
 
-    def _take_extents(self, target: Allotment) -> Iterator[Move]:
+    def _take_extents(self, target: Allotment, most: int) -> Iterator[Move]:
+        """As far as to `most`."""
         memory = self._memory
-        missing = target.kv_extents - memory.usable_extents
+        missing = min(most, target.kv_extents) - memory.usable_extents
         if missing <= 0:
             return
         back = min(missing, memory.retiring_extents)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -121,6 +121,21 @@ class SwitchTimes:
     """A start whose weights are in host memory."""
     cold_s: float
     """A start that reads them from the disk."""
+    load_s: float = 0.0
+    """Of a wake, in which the link brings the weights."""
+    beside_s: float = 0.0
+    """Of a wake, beside those and its memory: messages, and the step behind the last layer."""
+
+    def measured(self, sleep_s: float, wake_s: float) -> SwitchTimes:
+        """Times by those in which memory was given in a sleep and had in a wake; 0 if unknown.
+
+        Weights are loaded while memory comes, so that a wake takes as long as the slower of both.
+        """
+        return replace(
+            self,
+            sleep_s=sleep_s or self.sleep_s,
+            wake_s=max(self.load_s, wake_s) + self.beside_s if wake_s else self.wake_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +162,6 @@ class SwitchSpeeds:
             stop_s=self.stop_s,
             warm_s=self.warm_s + load_s,
             cold_s=self.cold_s + max(load_s, whole_s),
+            load_s=load_s,
+            beside_s=self.wake_s,
         )

@@ -204,8 +204,10 @@ class Attendance:
             return
         if report.asleep and self._is_told(member, DrainGoal.SLEEP):
             member.own = replace(member.own, asleep=report.held_bytes)
+            member.times = member.times.measured(report.sleep_s, report.wake_s)
             self.heard(name, LifeEvent.SLEPT)
         elif member.state is LifeState.WAKING and self._has_woken(name, report):
+            member.times = member.times.measured(report.sleep_s, report.wake_s)
             self.heard(name, LifeEvent.WOKE)
 
     def _has_woken(self, name: str, report: Report) -> bool:
