@@ -102,14 +102,20 @@ def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     return shape.movable_experts if rules.experts and most_alpha(tenant, shape, rules) else 0
 
 
+PASSES = 2
+"""An engine that wakes takes its layers in the first, and in the second what is left of its KV."""
+
+
 def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
     """As far from `now` towards `to` as `limit` bytes allow: KV first, then parameters.
 
     `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """
     held = CountedMemory(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
-    for move in Way(held).moves_to(to):
-        held.make(move)
+    way = Way(held)
+    for _ in range(PASSES):
+        for move in way.moves_to(to):
+            held.make(move)
     given = held.alpha, held.beta, held.extents
     terms = {"recall": to.recall, "lent": to.lent}
     return unnumbered(shape, *given, to.open_extents, experts=held.experts, **terms)

@@ -6,13 +6,10 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mirage.errors import CommandFailed
 from mirage.processes.exits import FAILED
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 
 class PrintedFile(io.FileIO):
@@ -20,7 +17,7 @@ class PrintedFile(io.FileIO):
 
     _failed = False
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         """Raises `CommandFailed`, `BrokenPipeError`."""
         if self._failed:
             return memoryview(data).nbytes

@@ -336,7 +336,10 @@ def test_all_layers_go_and_come_back_in_one_pass_each(kind: str) -> None:
         assert way.aim(Allotment(revision, LAYERS, 0, 1, asleep_bytes(SHAPE), asleep=True)), "newer"
         assert way.state() == (LAYERS, 0, 1, 0) and way.held_bytes() == asleep_bytes(SHAPE)
         assert way.aim(allotment(revision + 1, *awake))
-        assert way.state() == awake
+        alpha, beta, extents, experts = way.state()
+        assert (alpha, beta, experts) == (awake[0], awake[1], awake[3])
+        assert 0 < extents < awake[2] and not way.settled(), "KV for one request comes first"
+        assert way.settle() and way.state() == awake
     way.close()
 
 
