@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,5 +82,6 @@ class FileMemory:
     def settle(self) -> None:
         """Wait until all that was punched is free. Raises `OSError`."""
         begun, self._begun = self._begun, []
+        wait(begun)
         for each in begun:
             each.result()

@@ -237,6 +237,8 @@ class HostDriver(Driver):
         with self._changes:
             for address, nbytes in self._table.reservations:
                 libc.free(address, nbytes)
+            with suppress(OSError):  # what is being freed is this file's
+                self._memory.settle()
             os.close(self._fd)
 
     # Inside

@@ -390,3 +390,11 @@ def _gives_before_it_takes(moves: list[Move]) -> None:
     order: list[type] = [Parameters, Retire, Unmap, Parameters, CallBack, Map, Parameters]
     for move in moves:
         order = order[order.index(type(move)) + 1 :]
+
+
+def test_one_that_wakes_and_is_lowered_gives_without_a_bound_of_its_pass() -> None:
+    memory = asleep()
+    way = aimed(memory, allotment(2, 3, 2, 10))
+    passed(way, memory)
+    assert way.wakes
+    assert way.aim(allotment(3, 3, 2, 1)) and not way.wakes

@@ -177,8 +177,15 @@ class Way:
 
     @property
     def wakes(self) -> bool:
-        """True if the engine computes again, and does not hold yet what it shall hold awake."""
-        return self._woke and not self.rests and not self.reached
+        """True if the engine computes again, and does not hold yet what it shall hold awake.
+
+        False if it is to give again meanwhile: others wait for that.
+        """
+        return self._woke and not self.rests and not self.reached and not self._gives
+
+    @property
+    def _gives(self) -> bool:
+        return self.target is not None and self.target.kv_extents < self._memory.usable_extents
 
     @property
     def asleep(self) -> bool:
