@@ -212,8 +212,8 @@ class DeviceSection(Strict):
     """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB, and None is
     ``auto``: as large as the models allow."""
     copy_chunk: Bytes = Field(default_factory=lambda data: CHUNK[data["kind"]])
-    """Of a layer that is copied at a time. Where a device copies one thing at a time, copies of a
-    step's inputs and of KV blocks wait for one."""
+    """Bytes of a layer that are copied at a time. Where a device copies one thing at a time, copies
+    of a step's inputs and of KV blocks wait for one."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 

@@ -52,7 +52,7 @@ class FileMemory:
         os.posix_fallocate(self._fd, offset, nbytes)
 
     def _populate(self, offset: int, nbytes: int) -> None:
-        """As `allocate`, by a mapping that asks for huge pages."""
+        """Allocate by a mapping that asks for huge pages."""
         if os.fstat(self._fd).st_size < offset + nbytes:
             os.ftruncate(self._fd, offset + nbytes)
         address = libc.reserve(nbytes, libc.HUGE_PAGE_BYTES)

@@ -16,7 +16,7 @@ THERE = re.compile(r"([A-Za-z0-9][\w.-]*)(?:(?:==|\s+)(\d\S*)| @ )")
 
 @dataclass
 class Lacking:
-    """What a walk from requirements to requirements has found."""
+    """Findings of a walk from requirements to requirements."""
 
     pins: dict[str, str] = field(default_factory=dict)
     """Requirement of the resolved version, by name, of each package to carry."""

@@ -55,9 +55,9 @@ class LayerTimes(NamedTuple):
     token_s: float = 0.0
     """Of a step, by one more token."""
     sleep_s: float = 0.0
-    """As `Report.sleep_s`."""
+    """Seconds, see `Report.sleep_s`."""
     wake_s: float = 0.0
-    """As `Report.wake_s`."""
+    """Seconds, see `Report.wake_s`."""
 
 
 def make_report(

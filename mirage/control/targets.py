@@ -102,10 +102,6 @@ def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     return shape.movable_experts if rules.experts and most_alpha(tenant, shape, rules) else 0
 
 
-PASSES = 2
-"""An engine that wakes takes its layers in the first, and in the second what is left of its KV."""
-
-
 def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
     """As far from `now` towards `to` as `limit` bytes allow: KV first, then parameters.
 
@@ -113,7 +109,7 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
     """
     held = CountedMemory(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
     way = Way(held)
-    for _ in range(PASSES):
+    for _ in range(2 if held.absent else 1):  # layers come back in the first, KV in the second
         for move in way.moves_to(to):
             held.make(move)
     given = held.alpha, held.beta, held.extents

@@ -18,7 +18,7 @@ class EngineTimes:
         self.layer_load_s = 0.0
         """T_T."""
         self.sleep_s = self.wake_s = 0.0
-        """As in `Report`."""
+        """Seconds of the last sleep and the last wake; see `Report`."""
         self.token_cost = TokenCost()
         self.warm = False
         """True if steps are those of requests, and tell T_c."""

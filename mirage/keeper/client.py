@@ -102,5 +102,7 @@ class KeeperClient:
             if self.fd < 0:
                 return
             with suppress(OSError, Broken):
-                answer = self._ask(None)[0]
+                answer, descriptors = self._ask(None)
+                for each in descriptors:  # of a master that this engine does not need
+                    os.close(each)
                 logger.info("weights were brought to another keeper: %s", answer)

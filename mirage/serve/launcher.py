@@ -62,7 +62,7 @@ BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
 """Has vLLM capture a step in pieces by interrupting the capture at each attention."""
 
 WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-"""Where it is not installed: vLLM's second model runner imports its sampler by default."""
+"""Variables without FlashInfer, whose sampler vLLM's second model runner imports by default."""
 
 # Engines share the cores: binding each to all of them makes them wait for each other.
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}

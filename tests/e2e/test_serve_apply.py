@@ -7,8 +7,8 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -208,27 +208,27 @@ def test_commands_apply_set_and_remove(two: Operated) -> None:
     assert two.names() == ["a", "b"]
 
 
-def test_nobody_waits_for_one_that_was_removed_meanwhile(two: Operated) -> None:
+@contextmanager
+def waiting_for(two: Operated, act: str) -> Iterator[Future[Any]]:
+    """Result of a command that waits for the act upon `b`, which drains meanwhile."""
     two.complete("b")
     body = {"model": "b", "prompt": "hang"}
     with closing(two.server.open("POST", "/v1/completions", body)), ThreadPoolExecutor() as pool:
         two.until(lambda: two.ask("GET", "/tenants/b")[1]["running"])
-        words = ("tenants", "restart", "b", "--drain", "60", "--wait")
-        waiting = pool.submit(two.mirage, *words)
+        waiting = pool.submit(two.mirage, "tenants", act, "b", "--drain", "60", "--wait")
         two.until(lambda: two.state("b") == "draining")
+        yield waiting
+
+
+def test_nobody_waits_for_one_that_was_removed_meanwhile(two: Operated) -> None:
+    with waiting_for(two, "restart") as waiting:
         assert two.ask("DELETE", "/tenants/b?drain_s=0")[0] == 200
         done = waiting.result()
     assert done.returncode == 1 and done.stderr == "mirage: error: b was removed meanwhile\n"
 
 
 def test_nobody_waits_for_the_end_of_one_that_was_added_again(two: Operated) -> None:
-    two.complete("b")
-    body = {"model": "b", "prompt": "hang"}
-    with closing(two.server.open("POST", "/v1/completions", body)), ThreadPoolExecutor() as pool:
-        two.until(lambda: two.ask("GET", "/tenants/b")[1]["running"])
-        words = ("tenants", "remove", "b", "--drain", "60", "--wait")
-        waiting = pool.submit(two.mirage, *words)
-        two.until(lambda: two.state("b") == "draining")
+    with waiting_for(two, "remove") as waiting:
         two.apply(content("a", "b"))
         done = waiting.result()
         assert two.state("b") == "draining"

@@ -57,7 +57,7 @@ class Serving:
         return master_files(*(process.pid for process in self.served.family()))
 
     def kept(self) -> dict[str, int]:
-        """What the server says of its keeper."""
+        """Fields of the keeper in the server's state."""
         found: dict[str, int] = self.served.request("GET", "/mirage/state")[1]["kept_weights"]
         return found
 

@@ -1,4 +1,4 @@
-"""Of a wheel of kernels a pack for one GPU architecture has what runs there, and no more."""
+"""Packs for one GPU architecture: a wheel of kernels keeps what runs there, and no more."""
 
 from __future__ import annotations
 

@@ -456,7 +456,7 @@ class TestBetweenProcesses:
         assert not any(standin.leaks().values())
 
     def test_what_is_imported_is_not_exported(self, standin: StandIn) -> None:
-        """As NVIDIA's driver 580 has it, whose documentation does not tell."""
+        """NVIDIA's driver 580 refuses it; its documentation does not tell."""
         with CudaDriver(shareable=True, tensors_on="cpu") as gpu:
             (page,) = gpu.create(1)
             fd = gpu.export_page(page)

@@ -267,7 +267,7 @@ class Way:
     # -- taking -------------------------------------------------------------------------
 
     def _take_extents(self, target: Allotment, most: int) -> Iterator[Move]:
-        """As far as to `most`."""
+        """Extents up to `most` in all."""
         memory = self._memory
         missing = min(most, target.kv_extents) - memory.usable_extents
         if missing <= 0:

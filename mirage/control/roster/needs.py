@@ -122,9 +122,9 @@ class SwitchTimes:
     cold_s: float
     """A start that reads them from the disk."""
     load_s: float = 0.0
-    """Of a wake, in which the link brings the weights."""
+    """Seconds of a wake in which the link brings the weights."""
     beside_s: float = 0.0
-    """Of a wake, beside those and its memory: messages, and the step behind the last layer."""
+    """Seconds of a wake beside its weights and memory: messages, the step behind the last layer."""
 
     def measured(self, sleep_s: float, wake_s: float) -> SwitchTimes:
         """Times by those in which memory was given in a sleep and had in a wake; 0 if unknown.
