@@ -1,14 +1,17 @@
 """Step times of this version's engine over those of another version's, alternated.
 
-python benchmarks/step_ratio.py BEFORE [--pairs N] [--sequences 16 64] [--steps N]
+python benchmarks/step_ratio.py BEFORE [--rounds N] [--pairs N] [--sequences 16 64] [--steps N]
 
 BEFORE is a folder with the packages of the other version: a git worktree, or where it is
 installed. Two real engines of vLLM's on this machine's processor serve the same model, each in a
 process of its own. They take turns with the same requests; who is first changes from pair to pair,
 so that a drift of the machine meets both. A turn is the mean of the steps in which all sequences
 decode: once where no memory moves, and once where an allotment comes every few steps that moves two
-layers and some KV extents. Printed for each: the ratio, now over before, with its 95 % interval, by
-wall time and by the engine's processor time, which other processes disturb less.
+layers and some KV extents. Both engines are started anew each round, because one process may be
+slower than the next of the same version; a round counts once, by the mean of its pairs. Printed for
+each case: the ratio, now over before, with its 95 % interval over rounds, by wall time, by the
+engine's processor time, which other processes disturb less, and by the processor time of the
+scheduler alone (`schedule` and `update_from_output`).
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
     "processor": time.process_time,
 }
+SCHEDULER = "scheduler"
+SCHEDULES = ("schedule", "update_from_output")
 Turn = dict[str, float]
 
 
@@ -59,9 +64,11 @@ def engine(folder: str, root: str, sequences: list[int]) -> None:
         enable_prefix_caching=False,
     )
     allot = Allotments(tiny.scheduler_of(llm))
+    scheduling = Scheduling(tiny.scheduler_of(llm))
+    clocks = {**CLOCKS, SCHEDULER: scheduling.seconds}
     for line in sys.stdin:
         count, steps, moved = json.loads(line)
-        taken = steps_of(llm, count, steps, allot if moved else None)
+        taken = steps_of(llm, clocks, count, steps, allot if moved else None)
         print(json.dumps(taken), flush=True)
 
 
@@ -91,7 +98,36 @@ class Allotments:
         self._scheduler.mailbox.post(Allotment(self._revision, alpha, int(away), extents, grant))
 
 
-def steps_of(llm: Any, count: int, steps: int, allot: Allotments | None) -> Turn:
+class Scheduling:
+    """Processor time that a scheduler has taken in its calls of a step."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._taken = 0.0
+        for name in SCHEDULES:
+            setattr(scheduler, name, self._timed(getattr(scheduler, name)))
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **named: Any) -> Any:
+            begun = time.thread_time()
+            try:
+                return call(*given, **named)
+            finally:
+                self._taken += time.thread_time() - begun
+
+        return timed
+
+    def seconds(self) -> float:
+        """Of all calls so far."""
+        return self._taken
+
+
+def steps_of(
+    llm: Any,
+    clocks: dict[str, Callable[[], float]],
+    count: int,
+    steps: int,
+    allot: Allotments | None,
+) -> Turn:
     """Mean seconds of a step by each clock, `count` sequences decoding."""
     from vllm import SamplingParams
 
@@ -101,14 +137,14 @@ def steps_of(llm: Any, count: int, steps: int, allot: Allotments | None) -> Turn
     for number in range(count):
         prompt = [3 + (number + place) % 400 for place in range(PROMPT)]
         llm.llm_engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
-    taken: dict[str, list[float]] = {name: [] for name in CLOCKS}
+    taken: dict[str, list[float]] = {name: [] for name in clocks}
     step = 0
     while llm.llm_engine.has_unfinished_requests():
-        begun = {name: clock() for name, clock in CLOCKS.items()}
+        begun = {name: clock() for name, clock in clocks.items()}
         if allot is not None and step % MOVED_EVERY == 0:
             allot(away=step % (2 * MOVED_EVERY) == 0)
         llm.llm_engine.step()
-        for name, clock in CLOCKS.items():
+        for name, clock in clocks.items():
             taken[name].append(clock() - begun[name])
         step += 1
     if allot is not None:
@@ -159,7 +195,7 @@ def started(folder: Path, root: Path, sequences: list[int]) -> Iterator[Asked]:
 
 
 def ratio(now: list[float], before: list[float]) -> tuple[float, float, float]:
-    """Geometric mean of the ratios of pairs, and the ends of its 95 % interval."""
+    """Geometric mean of the ratios of rounds, and the ends of its 95 % interval."""
     from mirage.tools.report.intervals import mean
 
     found = mean([log(a / b) for a, b in zip(now, before, strict=True)])
@@ -167,42 +203,63 @@ def ratio(now: list[float], before: list[float]) -> tuple[float, float, float]:
     return exp(found.value), exp(found.value - half), exp(found.value + half)
 
 
-def measure(before: Path, pairs: int, sequences: list[int], steps: int) -> None:
+Case = tuple[int, str]
+Pair = tuple[Turn, Turn]
+
+
+def measure(before: Path, rounds: int, pairs: int, sequences: list[int], steps: int) -> None:
     """The table."""
     cases = [(count, how) for count in sequences for how in HOW]
-    told: dict[tuple[int, str], list[tuple[Turn, Turn]]] = {case: [] for case in cases}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        engines = [
-            stack.enter_context(started(Path(folder), root, sequences)) for root in (before, HERE)
-        ]
-        for number in range(-1, pairs):  # the first pair loads what is used for the first time
+    told: list[dict[Case, list[Pair]]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            told.append(one_round(Path(folder), before, number, pairs, cases, steps))
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    for case in cases:
+        print("\n".join(lines(case, [found[case] for found in told])))
+
+
+def one_round(
+    folder: Path, before: Path, number: int, pairs: int, cases: list[Case], steps: int
+) -> dict[Case, list[Pair]]:
+    """Pairs of each case, of two engines that are started for them."""
+    told: dict[Case, list[Pair]] = {case: [] for case in cases}
+    sequences = [count for count, _ in cases]
+    roots = [before, HERE]
+    with ExitStack() as stack:
+        engines = [stack.enter_context(started(folder, root, sequences)) for root in roots]
+        for pair in range(-1, pairs):  # the first pair loads what is used for the first time
             for count, how in cases:
                 turns: list[Turn] = [{}, {}]
-                for which in (0, 1) if number % 2 else (1, 0):
+                for which in (0, 1) if (pair + number) % 2 else (1, 0):
                     turns[which] = engines[which].turn(count, steps, moved=how == "moved")
-                if number >= 0:
+                if pair >= 0:
                     told[count, how].append((turns[0], turns[1]))
-    for (count, how), found in told.items():
-        print("\n".join(lines(count, how, found)))
+    return told
 
 
-def lines(count: int, how: str, found: list[tuple[Turn, Turn]]) -> Iterator[str]:
+def lines(case: Case, rounds: list[list[Pair]]) -> Iterator[str]:
     """One line for each clock."""
-    for clock in CLOCKS:
-        before, now = ([turn[clock] for turn in turns] for turns in zip(*found, strict=True))
+    count, how = case
+    for clock in (*CLOCKS, SCHEDULER):
+        before, now = (
+            [statistics.mean(pair[which][clock] for pair in found) for found in rounds]
+            for which in (0, 1)
+        )
         middle, low, high = ratio(now, before)
         yield (
             f"{count:>3} sequences, memory {how:<5}  {clock:<9} "
             f"{statistics.median(before) * 1e3:7.2f} ms before, "
             f"{statistics.median(now) * 1e3:7.2f} ms now, "
-            f"ratio {middle:.4f} [{low:.4f}, {high:.4f}] of {len(found)} pairs"
+            f"ratio {middle:.4f} [{low:.4f}, {high:.4f}] of {len(rounds)} rounds"
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Step times, now over before.")
     parser.add_argument("before", type=Path, nargs="?", help="folder of the other version")
-    parser.add_argument("--pairs", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=8, help="engines are started anew in each")
+    parser.add_argument("--pairs", type=int, default=4, help="of a round")
     parser.add_argument("--sequences", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--steps", type=int, default=60, help="of a turn")
     parser.add_argument("--engine", nargs="+", help=argparse.SUPPRESS)
@@ -213,7 +270,7 @@ def main() -> None:
         return
     if asked.before is None or not (asked.before / "mirage").is_dir():
         parser.error(f"{asked.before}: name a folder with another version's packages")
-    measure(asked.before.resolve(), asked.pairs, asked.sequences, asked.steps)
+    measure(asked.before.resolve(), asked.rounds, asked.pairs, asked.sequences, asked.steps)
 
 
 if __name__ == "__main__":
