@@ -82,7 +82,7 @@ test: $(STAMP) ## Lint, types and all test layers, but for what is marked slow o
 
 slow: export WHICH := slow
 slow: $(STAMP) ## The slow rest of all layers: real servers, a pretrained model, more families; CI runs it too
-	$(MAKE) -k -j2 -O $(MADE) vmm pure pages
+	$(MAKE) -k -j2 -O $(MADE) vmm pure lab pages
 	$(MAKE) e2e engine
 
 $(BROWSE): pyproject.toml $(STAMP)

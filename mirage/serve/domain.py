@@ -20,10 +20,9 @@ from mirage.serve.changing import DomainChange, TenantChanges
 from mirage.serve.control import ControlServer
 from mirage.serve.device import DeviceHealth, asked
 from mirage.serve.engine_manager import EngineManager, say
-from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
 from mirage.serve.keeper import WeightsKeeper
-from mirage.serve.managed import ManagedEngines, RosteredShare, Share
+from mirage.serve.managed import ManagedEngines, Share
 from mirage.serve.means import Means
 from mirage.serve.outside import Outside
 from mirage.serve.preflight import Preflight, speeds
@@ -77,7 +76,7 @@ class Domain:
         self.registry = Registry(config.policy, config.device.memory, {}, sources)
         self.tenants = DeviceTenants(self.registry, rundir)
         self.managers, self.failures = self.tenants.managers, self.tenants.failures
-        self.attendance = self._attendance(config, found) if config.rostered else None
+        self.attendance = self._attendance(config, found)
         self._control = ControlServer(
             self._arbiter,
             self.registry,
@@ -101,15 +100,12 @@ class Domain:
             else:
                 self.tenants.refuse(tenant, found.refused[tenant.name], adapters)
         self._serving = asyncio.Event()
-        self._changes = None if self.attendance is None else self._changes_by(self.attendance)
-
-    def _changes_by(self, attendance: Attendance) -> TenantChanges:
-        return TenantChanges(
+        self._changes = TenantChanges(
             self.tenants,
             self._arbiter,
             self.tiers,
             self.weights,
-            attendance,
+            self.attendance,
             self._make_and_keep,
             self.gone,
         )
@@ -137,10 +133,9 @@ class Domain:
         """One that is new while the others are served."""
         name = tenant.name
         self._make(tenant, change.fits[name], change.adapters[name])
-        assert self.attendance is not None
         if not self.attendance.roster.members[name].eager:
             self.tenants.starts[name].set()
-        self._crew.begin(name, self._keep_called(name))
+        self._crew.begin(name, self._keep(name))
 
     async def _unmake(self, name: str) -> None:
         """A removed tenant has ended: nothing of it stays."""
@@ -172,8 +167,7 @@ class Domain:
         await self._crew.ended([_unmaking(name) for name in names])
 
     def apply(self, change: DomainChange) -> None:
-        """Have other tenants from now on. There has to be an `attendance`, and `room_for` them."""
-        assert self._changes is not None
+        """Have other tenants from now on. There has to be `room_for` them."""
         self._config = change.config
         self._changes.apply(change)
 
@@ -187,11 +181,10 @@ class Domain:
 
     # -- serving ------------------------------------------------------------------------
 
-    async def serve(self, settled: asyncio.Event, *, all_or_nothing: bool) -> None:
+    async def serve(self, *, all_or_nothing: bool) -> None:
         """Start the engines and keep them. Never returns: it fails or is cancelled.
 
-        A tenant that cannot start is tried again once `settled` says that the server goes on;
-        with `all_or_nothing` it ends all: raises `EngineFailed`.
+        With `all_or_nothing` a tenant that cannot start ends all: raises `EngineFailed`.
         """
         await self._control.start(self._rundir.control_socket)
         self.tiers.start()
@@ -199,16 +192,11 @@ class Domain:
         self._leave_out_refused()
         work = [self._control.watch(), self._caretaker.keep(), self.device.keep()]
         work.append(self._crew.keep())
-        work.append(self.weights.keep())
-        if self.attendance is not None:
-            work.append(self._attend(self.attendance))
-            if all_or_nothing:
-                work.append(self.tenants.all_start())
+        work += [self.weights.keep(), self._attend()]
+        if all_or_nothing:
+            work.append(self.tenants.all_start())
         for name in self.managers:
-            if self.attendance is None:
-                self._crew.begin(name, self._start_and_keep(name, settled, all_or_nothing))
-            else:
-                self._crew.begin(name, self._keep_called(name))
+            self._crew.begin(name, self._keep(name))
         self._serving.set()
         try:
             await together(work)
@@ -220,20 +208,6 @@ class Domain:
         """Bytes of the device that no engine of it holds or may come to hold."""
         return self._arbiter.controller.free_bytes
 
-    async def _start_and_keep(
-        self, name: str, settled: asyncio.Event, all_or_nothing: bool
-    ) -> None:
-        """Keep a tenant from its first start on, whether the others have started or not."""
-        manager = self.managers[name]
-        if all_or_nothing:
-            await manager.start()
-        elif (error := await _tried(manager)) is not None:
-            self.failures[name] = error
-            self.tenants.starts[name].set()
-            await settled.wait()  # perhaps no tenant is left, and the command ends
-        self.tenants.starts[name].set()
-        await manager.keep(self.tenants.shares[name])
-
     def _leave_out_refused(self) -> None:
         """No engine is started for them, now or later: others may have their memory."""
         for name, why in self.tenants.refused.items():
@@ -241,10 +215,14 @@ class Domain:
             self._arbiter.controller.given_up(name)
 
     def _share(self, name: str) -> Share:
-        known = name, self._arbiter.controller, self._control.wake, self._end_debtor
-        if self.attendance is None:
-            return Share(*known)
-        return RosteredShare(*known, self.attendance, partial(self.tenants.has_started, name))
+        return Share(
+            name,
+            self._arbiter.controller,
+            self._control.wake,
+            self._end_debtor,
+            self.attendance,
+            partial(self.tenants.has_started, name),
+        )
 
     # -- tenants that come and go ---------------------------------------------------------
 
@@ -253,31 +231,28 @@ class Domain:
         roster = roster_of(config, found.fits, link, time.monotonic())
         return Attendance(roster, self, say, device=self.device)
 
-    async def _attend(self, attendance: Attendance) -> None:
+    async def _attend(self) -> None:
         """Let tenants come and go. The first starts are those that are ordered at once."""
         for name in self.managers:
             self._arbiter.controller.given_up(name)
-        attendance.settle()
-        self.registry.on_request = True
-        for name, member in attendance.roster.members.items():
-            if member.state is not LifeState.STARTING:
+        self.attendance.settle()
+        for name, member in self.attendance.roster.members.items():
+            if member.state is LifeState.STARTING:
+                self.registry.backends[name].missed = True
+            else:
                 self.tenants.starts[name].set()
-        await attendance.keep()
+        await self.attendance.keep()
 
-    async def _keep_called(self, name: str) -> None:
-        await self.managers[name].keep_called(self.tenants.shares[name])
+    async def _keep(self, name: str) -> None:
+        await self.managers[name].keep(self.tenants.shares[name])
 
     def start(self, name: str) -> None:
         """Start a tenant's engine, as soon as others have given its share back."""
-        share = self.tenants.shares[name]
-        assert isinstance(share, RosteredShare)
-        share.call()
+        self.tenants.shares[name].call()
 
     def stop_one(self, name: str, why: str) -> None:
         """End a tenant's engine, or do not start it; for a reason that is told, if any."""
-        share = self.tenants.shares[name]
-        assert isinstance(share, RosteredShare) and self.attendance is not None
-        if share.recall():
+        if self.tenants.shares[name].recall():
             self.tenants.starts[name].set()
             self.attendance.heard(name, LifeEvent.ENDED)
         else:
@@ -293,7 +268,7 @@ class Domain:
 
     def _keeps(self, name: str, kept: bool) -> None:
         """A tenant's weights are in host memory from now on, or no more."""
-        if self.attendance is not None and name in self.attendance.roster.members:
+        if name in self.attendance.roster.members:
             self.attendance.roster.kept(name, kept=kept)
 
     def shows(self, name: str, state: LifeState) -> None:
@@ -327,8 +302,7 @@ class Domain:
         """The device has failed."""
         for manager in self.managers.values():
             manager.device_failed(reason)
-        if self.attendance is not None:
-            self.attendance.device_failed()
+        self.attendance.device_failed()
 
     def sample(self, seconds: float) -> None:
         """Record how its memory is held, so many seconds after the start."""
@@ -367,13 +341,3 @@ def _device(config: Config, means: Means, failing: Callable[[str], None]) -> Dev
 def _compiles(config: Config) -> bool:
     """True if a first step may compile: on a GPU kernels do, whatever is said of steps."""
     return config.device.kind == "cuda" or config.device.compile
-
-
-async def _tried(manager: EngineManager) -> EngineFailed | None:
-    """Start an engine; what came of it if it does not start, told at once."""
-    try:
-        await manager.start()
-    except EngineFailed as error:
-        say(str(error))
-        return error
-    return None

@@ -157,16 +157,6 @@ class EngineManager:
 
     # -- starting -----------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Start the engine for the first time. Raises `EngineFailed` once the engine has ended."""
-        self._say_start()
-        try:
-            await self._start()
-        except EngineFailed:
-            self.backend.fail(self._failure)
-            await self._end(grace_s=0)
-            raise
-
     def _say_start(self) -> None:
         share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
         blocks = max(0, self._fit.base_blocks - 1)
@@ -215,7 +205,7 @@ class EngineManager:
             self._failure = await self._why_not(error)
             await self._look_at_device(self._fault or in_text(self._failure))
             self._failure = self._device.reason or self._failure
-            raise EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}") from None
+            raise self.failure from None
         finally:
             progress.cancel()
 
@@ -267,9 +257,9 @@ class EngineManager:
         return self._stopping
 
     @property
-    def failure(self) -> str:
-        """Reason why its last start failed; empty if it did not."""
-        return self._failure
+    def failure(self) -> EngineFailed:
+        """Error of its last start, which failed."""
+        return EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}")
 
     @property
     def starts(self) -> bool:
@@ -367,25 +357,14 @@ class EngineManager:
     # -- keeping ------------------------------------------------------------------------
 
     async def keep(self, room: ShareRoom) -> None:
-        """Start the engine again whenever it ends; at once, or after a rest as `failed`.
+        """Start the engine whenever it is called; after its end at once, or after a rest.
 
         It starts only while its `room` is free: others first give back what it had lent them.
         """
         self._room = room
-        if self.backend.state is not LifeState.FAILED:
-            pause = await self._ended()
-        else:
-            pause = Pause(0.0) if self._device.reason else self._restarts.rest()
-        await self._keep_on(room, pause)
-
-    async def keep_called(self, room: ShareRoom) -> None:
-        """Start the engine when it is called; from then on as `keep`."""
-        self._room = room
-        await self._come(room)
-        await self._keep_on(room, await self._start_again())
-
-    async def _keep_on(self, room: ShareRoom, pause: Pause) -> None:
         while True:
+            await self._come(room)
+            pause = await self._start_again()
             self.backend.comeback.pauses(time.monotonic(), pause.seconds)
             room.ended(pause)
             if pause.failed:
@@ -396,8 +375,6 @@ class EngineManager:
                 )
             await self._rests(pause.seconds)
             await self._device_is_well(room)
-            await self._come(room)
-            pause = await self._start_again()
 
     async def _rests(self, seconds: float) -> None:
         self._declared.clear()
@@ -471,6 +448,9 @@ class EngineManager:
         if self._stopping:
             self.backend.reason = ""
             return Pause(0.0)
+        if not self._has_served:
+            self.backend.fail(self._failure or f"its {ending}")
+            return self._restarts.rest()
         pause = self._restarts.ended(served_s, blame.bodies)
         how = f"{ending}{blame}" if self._served else "it did not start"
         count = (

@@ -21,7 +21,7 @@ class ManagedEngines:
         self,
         managers: Mapping[str, EngineManager],
         no_room: Callable[[str, int, int], str],
-        attendance: Attendance | None = None,
+        attendance: Attendance,
     ) -> None:
         """`no_room` says why an engine may not serve, by the device's free bytes and all."""
         self._managers, self._no_room, self._attendance = managers, no_room, attendance
@@ -33,8 +33,7 @@ class ManagedEngines:
         self._managers[tenant].joined()
 
     def reported(self, tenant: str, report: Report) -> None:
-        if self._attendance is not None:
-            self._attendance.reported(tenant, report)
+        self._attendance.reported(tenant, report)
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
         self._managers[tenant].stepped(self._no_room(tenant, free_bytes, total_bytes))
@@ -52,7 +51,8 @@ class ManagedEngines:
 class Share:
     """A tenant's share of the device, for its manager; every change is decided upon at once.
 
-    `end` ends the engine of the tenant that it names, and says why.
+    Its engine starts when the roster calls it. `end` ends the engine of the tenant that it names,
+    and says why.
     """
 
     def __init__(
@@ -61,21 +61,14 @@ class Share:
         controller: Controller,
         wake: Callable[[], None],
         end: Callable[[str, str], None],
+        attendance: Attendance,
+        first: Callable[[bool], None],
     ) -> None:
+        """`first` hears of each start whether it came to serve."""
         self._name, self._controller, self._wake = name, controller, wake
         self.end = end
-
-    async def called(self) -> None:
-        """At once: nobody decides who is awake."""
-
-    def serves(self, seconds: float) -> None:
-        """Nobody has to know."""
-
-    def ends(self) -> None:
-        """Nobody has to know."""
-
-    def ended(self, pause: Pause) -> None:
-        """Nobody has to know."""
+        self._attendance, self._first = attendance, first
+        self._call = asyncio.Event()
 
     def lend(self) -> None:
         self._controller.given_up(self._name)
@@ -91,23 +84,7 @@ class Share:
     def debtors(self) -> list[Debtor]:
         return self._controller.debtors(time.monotonic())
 
-
-class RosteredShare(Share):
-    """The share of a tenant that comes and goes: it starts when the roster calls it."""
-
-    def __init__(
-        self,
-        name: str,
-        controller: Controller,
-        wake: Callable[[], None],
-        end: Callable[[str, str], None],
-        attendance: Attendance,
-        first: Callable[[bool], None],
-    ) -> None:
-        """`first` hears of each start whether it came to serve."""
-        super().__init__(name, controller, wake, end)
-        self._attendance, self._first = attendance, first
-        self._call = asyncio.Event()
+    # -- starts and ends ----------------------------------------------------------------
 
     def call(self) -> None:
         """The roster wants its engine started."""

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirage.serve.registry import SERVED, Registry
+from mirage.serve.registry import Registry
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.contract import Medium
 
@@ -93,7 +93,7 @@ class _RegistryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
         for name, backend in self._registry.backends.items():
-            up.add_metric([name], float(backend.state in SERVED))
+            up.add_metric([name], float(backend.is_well))
         yield up
         for field, (name, text) in GAUGES.items():
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)

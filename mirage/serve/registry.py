@@ -46,6 +46,8 @@ class TenantServer:
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
     suspects: Suspects = field(default_factory=Suspects)
     comeback: Comeback = field(default_factory=Comeback)
+    missed: bool = True
+    """True if it should serve and does not: until it does, a start is no sign of being well."""
     leaves: bool = False
     """True if it was removed, and has not ended yet: no new request finds it."""
     end: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,6 +67,13 @@ class TenantServer:
         if state is not self.state:
             self.state = state
             self.passed.append(state)
+        if state is not LifeState.STARTING:
+            self.missed = state not in SERVED
+
+    @property
+    def is_well(self) -> bool:
+        """True if it serves, or will when it is asked; one that starts on request is well."""
+        return not self.missed if self.state is LifeState.STARTING else self.state in SERVED
 
     def take_passed(self) -> list[LifeState]:
         """`passed`, which is empty then."""
@@ -130,8 +139,6 @@ class Registry:
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
-    on_request: bool = False
-    """True if tenants start when they are asked for: one that starts is well."""
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, by its own name or by an adapter's."""
@@ -152,8 +159,7 @@ class Registry:
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
         states = {name: backend.state for name, backend in self.backends.items()}
-        well = SERVED | {LifeState.STARTING} if self.on_request else SERVED
-        ready = sum(state in well for state in states.values())
+        ready = sum(backend.is_well for backend in self.backends.values())
         status = "ok" if ready == len(states) else "degraded" if ready else "down"
         known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
         more = {"reasons": known} if known else {}

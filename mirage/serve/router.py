@@ -20,7 +20,7 @@ from mirage.serve.forward import Forward
 from mirage.serve.metrics import Metrics
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
-from mirage.serve.registry import REACHABLE, SERVED, Registry, TenantServer
+from mirage.serve.registry import REACHABLE, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
@@ -60,12 +60,12 @@ class Router:
     def __init__(
         self,
         registry: Registry,
+        attendance: Attendance,
         resize: Callable[[Resize], Awaitable[None]] | None = None,
-        attendance: Attendance | None = None,
     ) -> None:
-        """`resize` gives the tiers other budgets; there is no route for it without.
+        """Requests wait at the `attendance` for tenants that are not awake.
 
-        With an `attendance` requests wait for tenants that are not awake.
+        `resize` gives the tiers other budgets; there is no route for it without.
         """
         self._attendance = attendance
         self.registry = registry
@@ -162,7 +162,7 @@ class Router:
 
         The reason is for who is `near`.
         """
-        if self._attendance is None or backend.name not in self._attendance.roster.members:
+        if backend.name not in self._attendance.roster.members:  # it is refused: it has no engine
             yield
             return
         try:
@@ -174,8 +174,8 @@ class Router:
                 ticket.over()
         except NotInTime as error:
             self._known(backend.name)  # it may have been removed meanwhile
-            why = error.why if near else ""
-            raise not_in_time(backend.name, backend.state, error.wait_s, why) from None
+            why = (error.why or backend.reason) if near else ""
+            raise not_in_time(backend, error.wait_s, why) from None
 
     async def _passed_on(
         self,
@@ -243,9 +243,9 @@ class Router:
         return web.json_response(body, status=200 if serves else 503)
 
     async def _health_of(self, request: web.Request) -> web.Response:
-        """Health of one tenant: 503 unless it serves."""
+        """Health of one tenant: 503 unless it serves, or will when it is asked."""
         backend = self._known(request.match_info["model"])
-        ready = backend.state in SERVED
+        ready = backend.is_well
         body = {"status": backend.state.value}
         if backend.reason and self._near(request):
             body["reason"] = backend.reason
@@ -262,11 +262,14 @@ class Router:
         return await history.answer(self.registry, request)
 
 
-def not_in_time(name: str, state: LifeState, wait_s: float, why: str = "") -> ApiError:
+def not_in_time(backend: TenantServer, wait_s: float, why: str = "") -> ApiError:
     """Answer to a request that would wait too long, with the predicted time."""
-    since = f" ({why})" if why else ""
-    late = f"cannot be awake in time{since}: try again later"
-    message = f"model {name!r} is {state.value}, and {late}"
+    message = f"model {backend.name!r} is {backend.state.value}"
+    if why and backend.state is LifeState.FAILED:
+        message += f": {why}"
+    else:
+        since = f" ({why})" if why else ""
+        message += f", and cannot be awake in time{since}: try again later"
     return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)
 
 

@@ -152,7 +152,7 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
-        self._router = Router(domain.registry, domain.tiers.resize, domain.attendance)
+        self._router = Router(domain.registry, domain.attendance, domain.tiers.resize)
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
         )
@@ -160,8 +160,6 @@ class Supervisor:
             view, domain.attendance, Declaring(applier), sleeps=config.policy is Policy.MIRAGE
         )
         self._hung_up = asyncio.Event()
-        self._settled = asyncio.Event()
-        """Each first start has come to an end, and not all have failed."""
         self._signal: asyncio.Future[int]
 
     async def run(self) -> int:
@@ -191,7 +189,7 @@ class Supervisor:
         begun = time.monotonic()
         url = await self._listen()
         await self._listen_to_operators(url)
-        served = self._domain.serve(self._settled, all_or_nothing=self._options.all_or_nothing)
+        served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
         hears = self._hear_hangups()
         await together([served, self._say_ready(url, begun), self._admin.keep(), hears])
 
@@ -204,7 +202,6 @@ class Supervisor:
                 raise EngineFailed(self._domain.device.reason)
             why = "; ".join(str(failures[name]) for name in managers)
             raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
-        self._settled.set()
         self._ready_file.write(url)
         all_of_them, policy = len(self._config.tenants), self._config.policy.value
         started = len(managers) - len(failures)

@@ -60,7 +60,7 @@ class DeviceTenants:
         if not self.starts[name].is_set():
             manager = self.managers[name]
             if not serves and not manager.stopping:
-                self.failures[name] = EngineFailed(f"tenant {name!r}: {manager.failure}")
+                self.failures[name] = manager.failure
             self.starts[name].set()
 
     async def started(self) -> None:

@@ -35,9 +35,9 @@ async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterato
     assert not found.refused
     with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
         domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
-        router = Router(domain.registry, domain.tiers.resize, domain.attendance)
+        router = Router(domain.registry, domain.attendance, domain.tiers.resize)
         url = await router.start("127.0.0.1", 0)
-        work = domain.serve(asyncio.Event(), all_or_nothing=all_or_nothing)
+        work = domain.serve(all_or_nothing=all_or_nothing)
         serving = asyncio.create_task(work)
         try:
             started = asyncio.create_task(domain.tenants.started())

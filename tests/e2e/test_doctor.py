@@ -38,6 +38,7 @@ def mirage(*words: str, driver: Path | None = None) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_it_says_what_works_here_and_what_to_do() -> None:
     done = mirage("doctor")
     assert done.returncode == 0, done.stderr

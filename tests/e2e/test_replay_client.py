@@ -649,6 +649,7 @@ def test_gpu_serve_ends_what_takes_too_long(tmp_path):
         list(followed(sleeping, tmp_path / "report.json", "a trace", limit_s=0.1))
 
 
+@pytest.mark.slow
 def test_gpu_serve_ends_with_the_texts(config, tmp_path, modes):
     from benchmarks.gpu.serving import followed
 
@@ -660,6 +661,7 @@ def test_gpu_serve_ends_with_the_texts(config, tmp_path, modes):
     assert rows[-1].holds
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_the_server_and_writes_what_finished(config, tmp_path, number):
     command, fifo = stalling(config, tmp_path)
@@ -754,6 +756,7 @@ def test_gaps_are_scaled_to_what_the_machine_computes(command, config, measured,
     assert run["completed"] == 60
 
 
+@pytest.mark.slow
 def test_the_configuration_may_say_the_load(command, config, measured, tmp_path):
     content = yaml.safe_load(config.read_text())
     content["replay"] = {"load": 2, "window": [0, 10], "length_scale": 0.01}

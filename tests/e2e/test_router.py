@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from attending import nobody
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -139,7 +140,7 @@ async def serving(folder: Path) -> AsyncIterator[Site]:
         1 << 30,
         {e.name: TenantServer(e.name, e.socket, 256, LifeState.READY) for e in engines},
     )
-    router = Router(registry)
+    router = Router(registry, nobody())
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.answer = plain

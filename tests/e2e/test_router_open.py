@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from attending import nobody
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
@@ -41,7 +42,7 @@ def run(scenario: Callable[[Ask, Router], Awaitable[None]], *tenants: TenantServ
 
     async def main() -> None:
         backends = {tenant.name: tenant for tenant in tenants}
-        router = Router(Registry(Policy.MIRAGE, 1 << 30, backends), resize)
+        router = Router(Registry(Policy.MIRAGE, 1 << 30, backends), nobody(), resize)
         url = await router.start("127.0.0.1", 0)
         port = int(url.rsplit(":", 1)[1])
 

@@ -173,17 +173,47 @@ def test_keys_that_cannot_change_are_named(two: Operated) -> None:
     assert status == 409 and body["error"]["message"].startswith("device.memory, policy cannot")
 
 
-def test_without_a_roster_an_apply_is_refused(tmp_path: Path) -> None:
+def test_without_a_roster_tenants_are_added_and_yield(tmp_path: Path) -> None:
     plain = content("a", "b")
     del plain["roster"]
+    for one in plain["tenants"]:
+        del one["start"]
+        one["share"] = 32
+    with (
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder,
+        operated(tmp_path / "s", Path(folder), plain) as site,
+    ):
+        before = {name: site.complete(name)[1] for name in "ab"}
+        assert not site.apply(plain)["applied"]
+        plain["tenants"].append(tenant("c", share=32))
+        assert site.apply(plain)["added"] == ["c"] and site.complete("c")[0] == 200
+        assert {name: site.complete(name)[1] for name in "ab"} == before
+        plain["tenants"].append(tenant("d"))
+        assert site.apply(plain)["roster"] == [] and site.complete("d")[0] == 200
+        assert "sleeping" in {site.state(name) for name in "abc"}
+        assert {name: site.complete(name)[1] for name in "ab"} == before, "no engine started anew"
+        plain["tenants"] = plain["tenants"][:2]
+        assert site.apply(plain)["removed"] == ["c", "d"]
+        site.until(lambda: site.names() == ["a", "b"])
+
+
+def test_without_a_roster_an_operator_lets_a_tenant_sleep(tmp_path: Path) -> None:
+    plain = {key: value for key, value in content("a", "b").items() if key != "roster"}
     for one in plain["tenants"]:
         del one["start"]
     with (
         tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder,
         operated(tmp_path / "s", Path(folder), plain) as site,
     ):
-        status, body, _ = site.ask("PUT", "/config", content("a"))
-        assert status == 409 and "write roster: {} into its file" in body["error"]["message"]
+        before = site.complete("a")[1]
+        assert site.ask("POST", "/tenants/a/sleep")[0] == 202
+        site.until(lambda: site.state("a") == "sleeping")
+        health = site.server.request("GET", "/health")
+        assert (health[0], health[1]["status"]) == (200, "ok")
+        assert site.complete("a") == (200, before)
+        assert site.ask("POST", "/tenants/b/stop")[0] == 202
+        site.until(lambda: site.state("b") == "stopped")
+        assert site.complete("b")[0] == 200
 
 
 # -- commands ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def test_one_that_cannot_start_is_failed_and_the_others_serve(tmp_path: Path) ->
         assert (status, body["error"]["type"]) == (503, "server_error")
         assert body["error"]["message"] == f"model 'b' is failed: {REASON}"
         answer = s.open("POST", "/v1/completions", {"model": "b", "prompt": "x"}).getresponse()
-        assert 300 < int(answer.headers["Retry-After"]) <= 600, "when it is tried again"
+        assert 300 < int(answer.headers["Retry-After"]) <= 640, "when it has been tried again"
         status, health = s.request("GET", "/health")
         assert (status, health["status"]) == (200, "degraded")
         assert health["tenants"] == {"a": "ready", "b": "failed", "c": "ready"}
@@ -78,7 +78,7 @@ def test_one_that_failed_is_tried_again_after_a_rest(tmp_path: Path) -> None:
     environment = {"FAKE_ENGINE": f"after:b:{remedy}", "FAKE_REST_S": "0.1"}
     with serving(write_config(tmp_path, "a", "b"), environment=environment) as s:
         s.drain()
-        s.until("it was tried in vain", lambda: sum("given up" in line for line in s.log) > 0)
+        s.until("it was tried in vain", lambda: sum("is lent to" in line for line in s.log) > 1)
         assert s.engine_state("a") == "ready"
         remedy.touch()
         s.until("b serves", lambda: ask(s, "b")[0] == 200)

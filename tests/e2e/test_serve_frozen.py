@@ -94,6 +94,7 @@ def test_after_a_pause_of_everything_nobody_hangs(tmp_path: Path) -> None:
         assert not [line for line in served.log if "hangs" in line]
 
 
+@pytest.mark.slow
 def test_after_a_pause_of_everything_no_start_is_too_late(tmp_path: Path) -> None:
     wanted = tmp_path / "go"
     waits = {"FAKE_ENGINE": f"waits:a:{wanted}"}

@@ -102,6 +102,7 @@ def test_it_prints_a_table_and_where_the_report_is(done: tuple[Path, str]) -> No
     assert (folder / "one" / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_the_same_seeds_give_the_same_bytes(done: tuple[Path, str]) -> None:
     folder, _ = done
     words = [
@@ -256,6 +257,7 @@ def endless(tmp_path: Path) -> Path:
     return write(tmp_path, content(workload={"requests": 5_000_000}))
 
 
+@pytest.mark.drawn("number")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["while processes start", "in the middle"])
 def test_a_signal_ends_all_processes_in_one_line(

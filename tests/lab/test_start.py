@@ -37,6 +37,7 @@ def light(words: str) -> bool:
     return "parse_args" in text and "sys.path" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", sorted(filter(light, NAMED)))
 def test_it_starts(words: str) -> None:
     command = [sys.executable, *words.split(), "--help"]

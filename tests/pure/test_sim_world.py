@@ -28,6 +28,7 @@ from mirage.simulate.world import Observer, World
 from scheduler.sharing import Temporal
 
 pytestmark = pytest.mark.pure
+SLOW = pytest.mark.slow
 
 MODES: dict[str, dict[str, Any]] = {
     "together": {"mode": "spatial"},
@@ -450,7 +451,9 @@ def random_world(seed: int) -> tuple[Setup, str]:
 
 
 @pytest.mark.parametrize("message_ps", [0, PS // 5000, PS // 100])
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=SLOW) for seed in range(5, 16))]
+)
 def test_any_world_ends_with_all_answered_and_the_same_either_way(
     seed: int, message_ps: int
 ) -> None:

@@ -62,9 +62,11 @@ class DeviceRoom:
     def spare(self, to: RosterMember, claimed: int = 0) -> int:
         """Bytes that stay free when `to` comes: KV memory for those that run.
 
-        None where nobody has more than one request, which each share holds, nor where `to` would
-        wait for tenants that came after it stood in the line.
+        None where all can be awake at once, nor where nobody has more than one request, which each
+        share holds, nor where `to` would wait for tenants that came after it stood in the line.
         """
+        if sum(m.own.awake for m in self._members.values()) <= self.device_bytes:
+            return 0
         if not any(m.running > 1 and m.state is LifeState.READY for m in self._others(to)):
             return 0
         spare = int(self._rules.spare_part * self.device_bytes)

@@ -9,10 +9,6 @@ from mirage.serve.admin.forms import OperatorAct
 
 DRAIN_S = 60.0
 """Seconds that a drain by an operator lets running requests have, unless he says otherwise."""
-ALWAYS = (
-    "the tenants of this server are always awake: one of the keys share: auto, start, keep_alive, "
-    "stop_after, pinned, max_waiting or max_wait_s lets them come and go"
-)
 TARGETS = {
     OperatorAct.SLEEP: LifeState.SLEEPING,
     OperatorAct.WAKE: LifeState.READY,

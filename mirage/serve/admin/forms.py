@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-FORM_VERSION = 1
+FORM_VERSION = 2
 
 
 class OperatorAct(StrEnum):
@@ -54,9 +54,9 @@ class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     asleep_bytes: int | None
     """Bytes that it holds asleep; None where no tenant sleeps."""
     running: int
-    """Requests that were passed on to its engine; where tenants do not come and go, that run."""
+    """Requests that were passed on to its engine."""
     waiting: int
-    """Requests that wait for it to be awake; where tenants do not come and go, in its engine."""
+    """Requests that wait for it to be awake."""
     ready_s: float | None
     """Seconds until it would be ready if it were asked for now, predicted; None if nobody knows."""
     yields_s: float | None
@@ -73,7 +73,6 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     device: str
     device_bytes: int
-    comes_and_goes: bool
 
 
 class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):

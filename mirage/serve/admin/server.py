@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mirage.serve.admin.acts import ALWAYS, DRAIN_S, ActedUpon, foretold, obstacle, target
+from mirage.serve.admin.acts import DRAIN_S, ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.asked import as_json, check_fresh, known, seconds
 from mirage.serve.admin.audit import audited
 from mirage.serve.admin.declaring import Declaring
@@ -32,7 +32,7 @@ class AdminServer:
     def __init__(
         self,
         view: TenantsView,
-        attendance: Attendance | None,
+        attendance: Attendance,
         declaring: Declaring,
         *,
         sleeps: bool,
@@ -132,12 +132,12 @@ class AdminServer:
         """Raises `ApiError`."""
         drain_s = seconds(request)
         check_fresh(request, self._revision)
-        on, attendance = self._acted_upon(name, act, drain_s)
+        on = self._acted_upon(name, act, drain_s)
         if why := obstacle(act, on):
             raise ApiError(409, why)
         will = foretold(act, on)
         self._look()  # what was before it
-        _do(attendance, name, act, drain_s, sleeps=self._sleeps)
+        self._do(name, act, drain_s)
         self._revision.grows()
         self._look()
         state = self._view.seen()[name].state
@@ -145,17 +145,13 @@ class AdminServer:
             tenant=name, act=act, will=will, state=state, revision=self._revision.number
         )
 
-    def _acted_upon(
-        self, name: str, act: OperatorAct, drain_s: float | None
-    ) -> tuple[ActedUpon, Attendance]:
-        """Raises `ApiError` if it does not come and go."""
-        if self._attendance is None:
-            raise ApiError(409, ALWAYS)
+    def _acted_upon(self, name: str, act: OperatorAct, drain_s: float | None) -> ActedUpon:
+        """Raises `ApiError` if it is not served."""
         if (member := self._view.member(name)) is None:
             why = self._view.seen()[name].reason or "it was refused when the server started"
             raise ApiError(409, f"{name} is not served: {why}")
         usual_s = DRAIN_S if act is OperatorAct.DRAIN else self._attendance.roster.rules.drain_s
-        on = ActedUpon(
+        return ActedUpon(
             name,
             member.state,
             self._sleeps,
@@ -163,7 +159,14 @@ class AdminServer:
             self._attendance.ready_s(name),
             usual_s if drain_s is None else drain_s,
         )
-        return on, self._attendance
+
+    def _do(self, name: str, act: OperatorAct, drain_s: float | None) -> None:
+        if act is OperatorAct.RESTART:
+            self._attendance.restart(name, drain_s)
+            return
+        if act is OperatorAct.DRAIN and drain_s is None:
+            drain_s = DRAIN_S
+        self._attendance.wish(name, target(act, sleeps=self._sleeps), drain_s)
 
 
 def _act_of(word: str) -> OperatorAct:
@@ -171,14 +174,3 @@ def _act_of(word: str) -> OperatorAct:
         return OperatorAct(word)
     except ValueError:
         raise ApiError(404, f"no act {word[:40]!r}: use one of {', '.join(OperatorAct)}") from None
-
-
-def _do(
-    attendance: Attendance, name: str, act: OperatorAct, drain_s: float | None, *, sleeps: bool
-) -> None:
-    if act is OperatorAct.RESTART:
-        attendance.restart(name, drain_s)
-        return
-    if act is OperatorAct.DRAIN and drain_s is None:
-        drain_s = DRAIN_S
-    attendance.wish(name, target(act, sleeps=sleeps), drain_s)

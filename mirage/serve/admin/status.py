@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirage.config import Config, Policy, TenantSection
 from mirage.control.roster.member import RosterMember
-from mirage.control.roster.states import GONE, LifeState, WeightsPlace
+from mirage.control.roster.states import LifeState, WeightsPlace
 from mirage.serve.admin.forms import (
     FORM_VERSION,
     DeclaredTenant,
@@ -25,14 +25,14 @@ from mirage.serve.roster.attendance import Attendance
 
 
 class TenantsView:
-    """All tenants of one device. Without an `attendance` none comes or goes."""
+    """All tenants of one device."""
 
     def __init__(
         self,
         config: Config,
         sections: Mapping[str, TenantSection],
         registry: Registry,
-        attendance: Attendance | None,
+        attendance: Attendance,
         log: Callable[[str], Path],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -61,7 +61,6 @@ class TenantsView:
             policy=self._config.policy.value,
             device=self.device,
             device_bytes=self._config.device.memory,
-            comes_and_goes=self._attendance is not None,
         )
         every = [self.status(name) for name in self.sections]
         return TenantsTold(
@@ -81,42 +80,33 @@ class TenantsView:
         """One tenant, as it was at the last look."""
         tenant = self.sections[name]
         backend, member = self._registry.backends[name], self.member(name)
-        running, waiting = self._requests(name, member)
         return TenantStatus(
             name=name,
             spec=declared(tenant),
             state=backend.state.value,
             since=self._journal.since(name),
             reason=self._journal.reason(name),
-            weights=self._weights(name, backend.state, member).value,
+            weights=self._weights(name, member).value,
             device=self.device,
             held_bytes=self._held(name, member),
             share_bytes=self._share(tenant, member),
             asleep_bytes=self._asleep(member),
-            running=running,
-            waiting=waiting,
+            running=member.running if member is not None else 0,
+            waiting=len(member.waiting) + member.inside if member is not None else 0,
             ready_s=self._ready_s(name),
-            yields_s=self._attendance.yields_s(name) if self._attendance and member else None,
+            yields_s=self._attendance.yields_s(name) if member is not None else None,
             restarts=backend.restarts,
             log=str(self._log(name)),
         )
 
     def member(self, name: str) -> RosterMember | None:
-        """A tenant on the roster; None if it does not come and go."""
-        return self._attendance.roster.members.get(name) if self._attendance else None
+        """A tenant on the roster; None if it was refused, or has been removed."""
+        return self._attendance.roster.members.get(name)
 
-    def _weights(self, name: str, state: LifeState, member: RosterMember | None) -> WeightsPlace:
+    def _weights(self, name: str, member: RosterMember | None) -> WeightsPlace:
         if member is not None:
             return member.life.place
-        if state not in GONE and state is not LifeState.STARTING:
-            return WeightsPlace.DEVICE
         return WeightsPlace.HOST if self._registry.keeps(name) else WeightsPlace.DISK
-
-    def _requests(self, name: str, member: RosterMember | None) -> tuple[int, int]:
-        if member is not None:
-            return member.running, len(member.waiting) + member.inside
-        report = self._registry.reports.get(name)
-        return (report.running, report.waiting) if report is not None else (0, 0)
 
     def _held(self, name: str, member: RosterMember | None) -> int:
         if (report := self._registry.reports.get(name)) is not None:
@@ -137,7 +127,7 @@ class TenantsView:
         backend = self._registry.backends[name]
         if backend.state is LifeState.READY:
             return 0.0
-        if self._attendance is None or self.member(name) is None:
+        if self.member(name) is None:
             return backend.comeback.wait_s(time.monotonic())
         seconds = self._attendance.ready_s(name)
         return seconds if isfinite(seconds) else None

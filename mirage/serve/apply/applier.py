@@ -148,9 +148,6 @@ class ConfigApplier:
     def _foresee(self, wanted: Written, drain_s: float | None) -> Foreseen:
         """Takes some seconds where models have to be looked at. Raises as `apply` does."""
         declared = self.source.config(wanted)
-        attendance = self._domain.attendance
-        if attendance is None:
-            raise CommandFailed(said.NO_ROSTER)
         declared = _rostered(declared)
         change = difference(self._declared, declared)
         if change.fixed:
@@ -214,18 +211,13 @@ class ConfigApplier:
 
     def _outlook(self, foreseen: Foreseen) -> list[Fitting]:
         """Outlook of new tenants, and of those that start anew at once."""
-        assert self._domain.attendance is not None
-        roster, change, config = (
-            self._domain.attendance.roster,
-            foreseen.change,
-            foreseen.domain.config,
-        )
+        change, config = foreseen.change, foreseen.domain.config
         coming = {
             name: bytes_of(config, config.tenant(name), foreseen.fits[name])
             for name in change.needs_engines
             if name in change.added or self._is_awake(name)
         }
-        return fitting(roster, coming, change.removed, time.monotonic())
+        return fitting(self._domain.attendance.roster, coming, change.removed, time.monotonic())
 
     def _is_awake(self, name: str) -> bool:
         state = self._domain.registry.backends[name].state

@@ -10,10 +10,6 @@ from mirage.units import size
 
 NOTHING = "nothing differs from what holds"
 NO_STATE = "what is applied ends with the server: its option --state FILE would keep it"
-NO_ROSTER = (
-    "the tenants of this server are always awake, and cannot change while it runs: "
-    "write roster: {} into its file and start it again"
-)
 
 
 def fixed(keys: Iterable[str]) -> str:
