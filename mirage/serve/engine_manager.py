@@ -283,6 +283,7 @@ class EngineManager:
         """Ending of the core in its first step, in words; empty without one, or if no fault."""
         if not self._lost_in_first_step:
             return ""
+        await self._engine.core_gone()  # a core that just closes its socket has no status yet
         ending = Ending("engine core", self._engine.core_status(), self._error)
         return failed_step(ending, await asyncio.to_thread(self._engine.last_error))
 
