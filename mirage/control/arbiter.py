@@ -35,6 +35,8 @@ class Arbiter:
         self._holders: frozenset[str] = frozenset()
         self._sleepers: set[str] = set()
         """Tenants that were told to sleep."""
+        self._ending: set[str] = set()
+        """Tenants whose engines were sent SIGKILL."""
         self._granting: str | None = None
         """Whose turn it is, without having been told: its layers are about to come back."""
         self._grant_by = 0.0
@@ -71,6 +73,8 @@ class Arbiter:
     def reported(self, tenant: str, report: Report, now: float) -> None:
         """Raises `LedgerError` if the engine breaks the protocol."""
         self.controller.reported(tenant, report, now)
+        if tenant in self._ending:
+            return
         if tenant in self._sleepers:
             self._dozes(tenant, report, now)
             return
@@ -80,8 +84,12 @@ class Arbiter:
     def _dozes(self, tenant: str, report: Report, now: float) -> None:
         """A turn that it holds passes on once no step of it can be running."""
         if report.asleep and not (self._temporal and report.holds_turn):
-            self.sharing.lost(tenant, now)
-            self._holders -= {tenant}
+            self._passes_on(tenant, now)
+
+    def _passes_on(self, tenant: str, now: float) -> None:
+        """It steps no more."""
+        self.sharing.lost(tenant, now)
+        self._holders -= {tenant}
 
     def sleeps(self, tenant: str, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         """A tenant that joined shall sleep; what its engine is to be told."""
@@ -99,12 +107,20 @@ class Arbiter:
         self._sleepers.discard(tenant)
         self.controller.wakes(tenant, now)
 
+    def ends(self, tenant: str, now: float) -> None:
+        """An engine was sent SIGKILL: its turn passes on, its memory is its own until it is `lost`.
+
+        A process that the kernel does not let go of, as in a driver's call, ends late or never.
+        """
+        self._ending.add(tenant)
+        self._passes_on(tenant, now)
+
     def lost(self, tenant: str, now: float) -> None:
         """An engine is gone, and with it its memory and its turn."""
         self.controller.lost(tenant, now)
         self._sleepers.discard(tenant)
-        self.sharing.lost(tenant, now)
-        self._holders -= {tenant}
+        self._ending.discard(tenant)
+        self._passes_on(tenant, now)
 
     def decide(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         """The messages to send now, in order: turns that end, memory, turns that begin.

@@ -69,6 +69,8 @@ class Decides(Protocol):
 
     def wakes(self, tenant: str, now: float) -> None: ...
 
+    def ends(self, tenant: str, now: float) -> None: ...
+
     def lost(self, tenant: str, now: float) -> None: ...
 
     def decide(self, now: float) -> Iterable[tuple[str, ToTenant]]: ...
@@ -101,7 +103,7 @@ class Keepers(Protocol):
         """The engine's core ends over an exception of class `error`, maybe a `fault` of the GPU."""
 
     def hangs(self, tenant: str, why: str) -> None:
-        """The engine shows no sign of life, or no progress."""
+        """The engine shows no sign of life, or no progress: it is sent SIGKILL."""
 
 
 class Unkept:
@@ -348,6 +350,7 @@ class ControlServer:
             for tenant, vitals in self._vitals.items():
                 if why := vitals.hang(self.running.seconds):
                     self._keepers.hangs(tenant, why)
+                    self._arbiter.ends(tenant, time.monotonic())
             for tenant, writer in self._engines.items():
                 if not writer.transport.get_write_buffer_size():
                     self._send(tenant, Alive())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ class NotingArbiter:
 
     def wakes(self, tenant: str, now: float) -> None:
         self.events.append(("wakes", tenant))
+
+    def ends(self, tenant: str, now: float) -> None:
+        self.events.append(("ends", tenant))
 
     def lost(self, tenant: str, now: float) -> None:
         self.events.append(("lost", tenant))
@@ -472,6 +476,43 @@ def test_an_engine_with_requests_and_no_step_hangs_though_its_pulse_goes_on(
             assert tenant == "a" and why.startswith("no step for ")
             assert why.endswith(" s with 2 requests")
             pulsing.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_the_turn_of_one_that_hangs_passes_on_before_its_process_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is stuck in the kernel does not even die when it is killed."""
+    monkeypatch.setattr("mirage.serve.control.BEAT_S", 0.01)
+    tenants = [{"name": name, "model": name, "share": 50} for name in "ab"]
+    sharing = {"mode": "temporal", "turn_s": 1.0}
+    told = {"device": {"memory": "64MiB"}, "tenants": tenants, "sharing": sharing}
+
+    async def live(engine: Engine) -> None:
+        for passes in count():
+            await engine.say(Pulse(passes, 1))
+            await asyncio.sleep(0.01)
+
+    async def turn(engine: Engine) -> Turn:
+        while not isinstance(message := await engine.hear(), Turn):
+            assert message is not None
+        return message
+
+    async def scenario() -> None:
+        arbiter = Arbiter.of(Config.model_validate(told))
+        async with controlling(tmp_path, arbiter, hang_s=0.3, dead=False) as site:
+            try:
+                stuck, waits = await site.engine("a"), await site.engine("b")
+                lives = [asyncio.create_task(live(engine)) for engine in (stuck, waits)]
+                works = msgspec.structs.replace(REPORT, running=1, holds_turn=False)
+                await stuck.say(works)
+                assert await turn(stuck) == Turn(True)
+                lives[0].cancel()
+                await waits.say(works)
+                assert await turn(waits) == Turn(True)
+            finally:
+                site.keepers.dead.set()
 
     asyncio.run(scenario())
 

@@ -257,6 +257,26 @@ def test_death_passes_the_turn_on_at_once() -> None:
     assert made.decide(0.5) == [("b", Turn(True))]
 
 
+def test_the_turn_of_one_that_is_killed_passes_on_and_its_memory_does_not() -> None:
+    """What it said before is heard as well."""
+    made = arbiter("temporal")
+    for name in "ab":
+        made.reported(name, report(False, running=1), 0.0)
+    made.decide(0.0)
+    free = made.controller.free_bytes
+    made.ends("a", 0.5)
+    made.reported("a", report(True, running=1), 0.5)
+    assert made.decide(0.5) == [("b", Turn(True))]
+    made.reported("b", report(True, running=1), 0.6)
+    assert made.next_deadline(0.6) is None, "nobody waits for a turn"
+    assert made.controller.free_bytes == free
+    made.lost("a", 0.7)
+    made.joined(Hello(PROTOCOL_VERSION, "a", 2, SHAPE, 0), 0.8)
+    again = structs.replace(report(False, running=1), revision=0, held_bytes=0)
+    made.reported("a", again, 0.9)
+    assert made.next_deadline(0.9) == 1.5
+
+
 def asleep(revision: int, *, holds: bool = False) -> Report:
     """Report of `a` or `b` once it holds one extent and no layer."""
     told = report(holds)
