@@ -36,6 +36,11 @@ class Comeback:
             self._took.append(now - self._begun)
         self._again = self._begun = None
 
+    @property
+    def start_s(self) -> float:
+        """Seconds of a start by the last ones; `LOOK_AGAIN_S` where none is known."""
+        return max(self._took, default=LOOK_AGAIN_S)
+
     def wait_s(self, now: float) -> float | None:
         """Seconds until it may serve; None if it neither starts nor is to be started."""
         usual = max(self._took, default=0.0)

@@ -14,7 +14,7 @@ from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
-from mirage.serve.comeback import LOOK_AGAIN_S, Comeback
+from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending
 from mirage.serve.suspects import Blame, Suspects
@@ -88,7 +88,9 @@ class TenantServer:
     def wait_s(self, now: float) -> float | None:
         """Seconds after which a request that is not served now may be; None if that is not so."""
         wait_s = self.comeback.wait_s(now)
-        return LOOK_AGAIN_S if wait_s is None and self.state is not LifeState.FAILED else wait_s
+        if wait_s is None and self.state is not LifeState.FAILED:
+            return self.comeback.start_s  # it ends at the moment: a start follows
+        return wait_s
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
         """What ``/mirage/state`` says of it."""

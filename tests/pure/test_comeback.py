@@ -50,6 +50,13 @@ def test_only_the_last_starts_count() -> None:
     assert made.wait_s(9000.0) == 10.0
 
 
+def test_one_that_ends_at_the_moment_is_away_for_a_start() -> None:
+    """Its engine has been sent SIGKILL, and no pause is known yet."""
+    comeback = started(20.0, 30.0)
+    made = TenantServer("a", Path("a"), 1, LifeState.DOWN, comeback=comeback)
+    assert made.wait_s(5000.0) == 30.0
+
+
 @pytest.mark.parametrize(
     ("state", "wait_s"), [(LifeState.DOWN, LOOK_AGAIN_S), (LifeState.FAILED, None)]
 )
