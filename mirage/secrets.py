@@ -20,7 +20,8 @@ NAME = re.compile(
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Boundary of two words in a key, as in ``clientSecret``."""
 IN_URL = re.compile(
-    r"(?<=://)[^/?#@\s\"']+(?=@)|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|signature))=)[^&#\s\"']+",
+    r"(?<=://)[^/?#@\s\"']+(?=@)"
+    r"|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|pwd|signature|sig))=)[^&#\s\"']+",
     re.IGNORECASE,
 )
 """A user with his password, or a word of the query."""

@@ -35,6 +35,8 @@ TEXTS = [
     f"http://{SECRET}@host/path",
     f"https://host/path?a=1&token={SECRET}",
     f"https://host/path?X-Amz-Signature={SECRET}&b=2",
+    f"https://host/path?sv=2025-01-01&sig={SECRET}",
+    f"https://host/path?pwd={SECRET}",
     f'{{"a": {{"api_key": "{SECRET}"}}}}',
     f'{{"a": ["redis://:{SECRET}@host"]}}',
 ]
