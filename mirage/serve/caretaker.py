@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from mirage.control.roster.states import LifeState
 from mirage.serve.engine_manager import EngineManager
+from mirage.serve.registry import REACHABLE
 from mirage.serve.rundir import RunDir
 from mirage.serve.unreachable import Unreachable
 
@@ -82,7 +82,7 @@ class Caretaker:
         serving = {
             name: manager
             for name, manager in self._managers.items()
-            if manager.backend.state is LifeState.READY
+            if manager.backend.state in REACHABLE
         }
         reasons = {name: unreachable(m.backend.socket) for name, m in serving.items()}
         found = {name: why for name, why in reasons.items() if why}

@@ -215,6 +215,22 @@ async def test_one_that_dies_in_any_state_comes_again(tmp_path: Path) -> None:
 
 
 @run
+async def test_the_socket_of_one_that_sleeps_is_missed_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with served(tmp_path / "s", "abc") as site:
+        first = {name: (await site.ask(name))[1] for name in "abc"}
+        asleep = next(n for n, s in site.states.items() if s is LifeState.SLEEPING)
+        site.domain.registry.backends[asleep].socket.unlink()
+        await site.until(asleep, LifeState.STOPPED)  # nobody asks for it
+        status, body, _ = await site.ask(asleep)
+        assert status == 200 and body["core"] != first[asleep]["core"]
+        site.check()
+    said = f"mirage: {asleep}: its engine cannot be reached (its socket is gone): it is ended"
+    assert said in capsys.readouterr().err
+
+
+@run
 async def test_a_start_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
     async with served(tmp_path / "s", "ab") as site:
         attendance = site.domain.attendance
