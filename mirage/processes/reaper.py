@@ -29,15 +29,15 @@ DEAD = "ZX"
 def kill_members(group: int) -> int:
     """SIGKILL for the members of a process group; how many there were.
 
-    Multiprocessing's resource trackers are spared: when the others are dead they remove the
-    semaphores that those left in /dev/shm, and end by themselves. Raises `OSError` where this
-    process may open no file to look for them; nobody is killed then.
+    Multiprocessing's resource trackers are spared, and continued if they are stopped: when the
+    others are dead they remove the semaphores that those left in /dev/shm, and end by themselves.
+    Raises `OSError` where this process may open no file to look for them; nobody is killed then.
     """
-    victims = [pid for pid in _members(group) if not _is_tracker(pid)]
-    for pid in victims:
+    members = {pid: _is_tracker(pid) for pid in _members(group)}
+    for pid, spared in members.items():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return len(victims)
+            os.kill(pid, signal.SIGCONT if spared else signal.SIGKILL)
+    return len(members) - sum(members.values())
 
 
 def kill_all(group: int) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from supervised import DEADLINE_S, Served, read_all, serving, write_config
+from left_shared import shared_files
+from supervised import DEADLINE_S, Served, assert_gone, read_all, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -114,6 +115,24 @@ def test_after_a_pause_of_everything_no_start_is_too_late(tmp_path: Path) -> Non
         wanted.touch()
         served.wait_ready(DEADLINE_S)
         assert post(served, "pids", "a")[0] == 200
+
+
+@pytest.mark.parametrize("ends", ["engine", "server"])
+def test_a_process_group_that_is_stopped_leaves_nothing_shared(tmp_path: Path, ends: str) -> None:
+    """Its resource tracker is stopped as well, and has to tidy up."""
+    with serving(write_config(tmp_path, "a", hang_s=HANG_S)) as served:
+        first = post(served, "pids", "a")[1]
+        family = served.family()
+        shared = shared_files(family)
+        os.killpg(first["server"], signal.SIGSTOP)
+        if ends == "engine":
+            served.until("it is told", lambda: served.engine_state("a") != "ready")
+            served.until("a is back", lambda: served.engine_state("a") == "ready")
+        else:
+            served.process.kill()
+            served.process.wait()
+            assert_gone(family)
+        assert shared and not any(path.exists() for path in shared)
 
 
 def test_the_same_request_in_two_hangs_is_refused(tmp_path: Path) -> None:
