@@ -12,19 +12,20 @@ from typing import Any
 
 HIDDEN = "***"
 NAME = re.compile(
-    r"(?:.*_)?(?:api_?key|access_?key(?:_id)?|private_?key|secret(?:_key)?"
-    r"|password|passwd|passphrase|pwd|credentials?|authorization|bearer|cookie)"
+    r"(?:.*_)?(?:api_?key|access_?key(?:_id)?|(?:private|encryption|signing)_?key|secret(?:_key)?"
+    r"|password|passwd|passphrase|pwd|credentials?|authorization|auth_header|bearer|cookie)"
     r"|(?:(?:.*_)?(?:access|api|auth|bearer|hf|refresh|secret)_?)?token"
 )
 """Words in keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Boundary of two words in a key, as in ``clientSecret``."""
-IN_URL = re.compile(
+IN_TEXT = re.compile(
     r"(?<=://)[^/?#@\s\"']+(?=@)"
+    r"|(authorization:\s*(?:bearer\s+|basic\s+)?)\S+"
     r"|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|pwd|signature|sig))=)[^&#\s\"']+",
     re.IGNORECASE,
 )
-"""A user with his password, or a word of the query."""
+"""A user with his password, what a header says, or a word of the query."""
 
 
 def is_name(key: str) -> bool:
@@ -67,7 +68,7 @@ def _says_nothing(value: Any) -> bool:
 def _redacted_text(text: str) -> str:
     if (parsed := _parsed(text)) is not None and (shown := redacted(parsed)) != parsed:
         return json.dumps(shown)
-    return IN_URL.sub(lambda found: f"{found[1] or ''}{HIDDEN}", text)
+    return IN_TEXT.sub(lambda found: f"{found[1] or found[2] or ''}{HIDDEN}", text)
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

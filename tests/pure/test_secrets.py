@@ -25,7 +25,8 @@ NAMES = [
     *("hf_token", "--hf-token", "token", "access_token", "auth_token", "bearer_token", "api_token"),
     *("ssl_keyfile_password", "password", "passwd", "passphrase", "secret", "client_secret"),
     *("aws_secret_access_key", "access_key_id", "s3_access_key", "private_key", "credentials"),
-    *("credential", "authorization", "Proxy-Authorization"),
+    *("credential", "authorization", "Proxy-Authorization", "auth_header"),
+    *("encryption_key", "signing-key"),
 ]
 SHAPES: list[Any] = [
     *(SECRET, [SECRET], {"user": SECRET}, [[SECRET]]),
@@ -37,6 +38,8 @@ TEXTS = [
     f"https://host/path?X-Amz-Signature={SECRET}&b=2",
     f"https://host/path?sv=2025-01-01&sig={SECRET}",
     f"https://host/path?pwd={SECRET}",
+    f"Authorization: Bearer {SECRET} host",
+    f"host, proxy-authorization:{SECRET}",
     f'{{"a": {{"api_key": "{SECRET}"}}}}',
     f'{{"a": ["redis://:{SECRET}@host"]}}',
 ]
