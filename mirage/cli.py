@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,6 +43,11 @@ OWN_MODULES = {
         OPERATORS,
         "apply_command",
         "Have a running server serve what a configuration file says.",
+    ),
+    "keys": (
+        "mirage.serve.access.commands",
+        "keys_command",
+        "Make API keys, list those of a file, or have a running server reload its own.",
     ),
     "logs": (OPERATORS, "logs_command", "Print the log of a tenant's engines."),
     "replay": (
@@ -86,7 +93,7 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply"})
+SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys"})
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
@@ -97,6 +104,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+KeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keys that clients have to send; also MIRAGE_API_KEY in the environment, as one.",
+        show_default="mirage-keys of systemd's credentials, or none",
+    ),
+]
 PolicyOption = Annotated[
     Policy | None,
     typer.Option(help="Who may take memory from whom; overrides the configuration."),
@@ -166,6 +181,11 @@ def serve(
             show_default="it ends with the server",
         ),
     ] = None,
+    keys: KeysOption = None,
+    no_keys: Annotated[
+        bool,
+        typer.Option("--no-keys", help="Ask for no keys, also beyond the loopback address."),
+    ] = False,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -185,6 +205,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    from mirage.serve.access.server_keys import ServerKeys, key_source
     from mirage.serve.apply.applier import Origin
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.apply.state_file import StateFile
@@ -194,7 +215,9 @@ def serve(
     from mirage.serve.supervisor import ServeOptions, serve
 
     _log_to_stderr(log_level)
-    options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing)
+    access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
+    access.check_listening(host)
+    options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access)
     source, kept = ConfigSource(config, policy, memory, tiers), StateFile(state)
     file = source.written()
     written, line = kept.choose(file)
@@ -209,9 +232,15 @@ def serve(
 
 
 @app.command()
-def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = None) -> None:
+def check(
+    context: typer.Context,
+    config: ConfigPath,
+    policy: PolicyOption = None,
+    keys: KeysOption = None,
+) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
     from mirage.processes.interrupt import terminate_like_interrupt
+    from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.hierarchy import hierarchy
     from mirage.serve.keeper import bounds
@@ -224,15 +253,20 @@ def check(context: typer.Context, config: ConfigPath, policy: PolicyOption = Non
 
     source = ConfigSource(config, policy)
     loaded = source.config(source.written())
+    access = ServerKeys(key_source(keys, os.environ))
     with terminate_like_interrupt():
         found = preflight(loaded, (context.obj or Means()).probe)
     served, link = found.config, speeds(loaded.device)
     typer.echo(fit_table(served, found.fits))
+    names = [
+        name for one in served.tenants for name in (one.name, *found.adapters.get(one.name, ()))
+    ]
     lines = (
         *master_lines(served, found.fits, bounds(served).idle),
         *hierarchy(served, found.fits),
         *roster_lines(served, found.fits, link),
         *outlook(served, found.fits, link),
+        *key_lines(access, names, time.time()),
     )
     for line in lines:
         typer.echo(line)

@@ -256,6 +256,16 @@ class DeviceSection(Strict):
         return self
 
 
+class LimitsSection(Strict):
+    """Most that one key or one tenant gets; None is no limit."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    """Tokens of prompts and of what was generated."""
+    in_flight: Count | None = None
+    """Requests that run or wait at one time."""
+
+
 class TenantSection(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
@@ -280,6 +290,8 @@ class TenantSection(Strict):
     """Requests that may wait while it wakes or starts."""
     max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
     """Seconds for which each of them may."""
+    limits: LimitsSection = LimitsSection()
+    """Most that all clients together get."""
     max_model_len: Count = 1024
     max_num_seqs: Count = 64
     max_num_batched_tokens: Count = 1024

@@ -11,6 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from mirage.serve import anthropic
+from mirage.serve.access.gate import Passage
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import ErrorEvent
@@ -35,7 +36,10 @@ class Forward:
         request: web.Request,
         session: aiohttp.ClientSession,
         closing: Closing,
+        passage: Passage,
     ) -> None:
+        """`passage` hears that it is sent, and what its answer says."""
+        self._passage = passage
         self._backend, self._told, self._request = backend, told, request
         self._session, self._closing = session, closing
         self._number = 0
@@ -72,6 +76,7 @@ class Forward:
     async def _send(self, body: bytes) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
         url = f"http://engine{self._request.path_qs}"
+        self._passage.sent = True
         try:
             async with self._session.post(
                 url, data=body, headers=headers, allow_redirects=False
@@ -113,6 +118,7 @@ class Forward:
                 if not chunk:
                     break
                 error_event.look(chunk)
+                self._passage.usage.look(chunk)
                 self._well = self._well and not error_event.seen
                 if whole := self._events.take(chunk) if self._events else chunk:
                     await response.write(whole)

@@ -12,6 +12,8 @@ from mirage.serve.registry import Registry
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.contract import Medium
 
+CLIENT_LEFT = 499
+"""Status of a request whose client went away; nobody is sent it."""
 GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
     "kv_used_blocks": ("mirage_kv_used_blocks", "KV blocks that belong to running requests"),
@@ -75,6 +77,10 @@ class Metrics:
         """Count one request."""
         self._requests.labels(tenant, str(status)).inc()
         self._counted.setdefault(tenant, set()).add(str(status))
+
+    def add(self, collector: Collector) -> None:
+        """Have another one's metrics told as well."""
+        self._registry.register(collector)
 
     def render(self) -> bytes:
         """Prometheus' text format, without tenants that are there no more."""

@@ -44,7 +44,7 @@ def why_far(
     `remote` is the peer's address, `listening` the name that the server was told to listen on,
     `version` that of HTTP.
     """
-    if not _loopback((remote or "").split("%")[0]):
+    if not loopback((remote or "").split("%")[0]):
         return "the request comes from another machine: ask 127.0.0.1"
     for name, value in headers.items():
         known = name.lower()
@@ -68,10 +68,11 @@ def _names_this(host: str, listening: str) -> bool:
         return False
     if "@" in host or not name:
         return False
-    return name in ("localhost", listening.lower()) or _loopback(name)
+    return name in ("localhost", listening.lower()) or loopback(name)
 
 
-def _loopback(address: str) -> bool:
+def loopback(address: str) -> bool:
+    """True if it is an address of this machine alone."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -6,7 +6,7 @@ Errors have Anthropic's form on its routes.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from math import ceil
 from typing import Any
 
@@ -22,7 +22,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ApiError(Exception):
     """A request that is answered with an error of OpenAI's form.
 
-    `wait_s`: seconds after which it is worth while to send it again, for ``Retry-After``.
+    `wait_s`: seconds after which it is worth while to send it again, for ``Retry-After``;
+    `headers` are others of the answer.
     """
 
     def __init__(
@@ -33,10 +34,13 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         wait_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        self._headers = dict(headers or {})
         self.status, self.message, self.param, self.code = status, message, param, code
-        self._wait_s = wait_s
+        if wait_s is not None:
+            self._headers["Retry-After"] = str(max(1, ceil(wait_s)))
 
     def body(self, path: str = "") -> dict[str, Any]:
         """JSON body of the error, in the form of the route at `path`, by default OpenAI's."""
@@ -54,8 +58,7 @@ class ApiError(Exception):
 
     def response(self, path: str = "") -> web.Response:
         """The answer to a request for `path`."""
-        wait = None if self._wait_s is None else {"Retry-After": str(max(1, ceil(self._wait_s)))}
-        return web.json_response(self.body(path), status=self.status, headers=wait)
+        return web.json_response(self.body(path), status=self.status, headers=self._headers)
 
     def event(self, path: str = "") -> bytes:
         """The event that ends a stream of `path`."""

@@ -17,6 +17,7 @@ from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending
+from mirage.serve.rates import NO_LIMITS, RateLimits
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
@@ -44,6 +45,7 @@ class TenantServer:
     """Why it failed, or what its start waits for, in one line; else empty."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    limits: RateLimits = NO_LIMITS
     suspects: Suspects = field(default_factory=Suspects)
     comeback: Comeback = field(default_factory=Comeback)
     missed: bool = True

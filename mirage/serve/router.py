@@ -14,10 +14,13 @@ from aiohttp import web
 
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
+from mirage.serve.access.forms import NO_KEYS, AccessTable
+from mirage.serve.access.gate import AccessGate, Passage
+from mirage.serve.access.usage import OutputAsked, output_asked
 from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.closing import Closing, ends
 from mirage.serve.forward import Forward
-from mirage.serve.metrics import Metrics
+from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
 from mirage.serve.registry import REACHABLE, Registry, TenantServer
@@ -34,8 +37,6 @@ MAX_BODY_BYTES = 64 * MIB
 AT_ONCE_BYTES = 256 * KIB
 """Larger bodies are looked at beside the event loop, which also decides about memory."""
 SHUTDOWN_S = 1.0
-CLIENT_LEFT = 499
-"""Status in the metrics of a request whose client went away; nobody is sent it."""
 
 
 @dataclass
@@ -45,13 +46,16 @@ class CountedAs:
     tenant: str = ""
     status: int = 500
     """Status of a request that does not end as it should."""
+    passage: Passage | None = None
+    """None until it is within its limits."""
 
 
 class RequestedAs(NamedTuple):
-    """The model's name in a request, and the fingerprint of its body."""
+    """The model's name in a request, the fingerprint of its body, and the tokens that it allows."""
 
     model: str
     mark: str
+    output: OutputAsked
 
 
 class Router:
@@ -62,15 +66,18 @@ class Router:
         registry: Registry,
         attendance: Attendance,
         resize: Callable[[Resize], Awaitable[None]] | None = None,
+        access: AccessTable = NO_KEYS,
     ) -> None:
         """Requests wait at the `attendance` for tenants that are not awake.
 
-        `resize` gives the tiers other budgets; there is no route for it without.
+        `resize` gives the tiers other budgets; there is no route for it without. `access` says who
+        may ask for what.
         """
         self._attendance = attendance
         self.registry = registry
         self._resize = resize
         self.metrics = Metrics(registry)
+        self.gate = AccessGate(registry, self.metrics, access)
         self._created = int(time.time())
         self._host = ""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -79,7 +86,9 @@ class Router:
 
     async def start(self, host: str, port: int) -> str:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json, self.gate.asks]
+        )
         self._host = host
         app.add_routes(self.routes(host))
         self._runner = AnsweringRunner(
@@ -92,6 +101,8 @@ class Router:
     def routes(self, host: str) -> list[web.RouteDef]:
         """All that is answered; `host` is listened on."""
         return [
+            web.get("/live", self._live),
+            web.get("/ready", self._ready),
             web.get("/health", self._health),
             web.get("/health/{model:.+}", self._health_of),
             web.get("/metrics", self._metrics),
@@ -142,26 +153,26 @@ class Router:
         finally:
             request[COUNTED] = True
             self.metrics.answered(counted.tenant, counted.status)
+            self.gate.leaves(request, counted.passage, counted.status)
 
     async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
         """Raises `ApiError`."""
         body = await self._closing.before(_body(request))
-        model, mark = await _read(request, body)
-        backend = self._known(model)
+        asked = await _read(request, body)
+        backend = self._known(request, asked.model)
         counted.tenant = backend.name
         if self._closing.begun:
             raise ends()
-        near = self._near(request)
-        async with self._admitted(backend, near):
-            _check_reachable(backend, model, backend.reason if near else "")
-            return await self._passed_on(request, body, backend, RequestedAs(model, mark), counted)
+        passage = self.gate.enters(request, backend, asked.model, len(body), asked.output)
+        counted.passage = passage
+        async with self._admitted(backend, request):
+            reason = backend.reason if self._near(request) else ""
+            _check_reachable(backend, asked.model, reason)
+            return await self._passed_on(request, body, backend, asked, counted, passage)
 
     @asynccontextmanager
-    async def _admitted(self, backend: TenantServer, near: bool) -> AsyncIterator[None]:
-        """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time.
-
-        The reason is for who is `near`.
-        """
+    async def _admitted(self, backend: TenantServer, request: web.Request) -> AsyncIterator[None]:
+        """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time."""
         if backend.name not in self._attendance.roster.members:  # it is refused: it has no engine
             yield
             return
@@ -173,8 +184,8 @@ class Router:
             finally:
                 ticket.over()
         except NotInTime as error:
-            self._known(backend.name)  # it may have been removed meanwhile
-            why = (error.why or backend.reason) if near else ""
+            self._known(request, backend.name)  # it may have been removed meanwhile
+            why = (error.why or backend.reason) if self._near(request) else ""
             raise not_in_time(backend, error.wait_s, why) from None
 
     async def _passed_on(
@@ -184,19 +195,22 @@ class Router:
         backend: TenantServer,
         asked: RequestedAs,
         counted: CountedAs,
+        passage: Passage,
     ) -> web.StreamResponse:
         identity = request.headers.get("X-Request-Id", "")
         told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity)
         await self._close_unused()
-        forward = Forward(backend, told, request, self._session(backend), self._closing)
+        session = self._session(backend)
+        forward = Forward(backend, told, request, session, self._closing, passage)
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status
         return response
 
-    def _known(self, name: str) -> TenantServer:
-        if (backend := self.registry.serving(name)) is not None:
+    def _known(self, request: web.Request, name: str) -> TenantServer:
+        backend = self.registry.serving(name)
+        if backend is not None and self.gate.opens(request, backend, name):
             return backend
-        known = ", ".join(map(repr, self.registry.models))
+        known = ", ".join(map(repr, self.gate.models(request))) or "none"
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
 
@@ -220,20 +234,37 @@ class Router:
         return self._sessions[backend.name]
 
     async def _models(self, request: web.Request) -> web.Response:
-        served = self.registry.served
-        cards = [card for backend in served for card in model_cards(backend, self._created)]
+        cards = [
+            card
+            for backend in self.registry.served
+            for card in model_cards(backend, self._created)
+            if self.gate.opens(request, backend, card["id"])
+        ]
         return web.json_response({"object": "list", "data": cards})
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        cards = model_cards(self._known(name), self._created)
+        cards = model_cards(self._known(request, name), self._created)
         return web.json_response(next(card for card in cards if card["id"] == name))
 
     def _near(self, request: web.Request) -> bool:
         """True if it may be told reasons, which are lines of logs and have paths in them."""
-        return why_far(request.remote, request.headers, self._host, request.version) is None
+        far = why_far(request.remote, request.headers, self._host, request.version)
+        return far is None or self.gate.is_admin(request)
 
     # -- the server's own ---------------------------------------------------------------
+
+    async def _live(self, request: web.Request) -> web.Response:
+        """200 as long as this process answers."""
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """200 if a request may be served here."""
+        well = self.registry.health()["status"] in ("ok", "degraded")
+        ready = well and not self._closing.begun
+        return web.json_response(
+            {"status": "ok" if ready else "down"}, status=200 if ready else 503
+        )
 
     async def _health(self, request: web.Request) -> web.Response:
         body = self.registry.health(reasons=self._near(request))
@@ -244,7 +275,7 @@ class Router:
 
     async def _health_of(self, request: web.Request) -> web.Response:
         """Health of one tenant: 503 unless it serves, or will when it is asked."""
-        backend = self._known(request.match_info["model"])
+        backend = self._known(request, request.match_info["model"])
         ready = backend.is_well
         body = {"status": backend.state.value}
         if backend.reason and self._near(request):
@@ -292,16 +323,17 @@ async def _body(request: web.Request) -> bytes:
     return await asyncio.to_thread(unpacked, body, encoding, MAX_BODY_BYTES) if encoding else body
 
 
-async def _read(request: web.Request, body: bytes) -> tuple[str, str]:
-    """The model's name, and a fingerprint. Raises `ApiError`."""
+async def _read(request: web.Request, body: bytes) -> RequestedAs:
+    """Facts in a body. Raises `ApiError`."""
     if len(body) > AT_ONCE_BYTES:
         return await asyncio.to_thread(_named, request, body)
     return _named(request, body)
 
 
-def _named(request: web.Request, body: bytes) -> tuple[str, str]:
+def _named(request: web.Request, body: bytes) -> RequestedAs:
     kind = request.headers.get("Content-Type", "")
-    return model_of(body, kind), fingerprint(request.path, body, kind)
+    model = model_of(body, kind)
+    return RequestedAs(model, fingerprint(request.path, body, kind), output_asked(body))
 
 
 def _url(host: str, port: int) -> str:

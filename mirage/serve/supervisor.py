@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
 from mirage.serve import files
+from mirage.serve.access.server_keys import KeySource, ServerKeys
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.server import AdminServer
@@ -58,6 +59,7 @@ class ServeOptions:
     """None: `STARTUP_S` of the device's kind."""
     all_or_nothing: bool = False
     """Whether one tenant that cannot start ends them all."""
+    keys: ServerKeys = field(default_factory=lambda: ServerKeys(KeySource()))
 
 
 def serve(
@@ -152,12 +154,19 @@ class Supervisor:
         self._config, self._options, self._rundir = config, options, rundir
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
-        self._router = Router(domain.registry, domain.attendance, domain.tiers.resize)
+        self._keys = options.keys
+        self._router = Router(
+            domain.registry, domain.attendance, domain.tiers.resize, self._keys.table
+        )
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
         )
         self._admin = AdminServer(
-            view, domain.attendance, Declaring(applier), sleeps=config.policy is Policy.MIRAGE
+            view,
+            domain.attendance,
+            Declaring(applier),
+            self._reload_keys,
+            sleeps=config.policy is Policy.MIRAGE,
         )
         self._hung_up = asyncio.Event()
         self._signal: asyncio.Future[int]
@@ -188,6 +197,8 @@ class Supervisor:
         """Never returns: it fails or is cancelled."""
         begun = time.monotonic()
         url = await self._listen()
+        if told := self._keys.told(time.time()):
+            say(told)
         await self._listen_to_operators(url)
         served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
         hears = self._hear_hangups()
@@ -250,7 +261,22 @@ class Supervisor:
             if self._hangups.terminal_is_gone:
                 self._on_signal(signal.SIGHUP)
             else:
+                await self._keys_again()
                 await self._apply_file()
+
+    async def _keys_again(self) -> None:
+        if self._keys.table.keys is None:
+            return
+        try:
+            say(f"SIGHUP: {await self._reload_keys()}")
+        except InputRefused as error:
+            say(f"SIGHUP: the keys stay as they were: {error}")
+
+    async def _reload_keys(self) -> str:
+        """Have the keys that its source has now; a line about them. Raises `InputRefused`."""
+        line = await self._keys.again()
+        self._router.gate.holds(self._keys.table)
+        return line
 
     async def _apply_file(self) -> None:
         source = self._applier.source

@@ -15,6 +15,7 @@ import msgspec
 from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.admin.forms import (
     ActTaken,
+    KeysTold,
     OperatorAct,
     StateChange,
     TenantStatus,
@@ -82,6 +83,10 @@ class AdminClient:
         """Serve a tenant no more."""
         path = f"{_path(name)}?{_drain(drain_s)}"
         return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
+
+    def reload_keys(self) -> str:
+        """Have the server read its keys again; a line about those that hold."""
+        return self._told("POST", "/keys", KeysTold).line
 
     @contextmanager
     def watch(self) -> Iterator[Lines]:

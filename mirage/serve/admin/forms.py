@@ -97,6 +97,13 @@ class ActTaken(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
 
 
+class KeysTold(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to ``POST /keys``."""
+
+    line: str
+    """Keys that hold from now on, in words."""
+
+
 class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     """A line of ``GET /watch``."""
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from mirage.errors import InputRefused
 from mirage.serve.admin.acts import DRAIN_S, ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.asked import as_json, check_fresh, known, seconds
 from mirage.serve.admin.audit import audited
 from mirage.serve.admin.declaring import Declaring
-from mirage.serve.admin.forms import ActTaken, OperatorAct
+from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
 from mirage.serve.openai import ApiError, Handler, errors_as_json
@@ -34,10 +36,15 @@ class AdminServer:
         view: TenantsView,
         attendance: Attendance,
         declaring: Declaring,
+        reload_keys: Callable[[], Awaitable[str]],
         *,
         sleeps: bool,
     ) -> None:
-        """`sleeps`: whether the policy has a sleep."""
+        """`sleeps`: whether the policy has a sleep.
+
+        `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
+        """
+        self._reload_keys = reload_keys
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._watchers = Watchers()
@@ -57,6 +64,7 @@ class AdminServer:
                 web.get("/tenants/{name:.+}", self._one),
                 web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
                 web.get("/watch", self._watch),
+                web.post("/keys", self._keys),
                 *self._declaring.routes(),
             ]
         )
@@ -117,6 +125,16 @@ class AdminServer:
 
     def _json(self, told: Any, status: int = 200) -> web.Response:
         return as_json(told, self._revision, status)
+
+    async def _keys(self, request: web.Request) -> web.Response:
+        """Have the server read its keys again."""
+        with audited(request, "reload-keys", "-") as result:
+            try:
+                line = await self._reload_keys()
+            except InputRefused as error:
+                raise ApiError(400, f"the keys stay as they were: {error}") from None
+            result.append(f"200 {line}")
+            return self._json(KeysTold(line=line))
 
     # -- acts ---------------------------------------------------------------------------
 

@@ -10,9 +10,12 @@ from pydantic import BaseModel
 from mirage.config import Config, TenantSection
 
 AT_ONCE = frozenset(
-    {"priority", "start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"}
+    {
+        *("priority", "start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"),
+        "limits",
+    }
 )
-"""Keys of a tenant that hold at once. All others need another engine."""
+"""Keys of a tenant that hold at once, with all in them. All others need another engine."""
 OF_OTHERS = frozenset({"tenants", "roster", "replay"})
 """Parts of a configuration that may change: rules of the roster hold at once, and what is for
 `mirage replay` alone concerns no server."""
@@ -72,8 +75,8 @@ def difference(before: Config, after: Config) -> ConfigDifference:
 
 def _change(before: TenantSection, after: TenantSection) -> TenantChange:
     keys = tuple(_keys(before, after))
-    at_once = tuple(key for key in keys if key in AT_ONCE)
-    return TenantChange(after.name, at_once, tuple(key for key in keys if key not in AT_ONCE))
+    at_once = tuple(key for key in keys if key.split(".")[0] in AT_ONCE)
+    return TenantChange(after.name, at_once, tuple(key for key in keys if key not in at_once))
 
 
 def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:

@@ -6,7 +6,6 @@ It is replaced as a whole: whoever kills the server at any moment leaves the old
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +13,9 @@ import msgspec
 
 from mirage.config import ConfigError
 from mirage.serve.apply.source import Written
+from mirage.serve.private_file import replace_private
 
 STATE_FORM = 1
-MODE = 0o600
-"""It may hold secrets, as arguments of engines do."""
 
 
 class AppliedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +76,7 @@ class StateFile:
         if self.path is None:
             return
         state = AppliedState(STATE_FORM, sha256, str(one.folder), one.raw)
-        _replace(self.path, msgspec.json.encode(state, enc_hook=str))
+        replace_private(self.path, msgspec.json.encode(state, enc_hook=str))
 
     def _read(self, path: Path) -> AppliedState | None:
         """Raises `ConfigError`."""
@@ -98,24 +96,3 @@ class StateFile:
                 "remove it, and the configuration file counts"
             )
         return state
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Whoever reads `path` finds all of the old bytes, or all of `data`, after a crash too."""
-    unfinished = path.with_name(f".{path.name}.new")
-    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

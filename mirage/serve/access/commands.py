@@ -1,0 +1,157 @@
+"""``mirage keys``: a new key, what a file of keys has in it, and that a server reads it again."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mirage.config import read_text
+from mirage.errors import CommandFailed, InputRefused
+from mirage.serve.access.forms import AccessKey
+from mirage.serve.access.keys_file import check_private, entry, keys_in, read_keys, with_entry
+from mirage.serve.access.ring import date_of, digest
+from mirage.serve.admin.address import chosen
+from mirage.serve.admin.client import AdminClient
+from mirage.serve.admin.commands import SocketOption
+from mirage.serve.private_file import replace_private
+
+BEGIN = "mirage-"
+"""By which people and programs that look for secrets know a token."""
+TOKEN_BYTES = 32
+SPAN = re.compile(r"([1-9]\d{0,4})([hdw])")
+SPAN_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
+HEADINGS = ("NAME", "SHA256", "OPENS", "EXPIRES", "LIMITS")
+
+
+class KeysVerb(StrEnum):
+    """Act of `mirage keys`."""
+
+    NEW = "new"
+    LIST = "list"
+    RELOAD = "reload"
+
+
+def keys_command(
+    verb: Annotated[KeysVerb, typer.Argument(help="What to do.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|FILE", help="With new: of the key. With list: the file."),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|all|none",
+            help="Tenants that it may use, with their adapters, or single adapters.",
+            show_default="all, or as the other key of that name",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="30d", help="After so many hours (h), days or weeks (w).")
+    ] = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It opens /health, /metrics and /mirage.")
+    ] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="It opens /metrics.")] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Add it to this file.", show_default="print the entry to add"
+        ),
+    ] = None,
+    socket: SocketOption = None,
+) -> None:
+    """Make an API key (new NAME), list those of a file, or have a running server reload its own.
+
+    A token is printed once, by new, and kept nowhere: files have its hash. A key of a name that
+    is there already opens the same as that one, so that one can follow the other.
+    """
+    if verb is KeysVerb.RELOAD:
+        typer.echo(AdminClient(chosen(socket)).reload_keys())
+        return
+    if what is None:
+        raise InputRefused(f"keys {verb} needs a {'NAME' if verb is KeysVerb.NEW else 'FILE'}")
+    if verb is KeysVerb.LIST:
+        typer.echo(key_table(read_keys(Path(what)), time.time()))
+        return
+    text = _text(keys) if keys is not None else ""
+    known = keys_in(text, keys) if keys is not None and text.strip() else ()
+    token = BEGIN + secrets.token_urlsafe(TOKEN_BYTES)
+    base = next((key for key in known if key.name == what), AccessKey(what, "", None))
+    until = base.expires if expires is None else int(time.time()) + _span_s(expires)
+    key = msgspec.structs.replace(
+        base,
+        sha256=digest(token),
+        models=base.models if models is None else _models(models),
+        expires=until,
+        admin=base.admin or admin,
+        metrics=base.metrics or metrics,
+    )
+    keys_in(f"keys:\n{entry(key)}", keys or Path("the new key"))
+    if keys is None:
+        typer.echo(f"{token}\nkeys:\n{entry(key)}", nl=False)
+        return
+    _write(keys, with_entry(text, key, keys))
+    typer.echo(token)
+    typer.echo(
+        f"{what} is added to {keys}: mirage keys reload, or SIGHUP, has a server take it", err=True
+    )
+
+
+def key_table(keys: tuple[AccessKey, ...], now: float) -> str:
+    """One row per key."""
+    rows = [HEADINGS, *(_row(key, now) for key in keys)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _row(key: AccessKey, now: float) -> tuple[str, ...]:
+    opens = ["all models"] if key.models is None else list(key.models)
+    opens += [right for right in ("admin", "metrics") if getattr(key, right)]
+    expires = "never" if key.expires is None else date_of(key.expires)
+    expired = " (expired)" if key.expires is not None and key.expires <= now else ""
+    limits = [f"{k}={v}" for k, v in msgspec.structs.asdict(key.limits).items() if v is not None]
+    return (
+        key.name,
+        key.sha256[:12],
+        ", ".join(opens),
+        f"{expires}{expired}",
+        " ".join(limits) or "none",
+    )
+
+
+def _models(text: str) -> tuple[str, ...] | None:
+    if text in ("all", "none"):
+        return None if text == "all" else ()
+    return tuple(text.split(","))
+
+
+def _span_s(text: str) -> int:
+    """Raises `InputRefused`."""
+    if (found := SPAN.fullmatch(text)) is None:
+        raise InputRefused(f"--expires {text!r}: write hours, days or weeks, as 12h, 30d or 4w")
+    return int(found[1]) * SPAN_S[found[2]]
+
+
+def _text(path: Path) -> str:
+    """Text of a file of keys; empty if there is none. Raises `ConfigError`."""
+    if not path.exists():
+        return ""
+    check_private(path)
+    return read_text(path)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        replace_private(path, text.encode())
+    except OSError as error:
+        raise CommandFailed(f"{path}: it cannot be written ({error.strerror})") from None

@@ -1,0 +1,152 @@
+"""Each request before it is passed on: its key is asked for, and its limits are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from mirage.serve.access.forms import AccessKey, AccessTable
+from mirage.serve.access.key_metrics import KeyMetrics, TokenKind
+from mirage.serve.access.limiter import LimitedEntry, LimitedParty, Limiter, OverLimit
+from mirage.serve.access.ring import KeyRing, may_use, need_of
+from mirage.serve.access.usage import AnswerUsage, OutputAsked, prompt_guess
+from mirage.serve.metrics import CLIENT_LEFT, Metrics
+from mirage.serve.openai import ApiError, Handler
+from mirage.serve.registry import Registry, TenantServer
+
+KEY = web.RequestKey("mirage_key", AccessKey)
+"""Key of a request's key, if it was asked for one."""
+WORDS = {
+    "requests_per_minute": "requests a minute",
+    "tokens_per_minute": "tokens a minute",
+    "in_flight": "requests at one time",
+}
+"""Limits in words, by their fields."""
+
+
+@dataclass
+class Passage:
+    """One request within its limits, on its way to the tenant of `model`."""
+
+    model: str
+    prompt_guess: int
+    entries: list[LimitedEntry]
+    usage: AnswerUsage = field(default_factory=AnswerUsage)
+    sent: bool = False
+    """True once an engine was given it."""
+
+    def tokens(self, status: int) -> dict[TokenKind, int]:
+        """Tokens that it took, by kind; it ended with `status`, or by leaving its client."""
+        if self.usage.known:
+            return {
+                TokenKind.PROMPT: self.usage.prompt,
+                TokenKind.COMPLETION: self.usage.completion,
+            }
+        if not self.sent or (status >= 400 and status != CLIENT_LEFT):
+            return {}
+        return {TokenKind.ESTIMATED: self.prompt_guess + self.usage.events}
+
+
+class AccessGate:
+    """The table of keys that holds, and what its keys and the tenants took lately."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        metrics: Metrics,
+        table: AccessTable,
+        clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
+    ) -> None:
+        self._registry, self._metrics = registry, metrics
+        self._clock, self._date = clock, date
+        self._ring, self._limiter = KeyRing(table), Limiter()
+        self._counts = KeyMetrics(lambda: registry.models)
+        if self._ring.asks:
+            metrics.add(self._counts)
+
+    def holds(self, table: AccessTable) -> None:
+        """Have another table from now on; requests that run end as they began."""
+        self._ring = KeyRing(table)
+        names = {key.name for key in table.keys or ()}
+        self._limiter.keep("key", names)
+        self._counts.keep(names)
+
+    @web.middleware
+    async def asks(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Ask for a key, where the route needs one. Raises `ApiError`."""
+        resource = request.match_info.route.resource
+        need = need_of(resource.canonical if resource is not None else None)
+        try:
+            key = self._ring.admitted(request.headers.items(), need, self._date())
+        except ApiError as error:
+            self._metrics.answered("", error.status)
+            self._counts.answered("", "", error.status)
+            raise
+        if key is not None:
+            request[KEY] = key
+        return await handler(request)
+
+    # -- what a request may see ---------------------------------------------------------
+
+    def is_admin(self, request: web.Request) -> bool:
+        """True if an operator's key came with it."""
+        key = request.get(KEY)
+        return key is not None and key.admin
+
+    def opens(self, request: web.Request, backend: TenantServer, model: str) -> bool:
+        """True if a request may use `model`, which is a name of the tenant or of its adapter."""
+        return may_use(request.get(KEY), backend.name, model)
+
+    def models(self, request: web.Request) -> list[str]:
+        """All names that a request may use."""
+        return [
+            name
+            for backend in self._registry.served
+            for name in (backend.name, *backend.adapters)
+            if self.opens(request, backend, name)
+        ]
+
+    # -- limits -------------------------------------------------------------------------
+
+    def enters(
+        self,
+        request: web.Request,
+        backend: TenantServer,
+        model: str,
+        nbytes: int,
+        output: OutputAsked,
+    ) -> Passage:
+        """Let a request pass, whose body has `nbytes`; `leaves` has to follow. Raises `ApiError`."""
+        parties = [LimitedParty("model", backend.name, backend.limits)]
+        if (key := request.get(KEY)) is not None:
+            parties.append(LimitedParty("key", key.name, key.limits))
+        guess = prompt_guess(nbytes, backend.max_model_len)
+        tokens = guess + output.most(backend.max_model_len)
+        entered = self._limiter.enter(parties, tokens, self._clock())
+        if isinstance(entered, OverLimit):
+            raise rate_limited(entered)
+        return Passage(model, guess, entered)
+
+    def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
+        """A request has been answered with `status`; None: it did not get as far as its model."""
+        key, model = request.get(KEY), passage.model if passage is not None else ""
+        if key is not None:
+            self._counts.answered(key.name, model, status)
+        if passage is None:
+            return
+        took = passage.tokens(status)
+        self._limiter.leave(passage.entries, sum(took.values()), self._clock())
+        if key is not None:
+            for kind, tokens in took.items():
+                self._counts.took(key.name, model, kind, tokens)
+
+
+def rate_limited(over: OverLimit) -> ApiError:
+    """Answer to a request over a limit."""
+    party, most = over.party, f"{over.limit:,} {WORDS[over.field]}"
+    message = f"{party.kind} {party.name!r} has its limit of {most}: try again later"
+    return ApiError(429, message, code="rate_limit_exceeded", wait_s=over.wait_s)

@@ -1,0 +1,73 @@
+"""Requests and tokens of each key, for Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from enum import StrEnum
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+MOST_NAMES = 500
+"""Keys that have lines of their own."""
+OTHERS = "(others)"
+"""Name of all keys beyond; no key has it."""
+
+Labels = tuple[str, str, str]
+
+
+class TokenKind(StrEnum):
+    """Kinds of tokens that are counted."""
+
+    PROMPT = "prompt"
+    COMPLETION = "completion"
+    ESTIMATED = "estimated"
+    """Both, of answers that told no usage."""
+
+
+class KeyMetrics(Collector):
+    """Counts by key, model and a third label; those of models that are gone are dropped."""
+
+    def __init__(self, models: Callable[[], Collection[str]]) -> None:
+        """`models` are the names that requests may use now."""
+        self._models = models
+        self._names: set[str] = set()
+        self._requests: Counter[Labels] = Counter()
+        self._tokens: Counter[Labels] = Counter()
+
+    def answered(self, key: str, model: str, status: int) -> None:
+        """One request of a key; its name and the model's are empty if none could be told."""
+        self._requests[self._name(key), model, str(status)] += 1
+
+    def took(self, key: str, model: str, kind: TokenKind, tokens: int) -> None:
+        """Tokens of a request of a key."""
+        self._tokens[self._name(key), model, kind.value] += tokens
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget keys that are there no more."""
+        self._names &= set(names)
+        kept = {*self._names, "", OTHERS}
+        for counts in (self._requests, self._tokens):
+            for labels in [one for one in counts if one[0] not in kept]:
+                del counts[labels]
+
+    def collect(self) -> Iterator[Metric]:
+        models = {*self._models(), ""}
+        for name, text, third, counts in (
+            ("requests", "Requests by key, model and HTTP status", "status", self._requests),
+            ("tokens", "Tokens that requests of a key took", "kind", self._tokens),
+        ):
+            family = CounterMetricFamily(f"mirage_key_{name}", text, labels=["key", "model", third])
+            for labels in [one for one in counts if one[1] not in models]:
+                del counts[labels]
+            for labels, count in counts.items():
+                family.add_metric(labels, float(count))
+            yield family
+
+    def _name(self, key: str) -> str:
+        if key and key not in self._names:
+            if len(self._names) >= MOST_NAMES:
+                return OTHERS
+            self._names.add(key)
+        return key

@@ -1,0 +1,34 @@
+"""A file that its owner alone may read, replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+MODE = 0o600
+
+
+def replace_private(path: Path, data: bytes) -> None:
+    """Whoever reads `path` finds all of the old bytes, or all of `data`, after a crash too.
+
+    Raises `OSError`.
+    """
+    unfinished = path.with_name(f".{path.name}.new")
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
+    try:
+        os.fchmod(handle, MODE)  # it may have been left by another writer
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
