@@ -20,8 +20,8 @@ KV_ELSEWHERE = "KV blocks come and go under MIRAGE, and what copies them elsewhe
 TLS = "the router speaks plain HTTP to its engines over a Unix socket: put TLS before the router"
 CORS = "the router answers no preflight requests: let a proxy before it do CORS"
 KEYS = (
-    "MIRAGE asks for no keys yet, and vLLM would ask on some of its routes alone: keep the router "
-    "on the loopback address, and put a proxy that asks for keys before it"
+    "vLLM would ask for keys on some of its routes alone: leave it out, and give mirage serve "
+    "--keys, which asks on all"
 )
 NO_ROUTE = "the router passes on none of the routes that this is for"
 FRONT = "in the API server, which holds no device memory"

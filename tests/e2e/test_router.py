@@ -22,7 +22,9 @@ from yarl import URL
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
+from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.resizing import Resize
 from mirage.serve.router import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
@@ -133,14 +135,18 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Site]:
+async def serving(
+    folder: Path,
+    access: AccessTable = NO_KEYS,
+    resize: Callable[[Resize], Awaitable[None]] | None = None,
+) -> AsyncIterator[Site]:
     engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
     registry = Registry(
         Policy.MIRAGE,
         1 << 30,
         {e.name: TenantServer(e.name, e.socket, 256, LifeState.READY) for e in engines},
     )
-    router = Router(registry, nobody())
+    router = Router(registry, nobody(), resize, access=access)
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.answer = plain

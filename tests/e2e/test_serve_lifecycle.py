@@ -250,7 +250,7 @@ def test_the_timeline_shows_what_engines_report(tmp_path: Path) -> None:
 
 def test_a_host_that_cannot_be_one_is_one_line(tmp_path: Path) -> None:
     config = write_config(tmp_path, "a")
-    with serving(config, "--host", "a" * 80, ready_timeout_s=None) as served:
+    with serving(config, "--host", "a" * 80, "--no-keys", ready_timeout_s=None) as served:
         _, stderr = served.process.communicate(timeout=DEADLINE_S)
     assert served.process.returncode == 2
     (line,) = stderr.splitlines()

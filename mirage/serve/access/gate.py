@@ -120,7 +120,7 @@ class AccessGate:
         nbytes: int,
         output: OutputAsked,
     ) -> Passage:
-        """Let a request pass, whose body has `nbytes`; `leaves` has to follow. Raises `ApiError`."""
+        """Let a request of `nbytes` pass; `leaves` has to follow. Raises `ApiError`."""
         parties = [LimitedParty("model", backend.name, backend.limits)]
         if (key := request.get(KEY)) is not None:
             parties.append(LimitedParty("key", key.name, key.limits))

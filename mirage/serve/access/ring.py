@@ -1,8 +1,8 @@
 """Who asks, and whether he may, by the headers of a request and the table of keys. Pure.
 
 A key is found in a dictionary, by the SHA-256 of its token. The time that this takes tells nothing
-of a token: a dictionary compares two texts only if their salted hashes are equal, and who learnt the
-SHA-256 of a random token would not know the token. It takes as long for a thousand keys as for one.
+of a token: a dictionary compares two texts only if their salted hashes are equal, and who knew the
+SHA-256 of a random token would not know the token. A thousand keys take no longer than one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ SPLIT = 16
 EVENT_END = b"\n\n"
 
 
-class _Asked(msgspec.Struct):
+class _Bounds(msgspec.Struct):
     """Keys of a body by which clients bound what is generated; the rest is passed over."""
 
     max_tokens: msgspec.Raw = msgspec.Raw(b"null")
@@ -28,7 +28,7 @@ class _Asked(msgspec.Struct):
     n: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_decode = msgspec.json.Decoder(_Asked).decode
+_decode = msgspec.json.Decoder(_Bounds).decode
 
 
 class OutputAsked(NamedTuple):
