@@ -175,6 +175,13 @@ def test_what_a_request_did_not_take_is_given_back_at_its_end() -> None:
     entered(limiter, limits, 90, 3.0)
 
 
+def test_a_booking_that_counts_no_more_gives_nothing_back() -> None:
+    limiter, limits = Limiter(), RateLimits(tokens_per_minute=100)
+    limiter.leave(entered(limiter, limits, 90, 0.0), 10, 61.0)
+    entered(limiter, limits, 100, 62.0)
+    refused(limiter, limits, 1, 63.0)
+
+
 def test_what_it_took_beyond_counts_for_as_many_minutes_as_it_is_limits() -> None:
     limiter, limits = Limiter(), RateLimits(tokens_per_minute=100)
     limiter.leave(entered(limiter, limits, 5, 0.0), 305, 600.0)

@@ -89,6 +89,13 @@ def test_a_configuration_does_not_differ_from_itself_in_another_order(
     assert difference(config(tenants), config(dict(reversed(tenants.items())))).is_none
 
 
+def test_limits_of_a_tenant_hold_at_once() -> None:
+    own = {"model": "/m", "share": 40}
+    before = config({"a": own | {"limits": {"in_flight": 1}}})
+    after = config({"a": own | {"limits": {"in_flight": 2}}})
+    assert difference(before, after).changed == (TenantChange("a", ("limits.in_flight",), ()),)
+
+
 def test_keys_in_a_mapping_have_their_names() -> None:
     own = {"model": "/m", "share": 40}
     before = config({"a": own | {"engine_args": {"seed": 1, "x": {"y": 1}}}})
