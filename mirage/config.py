@@ -266,6 +266,17 @@ class LimitsSection(Strict):
     """Requests that run or wait at one time."""
 
 
+class TenantLimitsSection(LimitsSection):
+    """Most that a tenant gives: to all clients together, and to one request."""
+
+    max_tokens: Count | None = None
+    """Tokens of an answer."""
+    n: Count | None = None
+    """Answers to one request."""
+    logprobs: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Tokens whose probability is told at each place."""
+
+
 class TenantSection(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
@@ -290,8 +301,11 @@ class TenantSection(Strict):
     """Requests that may wait while it wakes or starts."""
     max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
     """Seconds for which each of them may."""
-    limits: LimitsSection = LimitsSection()
-    """Most that all clients together get."""
+    limits: TenantLimitsSection = TenantLimitsSection()
+    defaults: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Any] = Field(
+        default_factory=dict
+    )
+    """Values of keys that requests for generated tokens leave out."""
     max_model_len: Count = 1024
     max_num_seqs: Count = 64
     max_num_batched_tokens: Count = 1024
@@ -301,6 +315,17 @@ class TenantSection(Strict):
     """Instead of `remap.max_percent`; with 0 the layers stay where vLLM puts them."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""
+
+    @model_validator(mode="after")
+    def _defaults_are_within_limits(self) -> TenantSection:
+        for name, most in (("max_tokens", self.limits.max_tokens), ("n", self.limits.n)):
+            value = self.defaults.get(name, 1)
+            if type(value) is not int or not 1 <= value <= (most or value):
+                bound = f"1 to {most}" if most else "1 or more"
+                raise ValueError(f"defaults.{name} is {shown(value)}: write {bound}")
+        if own := OF_REQUESTS & self.defaults.keys():
+            raise ValueError(f"defaults.{min(own)}: each request says it, leave it out")
+        return self
 
     @property
     def percent(self) -> float:
@@ -319,6 +344,7 @@ class TenantSection(Strict):
         return redacted(engine_args)
 
 
+OF_REQUESTS = {"model", "messages", "prompt", "input", "stream"}
 ROSTER_KEYS = {"start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"}
 
 

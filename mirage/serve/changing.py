@@ -15,7 +15,6 @@ from mirage.control.targets import entitled
 from mirage.serve.fit import Fit
 from mirage.serve.keeper import WeightsKeeper
 from mirage.serve.preflight import speeds
-from mirage.serve.rates import rate_limits
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.declared import bytes_of, rules_of, spec_of, switch_times
 from mirage.serve.tenants import DeviceTenants
@@ -116,7 +115,7 @@ class TenantChanges:
         if not same or not change.config.keeps_weights(tenant):
             self._weights.forget(name)
         self._tenants.sections[name] = tenant
-        manager.backend.limits = rate_limits(tenant.limits)
+        manager.backend.declares(tenant)
         left, manager.backend.leaves = manager.backend.leaves, False
         if name not in change.fits:
             return

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from mirage.config import Policy
+from mirage.config import Policy, TenantSection
 from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
@@ -17,7 +17,14 @@ from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending
-from mirage.serve.rates import NO_LIMITS, RateLimits
+from mirage.serve.rates import (
+    NO_BOUNDS,
+    NO_LIMITS,
+    BodyBounds,
+    RateLimits,
+    body_bounds,
+    rate_limits,
+)
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
@@ -46,6 +53,7 @@ class TenantServer:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
     limits: RateLimits = NO_LIMITS
+    bounds: BodyBounds = NO_BOUNDS
     suspects: Suspects = field(default_factory=Suspects)
     comeback: Comeback = field(default_factory=Comeback)
     missed: bool = True
@@ -82,6 +90,10 @@ class TenantServer:
         taken = list(self.passed)
         self.passed.clear()
         return taken
+
+    def declares(self, tenant: TenantSection) -> None:
+        """Keys of its section that hold for requests from now on."""
+        self.limits, self.bounds = rate_limits(tenant.limits), body_bounds(tenant)
 
     def fail(self, reason: str) -> None:
         self.enters(LifeState.FAILED)

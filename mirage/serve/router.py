@@ -7,16 +7,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import aiohttp
 from aiohttp import web
 
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
+from mirage.serve.access.bounds import shaped
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.access.gate import AccessGate, Passage
-from mirage.serve.access.usage import OutputAsked, output_asked
 from mirage.serve.bodies import fingerprint, model_of
 from mirage.serve.closing import Closing, ends
 from mirage.serve.forward import Forward
@@ -39,6 +40,9 @@ AT_ONCE_BYTES = 256 * KIB
 SHUTDOWN_S = 1.0
 
 
+Read = TypeVar("Read")
+
+
 @dataclass
 class CountedAs:
     """Tenant and status that one request is counted by."""
@@ -51,11 +55,10 @@ class CountedAs:
 
 
 class RequestedAs(NamedTuple):
-    """The model's name in a request, the fingerprint of its body, and the tokens that it allows."""
+    """The model's name in a request, and the fingerprint of its body."""
 
     model: str
     mark: str
-    output: OutputAsked
 
 
 class Router:
@@ -158,17 +161,18 @@ class Router:
     async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
         """Raises `ApiError`."""
         body = await self._closing.before(_body(request))
-        asked = await _read(request, body)
+        asked = await _read(body, partial(_named, request, body))
         backend = self._known(request, asked.model)
         counted.tenant = backend.name
+        made = await _read(body, partial(shaped, body, request.path, backend.bounds))
         if self._closing.begun:
             raise ends()
-        passage = self.gate.enters(request, backend, asked.model, len(body), asked.output)
+        passage = self.gate.enters(request, backend, asked.model, made)
         counted.passage = passage
         async with self._admitted(backend, request):
             reason = backend.reason if self._near(request) else ""
             _check_reachable(backend, asked.model, reason)
-            return await self._passed_on(request, body, backend, asked, counted, passage)
+            return await self._passed_on(request, made.body, backend, asked, counted, passage)
 
     @asynccontextmanager
     async def _admitted(self, backend: TenantServer, request: web.Request) -> AsyncIterator[None]:
@@ -323,17 +327,15 @@ async def _body(request: web.Request) -> bytes:
     return await asyncio.to_thread(unpacked, body, encoding, MAX_BODY_BYTES) if encoding else body
 
 
-async def _read(request: web.Request, body: bytes) -> RequestedAs:
-    """Facts in a body. Raises `ApiError`."""
-    if len(body) > AT_ONCE_BYTES:
-        return await asyncio.to_thread(_named, request, body)
-    return _named(request, body)
+async def _read(body: bytes, read: Callable[[], Read]) -> Read:
+    """Result of `read`, which looks at a body."""
+    return await asyncio.to_thread(read) if len(body) > AT_ONCE_BYTES else read()
 
 
 def _named(request: web.Request, body: bytes) -> RequestedAs:
     kind = request.headers.get("Content-Type", "")
     model = model_of(body, kind)
-    return RequestedAs(model, fingerprint(request.path, body, kind), output_asked(body))
+    return RequestedAs(model, fingerprint(request.path, body, kind))
 
 
 def _url(host: str, port: int) -> str:

@@ -9,7 +9,6 @@ from mirage.config import TenantSection
 from mirage.serve.engine_manager import EngineManager
 from mirage.serve.errors import EngineFailed
 from mirage.serve.managed import Share
-from mirage.serve.rates import rate_limits
 from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.rundir import RunDir
 
@@ -41,7 +40,7 @@ class DeviceTenants:
         """A tenant that is served."""
         name = tenant.name
         manager.backend.adapters = adapters
-        manager.backend.limits = rate_limits(tenant.limits)
+        manager.backend.declares(tenant)
         self.refused.pop(name, None)
         self.sections[name], self.managers[name], self.shares[name] = tenant, manager, share
         self.starts[name] = asyncio.Event()

@@ -18,7 +18,7 @@ from mirage.control.roster.states import LifeState
 from mirage.serve import anthropic
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.access.ring import digest
-from mirage.serve.rates import RateLimits
+from mirage.serve.rates import BodyBounds, RateLimits
 from mirage.serve.resizing import Resize
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
@@ -359,6 +359,29 @@ def test_an_error_of_an_engine_takes_no_tokens(tmp_path: Path) -> None:
             assert (await asks(site, prompt="x" * 800)).status == 400
 
     run(tmp_path, scenario, limited(tokens_per_minute=250))
+
+
+def test_a_body_is_within_the_bounds_of_its_tenant(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        bounds = BodyBounds(max_tokens=100, n=2, defaults={"temperature": 0.5})
+        site.registry.backends["a"].bounds = bounds
+        answer = await asks(site, n=3)
+        error = (await answer.json())["error"]
+        assert (answer.status, error["param"], error["code"]) == (400, "n", "beyond_bound")
+        answer = await asks(site, path="/v1/messages", max_tokens=101)
+        assert (await answer.json())["error"]["type"] == "invalid_request_error"
+        assert not site.a.seen
+        site.a.answer = slow_stream
+        body, path = {"model": "a", "n": 2}, "/v1/chat/completions"
+        stream = await site.post(body, path, headers=bearer("user"))
+        (seen,) = site.a.seen
+        added = {"max_tokens": 100, "temperature": 0.5}
+        assert seen["body"] == {"model": "a", "n": 2} | added
+        # what was added is booked as well: 2 answers of 100 tokens
+        await assert_limited(await asks(site, max_tokens=100), 60, "tokens a minute")
+        stream.close()
+
+    run(tmp_path, scenario, limited(tokens_per_minute=300, requests_per_minute=100))
 
 
 # -- metrics --------------------------------------------------------------------------------

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from mirage.serve.access.bounds import ShapedBody
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.access.key_metrics import KeyMetrics, TokenKind
 from mirage.serve.access.limiter import LimitedEntry, LimitedParty, Limiter, OverLimit
 from mirage.serve.access.ring import KeyRing, may_use, need_of
-from mirage.serve.access.usage import AnswerUsage, OutputAsked, prompt_guess
+from mirage.serve.access.usage import AnswerUsage, prompt_guess
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.openai import ApiError, Handler
 from mirage.serve.registry import Registry, TenantServer
@@ -117,15 +118,14 @@ class AccessGate:
         request: web.Request,
         backend: TenantServer,
         model: str,
-        nbytes: int,
-        output: OutputAsked,
+        shaped: ShapedBody,
     ) -> Passage:
-        """Let a request of `nbytes` pass; `leaves` has to follow. Raises `ApiError`."""
+        """Let a request with this body pass; `leaves` has to follow. Raises `ApiError`."""
         parties = [LimitedParty("model", backend.name, backend.limits)]
         if (key := request.get(KEY)) is not None:
             parties.append(LimitedParty("key", key.name, key.limits))
-        guess = prompt_guess(nbytes, backend.max_model_len)
-        tokens = guess + output.most(backend.max_model_len)
+        guess = prompt_guess(len(shaped.body), backend.max_model_len)
+        tokens = guess + shaped.output.most(backend.max_model_len)
         entered = self._limiter.enter(parties, tokens, self._clock())
         if isinstance(entered, OverLimit):
             raise rate_limited(entered)

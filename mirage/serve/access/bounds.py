@@ -1,0 +1,118 @@
+"""What a tenant allows in the body of a request, and what it sets where a body is silent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from math import inf
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mirage.serve.access.usage import OutputAsked, output_asked
+from mirage.serve.openai import ApiError
+from mirage.serve.rates import NO_BOUNDS, BodyBounds
+
+GENERATING = frozenset(
+    {
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/responses",
+        "/v1/messages",
+    }
+)
+"""Routes with answers of tokens."""
+TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
+OWN_NAMES = {"/v1/responses": "max_output_tokens"}
+"""Names of the first of `TOKENS` that a route reads, if not ``max_tokens``."""
+SILENT = {"/v1/completions": 16}
+"""Tokens of an answer on a route where a body does not say; on others the model's longest."""
+LONGEST = 100
+"""Bytes of a number."""
+
+
+class ShapedBody(NamedTuple):
+    """A body that an engine may be given, and the tokens that it allows."""
+
+    body: bytes
+    output: OutputAsked
+
+
+def shaped(body: bytes, route: str, bounds: BodyBounds) -> ShapedBody:
+    """A JSON object, or a form, within `bounds`. Raises `ApiError` if it asks for more."""
+    if route in GENERATING and bounds != NO_BOUNDS:
+        body = _bounded(body, route, bounds)
+    return ShapedBody(body, output_asked(body))
+
+
+def _bounded(body: bytes, route: str, bounds: BodyBounds) -> bytes:
+    try:
+        said = _values(body, frozenset({*TOKENS, "n", *LOGPROBS, *bounds.defaults}))
+    except msgspec.DecodeError:
+        return body  # a form, which engines refuse here
+    numbers = {name: _number(value) for name, value in said.items()}
+    _check(numbers, TOKENS, bounds.max_tokens)
+    _check(numbers, ("n",), bounds.n)
+    endless = {name: inf if numbers[name] < 0 else numbers[name] for name in LOGPROBS}
+    _check(endless, LOGPROBS, bounds.logprobs)
+    missing = {name: value for name, value in bounds.defaults.items() if said[name] is None}
+    usual = missing.pop("max_tokens", bounds.max_tokens)
+    if usual is not None and all(said[name] is None for name in TOKENS):
+        missing[OWN_NAMES.get(route, "max_tokens")] = min(usual, _silent(route, bounds))
+    return _with(body, missing)
+
+
+def _silent(route: str, bounds: BodyBounds) -> float:
+    """Tokens that a route gives where nothing is said, and no default set."""
+    return inf if "max_tokens" in bounds.defaults else SILENT.get(route, inf)
+
+
+def _check(numbers: Mapping[str, float], names: Iterable[str], most: int | None) -> None:
+    for name in names:
+        if most is not None and numbers[name] > most:
+            told = "all" if numbers[name] == inf else f"{numbers[name]:.15g}"
+            message = f"{name} is {told}, and this model allows {most} at most: lower it"
+            raise ApiError(400, message, param=name, code="beyond_bound")
+
+
+def _with(body: bytes, missing: Mapping[str, Any]) -> bytes:
+    """With keys at the end of the object, where they count before any of the same name."""
+    if not missing:
+        return body
+    end = body.rindex(b"}")
+    more = b",".join(
+        msgspec.json.encode(name) + b":" + msgspec.json.encode(value)
+        for name, value in missing.items()
+    )
+    return body[:end] + b"," + more + body[end:]
+
+
+def _values(body: bytes, names: frozenset[str]) -> dict[str, Any]:
+    """Values of keys in a body that is known to be an object; None for those that are not there."""
+    found = _decoder(names)(body.removeprefix(b"\xef\xbb\xbf"))
+    return {name: _value(bytes(getattr(found, name))) for name in names}
+
+
+def _value(text: bytes) -> Any:
+    if len(text) > LONGEST:
+        return inf if text[:1].isdigit() else ...  # a list, say, which the engine judges
+    return msgspec.json.decode(text)
+
+
+def _number(value: Any) -> float:
+    """A value as engines read it, which take ``"5"`` and ``5.0`` for 5; 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return 0.0
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return inf if isinstance(value, int) else 0.0
+
+
+@lru_cache(maxsize=256)
+def _decoder(names: frozenset[str]) -> Callable[[bytes], Any]:
+    """Reads these keys and passes over all others."""
+    keys = [(name, msgspec.Raw, msgspec.Raw(b"null")) for name in sorted(names)]
+    return msgspec.json.Decoder(msgspec.defstruct("BodyKeys", keys)).decode
