@@ -170,6 +170,11 @@ def test_a_limit_changes_while_the_server_runs(tmp_path: Path, short: Path, conf
         done = site.mirage("tenants", "set", "a", "limits.requests_per_minute=3")
         assert done.returncode == 0, done.stderr
         assert [complete(served, None)[0] for _ in range(3)] == [200, 200, 429]
+        done = site.mirage("tenants", "set", "a", "limits=", "limits.n=1")
+        assert done.returncode == 0, done.stderr
+        body = {"model": "a", "prompt": "pids", "n": 2}
+        assert ask(served, "/v1/completions", None, body)[0] == 400
+        assert [complete(served, None)[0] for _ in range(3)] == [200] * 3
 
 
 # -- the command ----------------------------------------------------------------------------
