@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+import anthropic as anthropic_sdk
+import openai
 import pytest
 from aiohttp import web
 from test_router import EVENTS, FakeEngine, Site, plain, refuses, serving, slow_stream
@@ -167,6 +169,43 @@ def test_a_body_is_not_waited_for_without_a_key(tmp_path: Path) -> None:
         )
         assert b" 401 " in await reader.readline()
         writer.close()
+
+    run(tmp_path, scenario)
+
+
+def test_clients_of_both_kinds_take_refusals_for_what_they_are(tmp_path: Path) -> None:
+    def openais(url: str, key: str) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+
+    def ask_openai(url: str) -> None:
+        say: Any = {"messages": [{"role": "user", "content": "Hello"}]}
+        assert [model.id for model in openais(url, "user-token").models.list()] == ["a"]
+        with pytest.raises(openai.AuthenticationError, match="not known here"):
+            openais(url, "wrong").chat.completions.create(model="a", **say)
+        with pytest.raises(openai.NotFoundError, match="use one of 'a'"):
+            openais(url, "user-token").chat.completions.create(model="b/1", **say)
+        with pytest.raises(openai.RateLimitError) as refusal:
+            openais(url, "user-token").chat.completions.create(model="a", **say)
+        assert refusal.value.code == "rate_limit_exceeded"
+        assert 1 <= int(refusal.value.response.headers["Retry-After"]) <= 60
+
+    def ask_anthropic(url: str) -> None:
+        say: Any = {"max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}]}
+        refusals: Any = (
+            ({"api_key": "wrong"}, anthropic_sdk.AuthenticationError),
+            ({"api_key": "other-token"}, anthropic_sdk.NotFoundError),
+            ({"auth_token": "user-token"}, anthropic_sdk.RateLimitError),
+        )
+        for keys, error in refusals:
+            client = anthropic_sdk.Anthropic(base_url=url, max_retries=0, **keys)
+            with pytest.raises(error):
+                client.messages.create(model="a", **say)
+
+    async def scenario(site: Site) -> None:
+        site.registry.backends["a"].limits = RateLimits(requests_per_minute=1)
+        assert (await asks(site)).status == 200
+        await asyncio.to_thread(ask_openai, site.url)
+        await asyncio.to_thread(ask_anthropic, site.url)
 
     run(tmp_path, scenario)
 

@@ -27,6 +27,9 @@ BEGIN = "mirage-"
 TOKEN_BYTES = 32
 SPAN = re.compile(r"([1-9]\d{0,4})([hdw])")
 SPAN_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
+NOWHERE = Path("the new key")
+"""Instead of a file, where one is named for an entry that is printed."""
+TAKEN = "mirage keys reload, or SIGHUP, has a server take it"
 HEADINGS = ("NAME", "SHA256", "OPENS", "EXPIRES", "LIMITS")
 
 
@@ -80,28 +83,24 @@ def keys_command(
     if verb is KeysVerb.LIST:
         typer.echo(key_table(read_keys(Path(what)), time.time()))
         return
-    text = _text(keys) if keys is not None else ""
-    known = keys_in(text, keys) if keys is not None and text.strip() else ()
     token = BEGIN + secrets.token_urlsafe(TOKEN_BYTES)
-    base = next((key for key in known if key.name == what), AccessKey(what, "", None))
-    until = base.expires if expires is None else int(time.time()) + _span_s(expires)
+    text = "" if keys is None else _text(keys)
+    base = _namesake(what, text, keys)
     key = msgspec.structs.replace(
         base,
         sha256=digest(token),
         models=base.models if models is None else _models(models),
-        expires=until,
+        expires=base.expires if expires is None else int(time.time()) + _span_s(expires),
         admin=base.admin or admin,
         metrics=base.metrics or metrics,
     )
-    keys_in(f"keys:\n{entry(key)}", keys or Path("the new key"))
+    keys_in(f"keys:\n{entry(key)}", keys or NOWHERE)
     if keys is None:
         typer.echo(f"{token}\nkeys:\n{entry(key)}", nl=False)
         return
     _write(keys, with_entry(text, key, keys))
     typer.echo(token)
-    typer.echo(
-        f"{what} is added to {keys}: mirage keys reload, or SIGHUP, has a server take it", err=True
-    )
+    typer.echo(f"{what} is added to {keys}: {TAKEN}", err=True)
 
 
 def key_table(keys: tuple[AccessKey, ...], now: float) -> str:
@@ -127,6 +126,12 @@ def _row(key: AccessKey, now: float) -> tuple[str, ...]:
         f"{expires}{expired}",
         " ".join(limits) or "none",
     )
+
+
+def _namesake(name: str, text: str, path: Path | None) -> AccessKey:
+    """Key of that name in the text of a file, or one that opens all models."""
+    known = keys_in(text, path) if path is not None and text.strip() else ()
+    return next((key for key in known if key.name == name), AccessKey(name, "", None))
 
 
 def _models(text: str) -> tuple[str, ...] | None:
