@@ -192,14 +192,15 @@ def test_a_new_key_is_printed_once(tmp_path: Path, short: Path) -> None:
 def test_a_file_is_made_and_added_to_for_its_owner_alone(tmp_path: Path, short: Path) -> None:
     keys = tmp_path / "keys.yaml"
     tokens = {
-        new_key(short, "ci", "--keys", keys, "--models", "a"),
-        new_key(short, "ci", "--keys", keys, "--expires", "12h"),
+        new_key(short, "ci", "--keys", keys, "--models", "a", "--expires", "12h"),
+        new_key(short, "ci", "--keys", keys),
         new_key(short, "prom", "--keys", keys, "--models", "none", "--metrics"),
     }
     assert len(tokens) == 3 and stat.S_IMODE(keys.stat().st_mode) == 0o600
     done = mirage(short, "keys", "list", keys)
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [(row[0], row[2]) for row in rows[1:]] == [("ci", "a"), ("ci", "a"), ("prom", "metrics")]
+    assert [row[3] == "never" for row in rows[1:]] == [False, True, True]
     assert not any(token in done.stdout + keys.read_text() for token in tokens)
 
 

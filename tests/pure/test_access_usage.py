@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage.serve.access.gate import Passage
+from mirage.serve.access.key_metrics import TokenKind
 from mirage.serve.access.usage import AnswerUsage, OutputAsked, output_asked, prompt_guess
 
 pytestmark = pytest.mark.pure
@@ -79,6 +81,35 @@ def test_no_text_is_taken_for_usage(text: str) -> None:
 def test_events_are_counted_where_none_is_told() -> None:
     usage = read([stream([{"choices": [{"text": "a"}]}] * 3) + b"data: [DONE]\n\n"])
     assert (usage.known, usage.events) == (False, 4)
+
+
+PROMPT, COMPLETION, ESTIMATED = TokenKind
+CLIENT_LEFT = 499
+
+
+@pytest.mark.parametrize(
+    ("answer", "sent", "status", "expected"),
+    [
+        (b"", False, CLIENT_LEFT, {}),
+        (b"", True, 502, {}),
+        (b"", True, CLIENT_LEFT, {ESTIMATED: 8}),
+        (b"data: {}\n\n" * 3, True, 200, {ESTIMATED: 11}),
+        (b"data: {}\n\n" * 3, True, CLIENT_LEFT, {ESTIMATED: 11}),
+        (ANSWERS["OpenAI"], True, 200, {PROMPT: 7, COMPLETION: 5}),
+        (stream(EVENTS[:1]) + stream(EVENTS[1:2]) * 8, True, 200, {PROMPT: 7, COMPLETION: 0}),
+        (
+            stream(EVENTS[:1]) + stream(EVENTS[1:2]) * 8,
+            True,
+            CLIENT_LEFT,
+            {PROMPT: 7, COMPLETION: 9},
+        ),
+    ],
+)
+def test_tokens_of_a_request_by_what_is_known_of_it(
+    answer: bytes, sent: bool, status: int, expected: dict[TokenKind, int]
+) -> None:
+    """Who leaves a stream that tells its usage at the end has not had it for nothing."""
+    assert Passage("m", 8, [], read([answer]), sent).tokens(status) == expected
 
 
 @pytest.mark.parametrize(

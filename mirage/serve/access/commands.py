@@ -90,7 +90,7 @@ def keys_command(
         base,
         sha256=digest(token),
         models=base.models if models is None else _models(models),
-        expires=base.expires if expires is None else int(time.time()) + _span_s(expires),
+        expires=None if expires is None else int(time.time()) + _span_s(expires),
         admin=base.admin or admin,
         metrics=base.metrics or metrics,
     )
@@ -131,7 +131,7 @@ def _row(key: AccessKey, now: float) -> tuple[str, ...]:
 def _namesake(name: str, text: str, path: Path | None) -> AccessKey:
     """Key of that name in the text of a file, or one that opens all models."""
     known = keys_in(text, path) if path is not None and text.strip() else ()
-    return next((key for key in known if key.name == name), AccessKey(name, "", None))
+    return next((key for key in reversed(known) if key.name == name), AccessKey(name, "", None))
 
 
 def _models(text: str) -> tuple[str, ...] | None:

@@ -41,14 +41,13 @@ class Passage:
 
     def tokens(self, status: int) -> dict[TokenKind, int]:
         """Tokens that it took, by kind; it ended with `status`, or by leaving its client."""
-        if self.usage.known:
-            return {
-                TokenKind.PROMPT: self.usage.prompt,
-                TokenKind.COMPLETION: self.usage.completion,
-            }
-        if not self.sent or (status >= 400 and status != CLIENT_LEFT):
+        usage, left = self.usage, status == CLIENT_LEFT
+        if usage.known:  # of a stream that was left, perhaps not to its end
+            completion = max(usage.completion, usage.events) if left else usage.completion
+            return {TokenKind.PROMPT: usage.prompt, TokenKind.COMPLETION: completion}
+        if not self.sent or (status >= 400 and not left):
             return {}
-        return {TokenKind.ESTIMATED: self.prompt_guess + self.usage.events}
+        return {TokenKind.ESTIMATED: self.prompt_guess + usage.events}
 
 
 class AccessGate:
