@@ -19,10 +19,7 @@ OFFLOAD = "vLLM's offloading and MIRAGE's would move the same weights: policy mi
 KV_ELSEWHERE = "KV blocks come and go under MIRAGE, and what copies them elsewhere was not tried"
 TLS = "the router speaks plain HTTP to its engines over a Unix socket: put TLS before the router"
 CORS = "the router answers no preflight requests: let a proxy before it do CORS"
-KEYS = (
-    "vLLM would ask for keys on some of its routes alone: leave it out, and give mirage serve "
-    "--keys, which asks on all"
-)
+KEYS = "vLLM asks for keys on some of its routes alone, mirage serve --keys FILE asks on all"
 NO_ROUTE = "the router passes on none of the routes that this is for"
 FRONT = "in the API server, which holds no device memory"
 LOGS = "logs and metrics only"

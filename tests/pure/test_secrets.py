@@ -96,7 +96,7 @@ def test_arguments_that_are_secrets_are_refused_without_a_word_of_them(
     said = str(refusal.value)
     assert said.startswith(f"engine_args.{name}: {HIDDEN!r} is refused: ")
     assert SECRET not in said
-    assert ("put a proxy that asks for keys" in said) or ("set HF_TOKEN in the env" in said)
+    assert ("mirage serve --keys FILE" in said) or ("set HF_TOKEN in the env" in said)
 
 
 @pytest.mark.parametrize(
