@@ -45,7 +45,7 @@ class ShareRoom(Protocol):
     """The tenant's share of the device."""
 
     async def called(self) -> None:
-        """Returns when an engine shall start, after the pause unless that was cut short."""
+        """Returns when an engine shall start."""
 
     def serves(self, seconds: float) -> None:
         """An engine serves, so long after its start."""
@@ -355,7 +355,7 @@ class EngineManager:
     # -- keeping ------------------------------------------------------------------------
 
     async def keep(self, room: ShareRoom) -> None:
-        """Start the engine whenever it is called; after its end at once, or after a rest.
+        """Start the engine whenever it is called, whose caller heeds its pauses.
 
         It starts only while its `room` is free: others first give back what it had lent them.
         """

@@ -98,7 +98,7 @@ def test_one_in_use_goes_with_its_last_engine_if_no_tenant_comes_back() -> None:
 
 def test_masters_are_kept_for_those_tenants_alone_that_were_told() -> None:
     books = made()
-    for member, (tenant, identity) in enumerate(["ax", "bx", "cy"]):
+    for member, (tenant, identity) in enumerate([("a", "x"), ("b", "x"), ("c", "y")]):
         books.asked(member, tenant, identity, 40)
     books.filled(0, 40)
     books.filled(2, 40)
