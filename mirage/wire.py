@@ -225,6 +225,14 @@ class Channel(Generic[T]):
             while self._unsent and select.select([], [self.socket], [], patience_s)[1]:
                 self.flush()
 
+    def comes(self, patience_s: float) -> bool:
+        """True if there is something to read, or will be within `patience_s`; the end is, too."""
+        if self.has_next:
+            return True
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(patience_s * 1000))
+
     def until_end(self) -> Iterator[T]:
         """Each message as it comes, until the other end has gone. Raises `Broken`."""
         with suppress(ChannelClosed):

@@ -145,7 +145,7 @@ class Driver(ABC):
 
     @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:
-        """Return pages to the device. Raises `StillMapped`, `UnknownPage`."""
+        """Return pages to the device. Raises `StillMapped`, `UnknownPage`, `DeviceError`."""
 
     @property
     def blank(self) -> Set[Page]:
@@ -155,7 +155,8 @@ class Driver(ABC):
     def releasing(self) -> AbstractContextManager[None]:
         """Inside, a release may go on beside what follows it; at the end its memory is free.
 
-        What exists is bounded all the same, by `create`, which waits for releases before it.
+        What exists is bounded all the same, by `create`, which waits for releases before it. Both
+        raise `DeviceError` if one has failed: its memory is free for nobody.
         """
         return nullcontext()
 

@@ -8,6 +8,7 @@ thread beside what else goes on, since to unmap it takes as long again.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -29,11 +30,19 @@ def huge_pages_allowed() -> bool:
 
 
 class FileMemory:
-    """Memory of the file behind descriptor `fd`, which is owned by others."""
+    """Memory of the file behind descriptor `fd`, which is owned by others.
+
+    Calls may come from any thread.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._lock = threading.Lock()
+        """Held while what is freed beside is added to, or waited for."""
+        self._inside = 0
+        """Number of threads inside of `beside`."""
         self._thread: ThreadPoolExecutor | None = None
+        """Thread that frees; there while any is inside."""
         self._begun: list[Future[None]] = []
         self._huge = huge_pages_allowed()
 
@@ -63,25 +72,42 @@ class FileMemory:
             libc.free(address, nbytes)
 
     def punch(self, offset: int, nbytes: int) -> None:
-        """Free these bytes of the file, inside of `beside` by its end. Raises `OSError`."""
-        if self._thread is None:
-            libc.punch(self._fd, offset, nbytes)
-        else:
-            self._begun.append(self._thread.submit(libc.punch, self._fd, offset, nbytes))
+        """Free these bytes of the file; while any thread is inside of `beside`, by its end.
+
+        Raises `OSError`.
+        """
+        with self._lock:
+            if self._thread is not None:
+                self._begun.append(self._thread.submit(libc.punch, self._fd, offset, nbytes))
+                return
+        libc.punch(self._fd, offset, nbytes)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
         """Inside, a thread frees; at the end all is free. Raises its `OSError`."""
-        with ThreadPoolExecutor(1, "vmm-free") as self._thread:
-            try:
-                yield
-                self.settle()
-            finally:
-                self._thread = None
+        self._enter()
+        try:
+            yield
+            self.settle()
+        finally:
+            self._leave()
 
     def settle(self) -> None:
         """Wait until all that was punched is free. Raises `OSError`."""
-        begun, self._begun = self._begun, []
-        wait(begun)
+        with self._lock:
+            begun, self._begun = self._begun, []
+            wait(begun)
         for each in begun:
             each.result()
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._inside += 1
+            self._thread = self._thread or ThreadPoolExecutor(1, "vmm-free")
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._thread is not None:
+                self._thread.shutdown()
+                self._thread = None

@@ -23,7 +23,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vmm import libc
-from vmm.driver import Driver, DriverClosed, Misaligned, OutOfMemory, Page, VmmError
+from vmm.driver import (
+    DeviceError,
+    Driver,
+    DriverClosed,
+    Misaligned,
+    OutOfMemory,
+    Page,
+    VmmError,
+)
 from vmm.file_memory import FileMemory
 from vmm.host_memory import host_memory
 from vmm.page_table import PageTable
@@ -133,7 +141,7 @@ class HostDriver(Driver):
         with self._opened() as table:
             table.check_release(pages)
             for run in runs(sorted(pages)):
-                with refusing(f"releasing pages {run[0]} to {run[-1]}"):
+                with refusing(f"releasing pages {run[0]} to {run[-1]}", DeviceError):
                     self._memory.punch(*self._place(run))
                 with self._lock:
                     table.drop_pages(run)
@@ -259,7 +267,7 @@ class HostDriver(Driver):
             )
 
     def _settle(self) -> None:
-        with refusing("releasing pages"):
+        with refusing("releasing pages", DeviceError):
             self._memory.settle()
 
     def _aligned(self, nbytes: int) -> int:
@@ -359,15 +367,15 @@ def host_tensor(address: int, nbytes: int) -> torch.Tensor:
 
 
 @contextmanager
-def refusing(what: str) -> Iterator[None]:
-    """Say in the contract's words that the operating system refused."""
+def refusing(what: str, named: type[VmmError] = OutOfMemory) -> Iterator[None]:
+    """Say by an error of the contract that the operating system refused."""
     try:
         yield
     except OSError as error:
         hint = ""
         if error.errno == errno.ENOMEM:
             hint = " (memory is short, or mappings reached vm.max_map_count)"
-        raise OutOfMemory(f"{what}: {error.strerror}{hint}") from error
+        raise named(f"{what}: {error.strerror}{hint}") from error
 
 
 _drivers: weakref.WeakSet[HostDriver] = weakref.WeakSet()

@@ -21,6 +21,7 @@ from math import inf
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     BEAT_S,
+    Alive,
     CoreFailed,
     FromEngine,
     Hello,
@@ -33,6 +34,8 @@ from vmm import faults
 
 logger = logging.getLogger("mirage.engine.agent")
 
+LOOK_S = 0.001
+"""Seconds between two passes of an idle engine, in which a message or a request may come."""
 LAST_WORDS_S = 1.0
 """Seconds that the end of an engine waits until its reason is sent."""
 
@@ -56,9 +59,18 @@ class Agent:
         """`heard`."""
         return self.heard
 
-    def start(self, hello: Hello, pulse: Callable[[], Pulse]) -> None:
-        """Introduce the engine and begin to listen. `pulse` is called by the writer thread."""
-        self._pulse = pulse
+    def start(
+        self,
+        hello: Hello,
+        pulse: Callable[[], Pulse],
+        unfinished: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Introduce the engine and begin to listen. `pulse` is called by the writer thread.
+
+        While the engine is `unfinished` the reader thread goes on without a message, as if the
+        control server said each time that it lives.
+        """
+        self._pulse, self._unfinished = pulse, unfinished
         self.send(hello)
         for target in (self._read, self._write):
             name = f"mirage-agent-{target.__name__}"
@@ -86,6 +98,8 @@ class Agent:
         try:
             for message in self._channel.until_end():
                 self._receive(message)
+                while self._unfinished() and not self._closing and not self._channel.comes(LOOK_S):
+                    self.mailbox.post(Alive())
         except Broken as error:
             logger.warning("the control server does not speak as agreed: %s", error)
         except Exception as error:

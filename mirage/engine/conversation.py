@@ -27,12 +27,18 @@ class Conversation:
         self.revision = 0
         """Revision of the newest allotment that was obeyed."""
 
-    def begin(self, tenant: str, shape: ModelShape, pulse: Callable[[], Pulse]) -> None:
-        """Introduce the engine and listen; `pulse` as in `Agent.start`."""
+    def begin(
+        self,
+        tenant: str,
+        shape: ModelShape,
+        pulse: Callable[[], Pulse],
+        unfinished: Callable[[], bool],
+    ) -> None:
+        """Introduce the engine and listen; `pulse` and `unfinished` as in `Agent.start`."""
         if self._agent is not None:
             held = self.report().held_bytes
             hello = Hello(PROTOCOL_VERSION, tenant, os.getpid(), shape, held)
-            self._agent.start(hello, pulse)
+            self._agent.start(hello, pulse, unfinished)
 
     def report(self) -> Report:
         """The present state, as if it were said."""

@@ -47,6 +47,8 @@ class KVMemory:
     """True while extents wait for their requests to let go of them."""
     asleep = False
     """True if the engine was told to sleep, and holds nothing any more that it could give."""
+    fills = False
+    """True if the engine woke, and another pass would bring more of its memory at once."""
 
     def __init__(self, pool: Any, shape: ModelShape) -> None:
         """`pool` is vLLM's block pool."""
@@ -174,6 +176,7 @@ class ElasticKVMemory(KVMemory):
         """Adopt a newer allotment, and move what can be moved at once."""
         newer = self.reconciler.aim(allotment)
         self._turn.rest(self.reconciler.rests)
+        self.fills = self.reconciler.wakes
         return newer
 
     def recalls(self) -> bool:
@@ -188,6 +191,7 @@ class ElasticKVMemory(KVMemory):
             return False
         moved = self.reconciler.reconcile()
         self._turn.rest(self.reconciler.rests)
+        self.fills = moved and self.reconciler.wakes
         return moved
 
     def leave_free(self) -> None:

@@ -19,13 +19,14 @@ from mirage.protocol import ToEngine
 class Mailbox:
     """Messages in order, and the lock that stands for "no call into the engine is running"."""
 
-    __slots__ = ("_depth", "_engine", "_messages", "_read")
+    __slots__ = ("_depth", "_engine", "_messages", "_read", "_wanted")
 
     def __init__(self) -> None:
         self._read: Callable[[ToEngine], None] | None = None
         self._messages: deque[ToEngine] = deque()
         self._engine = threading.Condition(threading.RLock())
         self._depth = 0
+        self._wanted = False
 
     def read_by(self, reader: Callable[[ToEngine], None]) -> None:
         """`reader` acts on all messages; called once, before the first. Raises `ValueError`."""
@@ -47,7 +48,9 @@ class Mailbox:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """The engine is busy inside. Messages are handled on entry and after leaving."""
+        self._wanted = True
         with self._engine:
+            self._wanted = False
             self._depth += 1
             try:
                 if self._depth == 1:
@@ -65,6 +68,11 @@ class Mailbox:
     def is_held(self) -> bool:
         """True while a call into the engine runs. Another thread may ask."""
         return self._depth > 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """True while a call into the engine waits for who holds it. Another thread may ask."""
+        return self._wanted
 
     def wait(self, seconds: float) -> None:
         """Inside `hold`: let go until a message was handled, at most `seconds`.

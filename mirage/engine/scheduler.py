@@ -88,7 +88,7 @@ class MirageScheduler(Scheduler):
         self.first: FirstStep | None = None
         """The engine's own request, until it has been computed; nothing is counted by then."""
         self.mailbox.read_by(self._handle)
-        self.server.begin(self.settings.tenant, self.shape, self.signs.pulse)
+        self.server.begin(self.settings.tenant, self.shape, self.signs.pulse, self.fills_alone)
         if self.settings.first_step:
             self._begin_first(vllm_config)
 
@@ -223,7 +223,7 @@ class MirageScheduler(Scheduler):
 
     def _handle(self, message: ToEngine) -> None:
         match message:
-            case Alive():  # what the device refused may be there by now, and no step may be due
+            case Alive():  # more may be possible by now, and no step may be due
                 self._reconcile()
                 return
             case Turn():
@@ -235,6 +235,13 @@ class MirageScheduler(Scheduler):
             case Refusal():
                 self.hold.refused()
         self.server.report_now()
+
+    def fills_alone(self) -> bool:
+        """True if an engine that woke lacks memory yet, and no request makes steps to bring it.
+
+        Another thread may ask.
+        """
+        return self.kv.fills and self.queues.idle and not self.mailbox.is_wanted
 
     def report(self) -> Report:
         """The present state."""

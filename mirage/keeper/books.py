@@ -5,7 +5,7 @@ A member is an engine that asks for one master; it has a number. Methods give wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class MasterBook:
     users: set[int] = field(default_factory=set)
     waiting: list[int] = field(default_factory=list)
     tenants: set[str] = field(default_factory=set)
-    """Tenants whose newest engine has used it. Without any it goes once it is idle."""
+    """Tenants whose newest engine has used it. If it is kept for none it goes once it is idle."""
     left: int = 0
     """Number that grows with each last user's end: the least goes first."""
     unfit: bool = False
@@ -75,6 +75,8 @@ class KeeperBooks:
         self._unfit: dict[str, str] = {}
         """Reasons why weights are not kept, by their identity."""
         self._ends = count(1)
+        self._for: frozenset[str] | None = None
+        """Tenants for which idle masters are kept; None until that is told, for all."""
 
     # -- what is known ------------------------------------------------------------------
 
@@ -92,7 +94,7 @@ class KeeperBooks:
     def tenants(self) -> list[str]:
         """Tenants whose weights are there."""
         whole = (m for m in self.masters.values() if m.filler is None and not m.unfit)
-        return sorted(tenant for master in whole for tenant in master.tenants)
+        return sorted(tenant for master in whole for tenant in self._kept_for(master))
 
     # -- events -------------------------------------------------------------------------
 
@@ -145,6 +147,11 @@ class KeeperBooks:
             return [DropMaster(identity), LetFill(master.filler, identity)]
         return self._left(member, identity)
 
+    def keeps_for(self, tenants: Iterable[str]) -> list[KeeperDeed]:
+        """From now on idle masters are kept for these tenants alone."""
+        self._for = frozenset(tenants)
+        return self._make_room()
+
     def forgets(self, tenant: str) -> list[KeeperDeed]:
         """A tenant does not come back for its weights; an engine that it has keeps them."""
         for master in self.masters.values():
@@ -152,6 +159,9 @@ class KeeperBooks:
         return self._make_room()
 
     # -- inside -------------------------------------------------------------------------
+
+    def _kept_for(self, master: MasterBook) -> set[str]:
+        return master.tenants if self._for is None else master.tenants & self._for
 
     def _given(self, member: int, master: MasterBook) -> GiveMaster:
         identity, tenant = self._members[member]
@@ -178,7 +188,7 @@ class KeeperBooks:
 
     def _drops(self) -> Iterator[DropMaster]:
         idle = {name: m for name, m in self.masters.items() if m.idle}
-        nobodys = {name for name, m in idle.items() if m.unfit or not m.tenants}
+        nobodys = {name for name, m in idle.items() if m.unfit or not self._kept_for(m)}
         for name in sorted(idle, key=lambda name: (name not in nobodys, idle[name].left)):
             over = self.idle_bytes > self._idle_bytes
             if over or self.idle_bytes + self.used_bytes > self._most_bytes or name in nobodys:

@@ -74,6 +74,15 @@ class ListenAgain(Message, frozen=True):
     """Server to keeper: the socket has been removed."""
 
 
+class KeepFor(Message, frozen=True):
+    """Server to keeper: the only tenants for which masters without an engine are kept.
+
+    Others have theirs as long as their engines live, which may bring them to another keeper.
+    """
+
+    tenants: list[str]
+
+
 class ForgetTenant(Message, frozen=True):
     """Server to keeper: no engine of this tenant will ask for its weights again."""
 
@@ -83,4 +92,4 @@ class ForgetTenant(Message, frozen=True):
 FromAsking = AskMaster | MasterFilled | MasterUnfit
 ToAsking = MasterHere | FillMaster | MasterSealed | NoMaster
 FromKeeper = KeeperReady | MastersTold
-ToKeeper = ListenAgain | ForgetTenant
+ToKeeper = ListenAgain | KeepFor | ForgetTenant

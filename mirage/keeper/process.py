@@ -74,6 +74,8 @@ class WeightKeeper:
                     self._selector.unregister(self._door)
                     self._door.close()
                     self._listen()
+                case said.KeepFor(tenants):
+                    self._carry_out(self._books.keeps_for(tenants))
                 case said.ForgetTenant(tenant):
                     self._carry_out(self._books.forgets(tenant))
 

@@ -112,8 +112,9 @@ class TenantChanges:
     def _redeclare(self, tenant: TenantSection, change: DomainChange) -> None:
         name, manager = tenant.name, self._tenants.managers[tenant.name]
         same = weights_of(self._tenants.sections[name]) == weights_of(tenant)
-        if not same or not change.config.keeps_weights(tenant):
-            self._weights.forget(name)
+        if not same:
+            lives = self._attendance.roster.members[name].state not in GONE
+            self._weights.forget(name, lives=lives)
         self._tenants.sections[name] = tenant
         manager.backend.declares(tenant)
         left, manager.backend.leaves = manager.backend.leaves, False

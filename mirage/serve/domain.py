@@ -248,6 +248,7 @@ class Domain:
 
     def start(self, name: str) -> None:
         """Start a tenant's engine, as soon as others have given its share back."""
+        self.weights.starts(name)
         self.tenants.shares[name].call()
 
     def stop_one(self, name: str, why: str) -> None:
@@ -295,8 +296,6 @@ class Domain:
         """Forget a tenant's engine, which has ended."""
         self._outside.over(name)
         await self.tiers.dead(name)
-        if not self._config.keeps_weights(self.tenants.sections[name]):
-            self.weights.forget(name)  # that engine may have been told otherwise
 
     def _end_all(self, reason: str) -> None:
         """The device has failed."""

@@ -108,8 +108,6 @@ class EngineManager:
         self._command = self._command_of(config, tenant)
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start)
-        self._declared = asyncio.Event()
-        """Set when its tenant was declared anew: a rest is over."""
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
         """Set once the model has computed a first step in this start."""
@@ -145,11 +143,10 @@ class EngineManager:
         """True once it was told to stop, until it is called again."""
 
     def declares(self, config: Config, tenant: TenantSection, fit: Fit) -> None:
-        """Its tenant is declared anew: so it is started from the next time on, without a rest."""
+        """Its tenant is declared anew: so it is started from the next time on."""
         self._fit, self.backend.max_model_len = fit, tenant.max_model_len
         self._command = self._command_of(config, tenant)
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
-        self._declared.set()
 
     def _command_of(self, config: Config, tenant: TenantSection) -> list[str]:
         control, program = self._rundir.control_socket, self._means.server
@@ -358,7 +355,7 @@ class EngineManager:
     # -- keeping ------------------------------------------------------------------------
 
     async def keep(self, room: ShareRoom) -> None:
-        """Start the engine whenever it is called; after its end at once, or after a rest.
+        """Start the engine whenever it is called, whose caller heeds its pauses.
 
         It starts only while its `room` is free: others first give back what it had lent them.
         """
@@ -374,13 +371,7 @@ class EngineManager:
                     "its memory is lent to the other tenants; "
                     f"the next start is in {pause.seconds:g} s"
                 )
-            await self._rests(pause.seconds)
             await self._device_is_well(room)
-
-    async def _rests(self, seconds: float) -> None:
-        self._declared.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._declared.wait(), seconds)
 
     async def _come(self, room: ShareRoom) -> None:
         """Wait until it is to start, and until its room is free."""

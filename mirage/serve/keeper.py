@@ -17,6 +17,7 @@ from mirage.keeper.messages import (
     ForgetTenant,
     FromKeeper,
     KeeperReady,
+    KeepFor,
     ListenAgain,
     MastersTold,
 )
@@ -68,7 +69,10 @@ class WeightsKeeper:
     ) -> None:
         self._path, self._reaper, self._changed, self._say = path, reaper, changed, say
         self._wanted = asyncio.Event()
-        self.declares(config)
+        self._declared: frozenset[str] = frozenset()
+        """Tenants that keep weights."""
+        self._outdated: set[str] = set()
+        """Those of which an engine lives that has other weights than they have now."""
         self._bounds, self._hang_s = bounds(config), config.hang_s
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[FromKeeper]
@@ -76,16 +80,36 @@ class WeightsKeeper:
         self._ended = asyncio.Event()
         self._up = False
         """True from the time at which it listens to its end."""
+        self.declares(config)
 
     def declares(self, config: Config) -> None:
         """These tenants hold from now on; `keep` starts a process for the first that needs one."""
-        if any(config.keeps_weights(tenant) for tenant in config.tenants):
+        self._declared = frozenset(t.name for t in config.tenants if config.keeps_weights(t))
+        if self._declared:
             self._wanted.set()
+        self._say_for_whom()
 
-    def forget(self, tenant: str) -> None:
-        """A tenant's weights are not kept for it any more, once it has no engine."""
-        if self._process is not None:
+    def forget(self, tenant: str, *, lives: bool = False) -> None:
+        """A tenant's weights are not kept for it any more, once it has no engine.
+
+        Nor those that an engine of it which `lives` brings to another keeper.
+        """
+        if self._up:
             self._channel.tell(ForgetTenant(tenant))
+        if lives:
+            self._outdated.add(tenant)
+            self._say_for_whom()
+
+    def starts(self, tenant: str) -> None:
+        """An engine starts, and none that its tenant had before is left."""
+        if tenant in self._outdated:
+            self._outdated.remove(tenant)
+            self._say_for_whom()
+
+    def _say_for_whom(self) -> None:
+        """Say it again to each keeper: it does not know what an earlier one was told."""
+        if self._up:
+            self._channel.tell(KeepFor(sorted(self._declared - self._outdated)))
 
     def kept(self, tenant: str) -> bool:
         """True if the tenant's weights are in host memory, whether it has an engine or not."""
@@ -197,6 +221,7 @@ class WeightsKeeper:
         self._up = True
         self._channel.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
+        self._say_for_whom()
 
     def _read(self) -> None:
         try:

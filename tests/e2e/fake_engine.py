@@ -7,9 +7,9 @@ to ``deaf`` it ignores SIGTERM, to ``dies:NAME`` tenant NAME fails while it star
 ``greedy`` it holds more than the device has, to ``mute`` it never comes to the control server,
 to ``waits:NAME:FILE`` tenant NAME goes on with its start once FILE exists,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
-NAME starts only once FILE exists, to ``obeys`` all do as they are told, to
-``borrows:NAME`` as well, and a request of tenant NAME wants all the memory it can get. ``slow``
-takes two seconds to start, and says so.
+NAME starts only once FILE exists, to ``obeys`` all do as they are told, and to
+``obeys:NAME:FILE`` NAME waits for FILE as well. To ``borrows:NAME`` all obey, and a request of
+tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
 Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
 ``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
 ``FAKE_ERROR`` is what one that fails while it starts says; ``FAKE_MEMORY`` has the bytes of the
@@ -93,7 +93,7 @@ def misbehave(name: str) -> None:
     if kind == "after":
         absent, _, file = detail.partition(":")
         fails = absent == name and not Path(file).exists()
-    if kind == "waits":
+    if kind in ("waits", "obeys"):
         waiting, _, file = detail.partition(":")
         while waiting == name and not Path(file).exists():
             time.sleep(0.02)

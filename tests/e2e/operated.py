@@ -89,10 +89,14 @@ def around(short: Path) -> dict[str, str]:
 
 
 @contextmanager
-def operated(folder: Path, short: Path, told: dict[str, Any], *options: str) -> Iterator[Operated]:
+def operated(
+    folder: Path, short: Path, told: dict[str, Any], *options: str, **variables: str
+) -> Iterator[Operated]:
+    """`variables` of its environment say what its engines do."""
     folder.mkdir(exist_ok=True)
     config = write_config(folder, "a")
     config.write_text(yaml.safe_dump(told))
-    with serving(config, *QUIET, *options, environment=around(short)) as server:
+    environment = around(short) | variables
+    with serving(config, *QUIET, *options, environment=environment) as server:
         server.drain()
         yield Operated(server, short)

@@ -160,6 +160,30 @@ def test_a_connection_that_is_closed_holds_nobody(
     assert ended == [(os.getpid(), signal.SIGTERM)], "an engine without a server has no use"
 
 
+def test_an_unfinished_engine_goes_on_and_hears_first_what_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "kill", lambda *what: None)
+    handled: list[object] = []
+    mailbox = Mailbox()
+    mailbox.read_by(handled.append)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        agent = Agent(str(tmp_path / "socket"), mailbox)
+        hello = Hello(PROTOCOL_VERSION, "a", 7, SHAPE, 0)
+        agent.start(hello, lambda: Pulse(0, 0), lambda: handled.count(Alive()) < 3)
+        server, _ = listening.accept()
+        channel: Channel[FromEngine] = Channel(server, FromEngine)
+        with contextlib.closing(channel):
+            channel.say(Refusal(1), Refusal(2))
+            until(lambda: len(handled) == 5)
+            channel.say(Refusal(3))
+            until(lambda: len(handled) == 6)
+            agent.close()
+    assert handled == [Refusal(1), Refusal(2), Alive(), Alive(), Alive(), Refusal(3)]
+
+
 @pytest.mark.parametrize(
     ("error", "fault"),
     [

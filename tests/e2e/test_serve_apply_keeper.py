@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,6 +60,16 @@ class Kept:
             assert all(found[f"mirage_weights_{field}"] == told[field] for field in fields)
         return told["masters"], told["used_bytes"], told["idle_bytes"]
 
+    def loses_its_keeper(self) -> None:
+        """Engines that live have brought their masters to the next one."""
+        before = self.masters()
+        family = self.site.server.family()
+        (keeper,) = (one for one in family if "mirage.keeper.process" in one.cmdline())
+        keeper.send_signal(signal.SIGKILL)
+        up = "another keeper of weights is up"
+        self.until(lambda: any(up in line for line in self.site.server.log))
+        self.until(lambda: self.masters() == before)
+
     def weights(self, name: str) -> Any:
         return self.ask("GET", f"/tenants/{name}")[1]["weights"]
 
@@ -115,6 +126,37 @@ def test_what_an_engine_uses_goes_when_that_has_ended(kept: Kept) -> None:
     kept.until(lambda: kept.masters() == (1, SIZE, 0))
     engine.close()
     kept.until(lambda: kept.masters() == (0, 0, 0))
+
+
+def test_another_keeper_keeps_none_for_a_tenant_that_was_removed(kept: Kept) -> None:
+    removed, stays = kept.begins("a", "x"), kept.begins("b", "y")
+    for engine in (removed, stays):
+        engine.outlive()
+    kept.site.apply(content("b"))
+    kept.until(lambda: kept.site.names() == ["b"])
+    kept.loses_its_keeper()
+    for engine in (removed, stays):
+        engine.close()
+    kept.until(lambda: kept.masters() == (1, 0, SIZE))
+    assert kept.weights("b") == "host"
+
+
+def test_another_keeper_keeps_none_that_a_tenant_has_no_more(kept: Kept) -> None:
+    """Its engine drains, and the next one has its present ones."""
+    runs = kept.site.server.open("POST", "/v1/completions", {"model": "a", "prompt": "silent"})
+    kept.until(lambda: kept.ask("GET", "/tenants/a")[1]["running"])
+    engine = kept.begins("a", "x")
+    engine.outlive()
+    make_folder(kept.site.server.config.parent / "other")
+    assert kept.ask("PATCH", "/tenants/a?drain_s=600", {"model": "other"})[0] == 200
+    kept.loses_its_keeper()
+    assert kept.site.state("a") == "draining"
+    engine.close()
+    kept.until(lambda: kept.masters() == (0, 0, 0))
+    runs.close()
+    assert kept.site.complete("a")[0] == 200
+    kept.begins("a", "y").close()
+    kept.until(lambda: kept.masters() == (1, 0, SIZE))
 
 
 def test_the_first_tenant_that_keeps_weights_has_a_keeper(tmp_path: Path, short: Path) -> None:

@@ -1,9 +1,11 @@
 """A tenant that cannot start is failed, says why, and ends no other; later it may start."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
+from operated import content, operated
 from supervised import DEADLINE_S, Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
@@ -87,3 +89,24 @@ def test_one_that_failed_is_tried_again_after_a_rest(tmp_path: Path) -> None:
             "tenants": {"a": "ready", "b": "ready"},
             "device": {"status": "ok"},
         }
+
+
+@pytest.mark.parametrize("act", ["wake", "restart"])
+def test_an_operator_has_it_tried_again_without_the_rest(tmp_path: Path, act: str) -> None:
+    remedy = tmp_path / "remedy"
+    told, engines = content("a", "b"), f"after:b:{remedy}"
+    with (
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short,
+        operated(tmp_path / "s", Path(short), told, FAKE_ENGINE=engines) as s,
+    ):
+        assert s.ask("POST", "/tenants/b/wake")[0] == 202
+        s.until(lambda: s.state("b") == "failed")
+        told = s.ask("GET", "/tenants/b")[1]
+        assert "the moon is too near" in told["reason"] and told["ready_s"] > 300
+        assert (told["weights"], told["held_bytes"], told["waiting"]) == ("disk", 0, 0)
+        in_vain = s.mirage("tenants", act, "b", "--wait")
+        assert "b is failed, and starts as there is room, without a rest" in in_vain.stdout
+        assert in_vain.returncode == 1 and "b has failed: " in in_vain.stderr
+        remedy.touch()
+        done = s.mirage("tenants", act, "b", "--wait")
+        assert done.returncode == 0 and "b is ready" in done.stdout, done.stderr

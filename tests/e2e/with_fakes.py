@@ -25,7 +25,7 @@ def means() -> Means:
         hello_s=0.5 if told["FAKE_ENGINE"] == "mute" else usual.hello_s,
         progress_s=float(told.get("FAKE_PROGRESS_S", usual.progress_s)),
         grace_s=0.5,
-        backoff_s=0.05,
+        backoff_s=float(told.get("FAKE_BACKOFF_S", 0.05)),
         rest_s=float(told.get("FAKE_REST_S", usual.rest_s)),
     )
 

@@ -60,7 +60,7 @@ class Agent:
     def last_heard(self) -> float:
         return self.heard
 
-    def start(self, hello: Hello, pulse: Any) -> None:
+    def start(self, hello: Hello, *_: Any) -> None:
         self.said.append(hello)
 
     def send(self, message: Any) -> None:

@@ -105,6 +105,12 @@ class Sleeper:
             assert time.monotonic() < until, self.report()
             self.scheduler.mailbox.post(Alive())
 
+    def fills_alone(self) -> None:
+        """Without requests passes follow one another until all is there."""
+        while self.scheduler.fills_alone():
+            self.scheduler.mailbox.post(Alive())
+        assert self.report().kv_extents == EXTENTS, self.report()
+
     def _allot(
         self, alpha: int, beta: int, extents: int, experts: int, grant: int, *, asleep: bool = False
     ) -> None:
@@ -227,9 +233,13 @@ def idle(engine: Sleeper) -> None:
         engine.sleep()
         engine.sleeps()
         engine.wake(alpha, 1)
-        engine.wholly_awake()
+        engine.fills_alone()
+    engine.sleep()
+    engine.wake()
     engine.ask(drawn(2, 60, seed=6))
+    assert not engine.scheduler.fills_alone(), "steps bring what it lacks"
     engine.finish()
+    engine.wholly_awake()
 
 
 def refused(engine: Sleeper) -> None:

@@ -118,6 +118,8 @@ def test_each_act_on_each_state_is_refused_or_foretold(
         (OperatorAct.DRAIN, on(LifeState.READY, sleeps=False), "a stops now; "),
         (OperatorAct.RESTART, on(LifeState.READY), "a stops now, and starts again"),
         (OperatorAct.RESTART, on(LifeState.STOPPED), "a is stopped, and starts as there is room"),
+        (OperatorAct.WAKE, on(LifeState.FAILED), "a is failed, and starts as there is room, with"),
+        (OperatorAct.RESTART, on(LifeState.DOWN), "a is down, and starts as there is room, with"),
         (OperatorAct.STOP, on(LifeState.DOWN), "a is down, and stays stopped; "),
     ],
 )

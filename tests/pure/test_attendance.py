@@ -177,6 +177,16 @@ def test_a_state_that_lasts_no_time_is_shown() -> None:
     assert waits.state is TicketState.WAITING
 
 
+def test_one_that_broke_and_is_missed_by_nobody_is_shown_as_stopped_at_once() -> None:
+    made = Device("a")
+    made.attendance.ask("a").over()
+    made.attendance.ended("a", 5.0, failed=False)
+    assert made.engines.shown[-1] is LifeState.DOWN
+    made.now += 6
+    made.attendance.settle()
+    assert made.engines.shown[-1] is LifeState.STOPPED
+
+
 def test_who_waits_for_a_device_that_fails_is_refused_at_once_and_told_until_when() -> None:
     made = Device("a", "b")
     made.serve("a")

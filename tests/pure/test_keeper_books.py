@@ -96,6 +96,21 @@ def test_one_in_use_goes_with_its_last_engine_if_no_tenant_comes_back() -> None:
     assert books.gone(1) == [DropMaster("x")]
 
 
+def test_masters_are_kept_for_those_tenants_alone_that_were_told() -> None:
+    books = made()
+    for member, (tenant, identity) in enumerate([("a", "x"), ("b", "x"), ("c", "y")]):
+        books.asked(member, tenant, identity, 40)
+    books.filled(0, 40)
+    books.filled(2, 40)
+    assert (books.keeps_for("bc"), books.tenants) == ([], ["b", "c"])
+    assert [books.gone(member) for member in range(3)] == [[], [], []]
+    assert (books.keeps_for("ab"), books.tenants) == ([DropMaster("y")], ["a", "b"])
+    assert books.keeps_for("") == [DropMaster("x")]
+    books.asked(3, "a", "x", 40)  # a keeper may hear of its engine after that
+    assert (books.filled(3, 40), books.tenants) == ([], [])
+    assert books.gone(3) == [DropMaster("x")]
+
+
 def test_weights_that_do_not_suit_are_offered_to_nobody_again() -> None:
     books = made()
     books.asked(1, "a", "x", 40)
@@ -172,6 +187,11 @@ class Keeping(RuleBasedStateMachine):
     @rule(tenant=st.sampled_from("abc"))
     def is_forgotten(self, tenant: str) -> None:
         self.note(self.books.forgets(tenant))
+
+    @rule(tenants=st.sets(st.sampled_from("abc")))
+    def are_kept_for(self, tenants: set[str]) -> None:
+        self.note(self.books.keeps_for(tenants))
+        assert tenants >= set(self.books.tenants)
 
     @precondition(lambda self: self.has)
     @rule(data=st.data())

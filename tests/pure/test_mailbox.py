@@ -30,6 +30,24 @@ def test_a_busy_engine_handles_messages_after_its_call() -> None:
     assert seen == [1]
 
 
+def test_who_holds_the_engine_can_see_that_it_is_wanted() -> None:
+    mailbox, held = Mailbox(), threading.Event()
+
+    def call() -> None:
+        with mailbox.hold():
+            held.set()
+
+    with mailbox.hold():
+        assert not mailbox.is_wanted
+        caller = threading.Thread(target=call)
+        caller.start()
+        while not mailbox.is_wanted:
+            pass
+        assert not held.is_set()
+    caller.join()
+    assert held.is_set() and not mailbox.is_wanted
+
+
 def test_a_waiting_engine_is_woken() -> None:
     mailbox, seen = Mailbox(), []
     mailbox.read_by(lambda message: seen.append(message.revision))

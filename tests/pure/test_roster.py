@@ -302,6 +302,20 @@ def test_who_slept_for_long_stops_before_one_that_runs_yields() -> None:
     assert states(made) == "a:stopped b:stopped c:ready d:ready"
 
 
+def test_who_comes_to_have_slept_for_long_stops_then() -> None:
+    made = world(50, "abc", replace(SLOW, rest_worth=4.0, asleep_part=1.0, busy_s=1e3))
+    for name in "abc":
+        served(made, name)
+    small = replace(OWN, awake=8, start=8)
+    made.apply(TenantSpec("d", start="on_request", **ENDLESS), small, TIMES)
+    made.ask("c")
+    said(made)
+    made.ask("d")
+    assert said(made) == [] and states(made).startswith("a:sleeping b:sleeping c:ready")
+    made.advance(40)
+    assert states(made) == "a:stopped b:stopped c:ready d:ready"
+
+
 @pytest.mark.parametrize(("busy_worth", "drained_at"), [(0.0, 5.0), (2.0, 22.0)])
 def test_who_runs_is_awake_for_as_long_as_its_way_and_its_drain_are_worth(
     busy_worth: float, drained_at: float
@@ -504,6 +518,41 @@ def test_one_that_ended_comes_again_after_its_pause_and_behind_the_others() -> N
     made.end("b")
     made.advance(9)
     assert said(made) == ["sleep b", "start a"]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("act", ["wake", "restart"])
+def test_one_that_broke_rests_no_longer_once_its_operator_wants_it(act: str, failed: bool) -> None:
+    made = world(50, "a")
+    made.ask("a")
+    made.advance(9)
+    made.crash("a", retry_s=600.0)
+    if failed:
+        made.roster.heard("a", LifeEvent.GIVEN_UP, made.now, 600.0)
+    made.advance(10)
+    said(made)
+    assert made.ask("a") == "waits" and said(made) == []
+    made.wish("a", LifeState.READY) if act == "wake" else made.restart("a")
+    assert said(made) == ["start a"]
+    made.advance(9)
+    assert made.state("a") is LifeState.READY
+
+
+def test_one_that_its_operator_woke_is_started_until_it_is_given_up() -> None:
+    made = world(50, "a")
+    made.wish("a", LifeState.READY)
+    for _ in range(3):
+        assert said(made) == ["start a"]
+        made.crash("a", retry_s=3.0)
+        made.advance(3)
+    assert said(made) == ["start a"]
+    made.crash("a", retry_s=3.0)
+    made.roster.heard("a", LifeEvent.GIVEN_UP, made.now, 600.0)
+    made.advance(601)
+    assert said(made) == ["start a"], "once more, after the rest"
+    made.crash("a", retry_s=3.0)
+    made.advance(601)
+    assert said(made) == [] and made.state("a") is LifeState.STOPPED
 
 
 def test_what_cannot_be_is_an_error() -> None:

@@ -6,7 +6,11 @@ import ctypes
 import errno
 import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +29,7 @@ from vmm import (
     host_buffer,
     libc,
 )
+from vmm.driver import DeviceError
 from vmm.pages import PagePool
 
 pytestmark = pytest.mark.vmm
@@ -315,14 +320,85 @@ def test_what_is_created_waits_for_what_is_released_before_it(monkeypatch) -> No
         assert set(held) == {4 * PAGE}
 
 
-def test_a_refusal_to_free_memory_is_told_where_it_had_to_be_free(host, monkeypatch) -> None:
+def test_what_another_thread_creates_waits_for_what_is_being_freed(monkeypatch) -> None:
+    """The one that releases waits for it already."""
+    punched, waits = threading.Event(), threading.Event()
+    punch = libc.punch
+
+    def late(*args: int) -> None:
+        punched.wait(10)
+        punch(*args)
+
+    def waited(begun) -> None:
+        waits.set()
+        wait(begun)
+
+    monkeypatch.setattr(libc, "punch", late)
+    monkeypatch.setattr(vmm.file_memory, "wait", waited)
+    with HostDriver(PAGE, capacity_bytes=4 * PAGE) as host, ThreadPoolExecutor() as threads:
+        pages = host.create(4)
+
+        def release() -> None:
+            with host.releasing():
+                host.release(pages)
+
+        released = threads.submit(release)
+        assert waits.wait(10)
+        created = threads.submit(host.create, 4)
+        assert not wait([created], timeout=0.2).done, "the device would hold eight"
+        punched.set()
+        released.result(10)
+        assert len(created.result(10)) == 4
+        host.check_integrity()
+
+
+@contextmanager
+def hurried() -> Iterator[None]:
+    """Inside, threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_threads_may_release_whether_others_do_or_not(host) -> None:
+    """Two of them beside other work, one at once."""
+
+    def beside() -> None:
+        for _ in range(200):
+            with host.releasing():
+                host.release(host.create(2))
+
+    def at_once() -> None:
+        for _ in range(400):
+            host.release(host.create(2))
+
+    with hurried(), ThreadPoolExecutor() as threads:
+        for done in [threads.submit(work) for work in (beside, beside, at_once)]:
+            done.result(60)
+    assert host.used_bytes() == 0
+    host.check_integrity()
+
+
+def test_memory_that_cannot_be_freed_is_an_error_and_no_want_of_memory(host, monkeypatch) -> None:
+    """Whoever lacks memory asks again, which would bring none here."""
+
     def refused(*_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    pages = host.create(1)
+    pages = host.create(4)
     monkeypatch.setattr(libc, "punch", refused)
-    with pytest.raises(OutOfMemory, match="releasing pages"), host.releasing():
-        host.release(pages)
+    with pytest.raises(DeviceError, match="releasing pages 3 to 3: Input/output"):
+        host.release(pages[3:])
+    with pytest.raises(DeviceError, match="releasing pages"), host.releasing():
+        host.release(pages[:1])
+    for number, create in enumerate((host.create, host.create_most), 1):
+        with host.releasing():
+            host.release([pages[number]])
+            with pytest.raises(DeviceError, match="releasing pages"):
+                create(1)
 
 
 def test_pages_are_blank_until_they_are_mapped(host: HostDriver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,8 @@ from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.settings import EngineSettings
 from mirage.streaming.transfer import LayerFrame, LayerStreamer, TransferError
 from tests.examples import examples
-from vmm.driver import GrantExceeded, VmmError
+from vmm import libc
+from vmm.driver import DeviceError, GrantExceeded, VmmError
 from vmm.host import HostBuffer, HostDriver
 from vmm.space import ExtentMap, Range
 
@@ -227,6 +229,18 @@ def test_more_than_was_granted_is_an_error_that_is_answered(engine: Engine) -> N
     assert isinstance(answer.error, GrantExceeded) and not answer.done
     again = engine.worker.obey(MemoryOrders(2, grant_of(0, EXTENTS)))
     assert again.error is answer.error
+
+
+def test_memory_that_cannot_be_freed_is_the_devices_error(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(libc, "punch", refused)
+    orders = MemoryOrders(1, grant_of(0, START), actions=(UnmapExtents((1, 2)),))
+    answer = engine.worker.obey(orders)
+    assert isinstance(answer.error, DeviceError) and "Input/output error" in str(answer.error)
 
 
 @pytest.mark.parametrize(("insists", "uncached"), [(True, 1), (False, 0)])

@@ -100,6 +100,11 @@ class Reconciler:
         return self._way.rests
 
     @property
+    def wakes(self) -> bool:
+        """True if the engine woke and has not all yet: see `Way.wakes`."""
+        return self._way.wakes
+
+    @property
     def asleep(self) -> bool:
         """True if the engine is to sleep, and holds exactly what is left to it."""
         return self._way.asleep

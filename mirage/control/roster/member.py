@@ -159,8 +159,12 @@ class RosterMember:
 
     def rested(self, rules: RosterRules, now: float) -> bool:
         """True of one that sleeps, is not asked for, and was idle for longer than it is worth."""
+        return self.queued is None and now >= self.rested_at(rules)
+
+    def rested_at(self, rules: RosterRules) -> float:
+        """Time from which on it was idle for longer than it is worth, if it still sleeps."""
         rest_s = rules.rest_worth * self.back_s(DrainGoal.STOP)
-        return self.queued is None and now >= max(self.last_busy, self.since) + rest_s
+        return max(self.last_busy, self.since) + rest_s
 
     @property
     def leaves_s(self) -> float:

@@ -32,6 +32,7 @@ from mirage.control.roster.room import DeviceRoom, Yielding
 from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import (
+    BROKEN,
     COMING,
     GONE,
     Life,
@@ -224,7 +225,8 @@ class Roster:
     def wished(self, name: str, wish: LifeState, now: float, drain_s: float | None = None) -> None:
         """Its operator wants it ready, sleeping or stopped, once. Raises `NoSuchMemberError`.
 
-        What runs has `drain_s` to end before it sleeps or stops, else the rules' time.
+        One that broke is ready without a rest. What runs has `drain_s` to end before it sleeps or
+        stops, else the rules' time.
         """
         member = self.members.get(name)
         if member is None or member.removed:
@@ -233,6 +235,7 @@ class Roster:
         if wish is LifeState.READY:
             member.wish = None
             if member.state is not LifeState.READY:
+                self.mended(name)
                 self._join_line(member, now)
                 member.promised = True
             return
@@ -247,15 +250,21 @@ class Roster:
     def restarted(self, name: str, now: float, drain_s: float | None = None) -> None:
         """Its operator wants it to stop, and to come again in its turn. As `wished`."""
         self.wished(name, LifeState.STOPPED, now, drain_s)
+        self.mended(name)
         member = self.members[name]
         member.promised = True
         if member.state not in (LifeState.READY, *COMING):  # those once they have drained
             self._join_line(member, now)
 
     def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
-        """It comes again after the others that want to: else one that breaks would hold them up."""
-        wanted = member.is_asked_for or member.promised or member.again
+        """It comes again after the others that want to: else one that breaks would hold them up.
+
+        A promise holds until it is given up.
+        """
+        promised = member.promised
+        wanted = member.is_asked_for or promised or member.again
         member.leave_line()
+        member.promised = promised and member.state is LifeState.DOWN
         member.retry_at, member.again = retry_at, wanted or served
         member.eager = member.spec.start == "eager" and member.wish is None
 
@@ -368,7 +377,7 @@ class Roster:
     def _wished(self, m: RosterMember) -> DrainGoal | None:
         """Goal that its wish asks for now; a wish that is fulfilled is none any more."""
         wish = m.wish
-        if m.state in (LifeState.DOWN, LifeState.FAILED) and not (m.is_asked_for or m.promised):
+        if m.state in BROKEN and not (m.is_asked_for or m.promised):
             m.happens(LifeEvent.ENDED, m.since)
             m.leave_line()
         if m.state in GONE or (m.state is LifeState.SLEEPING and wish is DrainGoal.SLEEP):
@@ -504,6 +513,7 @@ class Roster:
             yield m.until
         if m.state is LifeState.SLEEPING:
             yield m.since + m.spec.stop_after_s
+            yield m.rested_at(self.rules)
         if m.state is LifeState.READY and not m.running:
             yield m.last_busy + m.spec.keep_alive_s
         if m.state in (LifeState.READY, LifeState.SLEEPING):

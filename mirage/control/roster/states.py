@@ -91,6 +91,8 @@ ALIVE = frozenset({_S.STARTING, _S.READY, _S.SLEEPING, _S.WAKING, _S.DRAINING})
 """States in which there is a process, which holds memory of the device."""
 COMING = frozenset({_S.STARTING, _S.WAKING})
 GONE = frozenset(_S) - ALIVE
+BROKEN = frozenset({_S.DOWN, _S.FAILED})
+"""States after an end that nobody ordered."""
 _WITHOUT_OWN = GONE | {_S.STARTING}
 """States without a process that has the weights itself."""
 

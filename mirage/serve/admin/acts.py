@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mirage.control.roster.states import COMING, GONE, LifeState
+from mirage.control.roster.states import BROKEN, COMING, GONE, LifeState
 from mirage.serve.admin.forms import OperatorAct
 
 DRAIN_S = 60.0
@@ -51,6 +51,8 @@ def foretold(act: OperatorAct, on: ActedUpon) -> str:
     goal = target(act, sleeps=on.sleeps)
     if on.state is goal and act is not OperatorAct.RESTART:
         return f"{on.name} is {on.state} already"
+    if on.state in BROKEN and goal is LifeState.READY:
+        return f"{on.name} is {on.state}, and starts as there is room, without a rest"
     if act is OperatorAct.WAKE:
         return f"{on.name} will be ready in about {on.ready_s:.1f} s"
     if act is OperatorAct.RESTART:

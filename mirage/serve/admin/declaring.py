@@ -32,6 +32,8 @@ class Declaring:
 
     def __init__(self, applier: ConfigApplier) -> None:
         self._applier = applier
+        self._under_way: set[asyncio.Future[web.StreamResponse]] = set()
+        """What was sent and is not done: the event loop alone would not keep it."""
 
     @property
     def revision(self) -> Revision:
@@ -42,10 +44,21 @@ class Declaring:
         """All of them."""
         return [
             web.get("/config", self._get),
-            web.put("/config", _to_its_end(self._put)),
-            web.patch("/tenants/{name:(?s:.+)}", _to_its_end(self._patch)),
-            web.delete("/tenants/{name:(?s:.+)}", _to_its_end(self._delete)),
+            web.put("/config", self._to_its_end(self._put)),
+            web.patch("/tenants/{name:(?s:.+)}", self._to_its_end(self._patch)),
+            web.delete("/tenants/{name:(?s:.+)}", self._to_its_end(self._delete)),
         ]
+
+    def _to_its_end(self, handler: Handler) -> Handler:
+        """Have what was sent done and told, also if its client goes away meanwhile."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            doing = asyncio.ensure_future(handler(request))
+            self._under_way.add(doing)
+            doing.add_done_callback(self._under_way.discard)
+            return await asyncio.shield(doing)
+
+        return handle
 
     async def _get(self, request: web.Request) -> web.Response:
         wanted = self._applier.wanted
@@ -92,15 +105,6 @@ class Declaring:
         if not folder.is_absolute():
             raise ApiError(400, f"folder={str(folder)[:40]!r}: write an absolute path")
         return Path(request.query.get("file", "the configuration")), folder
-
-
-def _to_its_end(handler: Handler) -> Handler:
-    """Have what was sent done and told, also if its client goes away meanwhile."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        return await asyncio.shield(handler(request))
-
-    return handle
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirage.control.roster.states import LifeState
+from mirage.control.roster.states import BROKEN, LifeState
 from mirage.serve.admin.forms import TenantStatus, TenantsTold
 from mirage.units import size
 
@@ -39,7 +39,7 @@ def until(one: TenantStatus) -> str:
     if one.yields_s is not None:
         goal = "stops" if one.state == LifeState.SLEEPING or one.asleep_bytes is None else "sleeps"
         return f"{goal} in {span(one.yields_s)}"
-    if one.state in (LifeState.DOWN, LifeState.FAILED):
+    if one.state in BROKEN:
         return one.reason or "-"
     return "pinned" if one.spec.pinned else "-"
 

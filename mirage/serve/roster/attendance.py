@@ -262,6 +262,7 @@ class Attendance:
                 for order in orders:
                     self._obey(order)
                 self._show()
+            self._show()  # some end without an order
         finally:
             self._settling = False
 
