@@ -100,6 +100,14 @@ def _cooldown(row: TenantRow) -> int:
     return row.cooldown
 
 
+def _cached(row: TenantRow) -> int:
+    return row.cached
+
+
+def _share(row: TenantRow) -> int:
+    return row.share
+
+
 def none(_: TenantRow) -> int:
     """No layers."""
     return 0
@@ -189,20 +197,22 @@ def recall(fill: Fill) -> None:
 
 def keep_prefixes(fill: Fill) -> None:
     """Free memory with cached prefixes that are dearer than layers: its owners keep it."""
-    fill.share_out(fill.rows, lambda row: row.cached, Kind.PREFIXES)
+    fill.aim(_cached)
+    fill.share_out(fill.rows, Kind.PREFIXES)
 
 
 def serve(tier: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
+    fill.aim(tier.level)
     for row in fill.rows:
         if row.kept:
-            fill.use_prefixes(row, tier.level(row))
-    asking = [[r for r in rows if r.kv < tier.level(r)] for rows in fill.by_priority]
+            fill.use_prefixes(row)
+    asking = [[r for r in rows if r.kv < r.wanted] for rows in fill.by_priority]
     before = fill.brought
     for rows in filter(None, asking):
         _serve_equals(tier, fill, rows)
     if fill.brought > before:
-        fill.share_out(fill.rows, tier.level)  # what whole layers brought too much
+        fill.share_out(fill.rows)  # what whole layers brought too much
 
 
 def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
@@ -210,19 +220,19 @@ def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
         before = fill.brought
-        if donors and (wanted := missing(takers, tier.level)):
+        if donors and (wanted := missing(takers)):
             fill.gather(donors, limit, fill.usable(wanted))
         if fill.brought > before:
-            fill.share_out(takers, tier.level)
+            fill.share_out(takers)
 
-    fill.gather(fill.idle, tier.idle, fill.usable(missing(asking, tier.level)))
-    fill.share_out(asking, tier.level)
+    fill.gather(fill.idle, tier.idle, fill.usable(missing(asking)))
+    fill.share_out(asking)
     for row in asking:
         take([row], tier.own, [row])
     take(fill.active, tier.others, asking)
-    if (wanted := missing(asking, tier.level)) > fill.free:
+    if (wanted := missing(asking)) > fill.free:
         fill.take_prefixes(wanted)
-        fill.share_out(asking, tier.level)
+        fill.share_out(asking)
 
 
 def restore(fill: Fill) -> None:
@@ -258,7 +268,8 @@ def lend(percent: float | None, fill: Fill) -> None:
 
 def share_out(fill: Fill) -> None:
     """Memory that is left fills each tenant's KV up to its share."""
-    fill.share_out(fill.rows, lambda row: row.share)
+    fill.aim(_share)
+    fill.share_out(fill.rows)
 
 
 def hold_shares(fill: Fill) -> None:
