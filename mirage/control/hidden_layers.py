@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage.control.hiding import best_beta, most_hidden
+from mirage.control.hiding import best_beta, most_hidden_at_best
 from mirage.control.rules import Rules
 from mirage.control.step_times import nested_step
 from mirage.control.targets import most_alpha
@@ -29,8 +29,7 @@ def hidden_of(t: TenantSnapshot, ever: int, t_compute: float, rules: Rules, stre
     t_load = t.report.layer_load_s * streams
     if t_load <= 0 or t_compute <= 0:
         return min(1, ever)
-    times = t.shape.layers, t_load, t_compute, _streamable(t)
-    return max(0, min(ever, max(most_hidden(1, *times), most_hidden(2, *times))))
+    return min(ever, most_hidden_at_best(t.shape.layers, t_load, t_compute, _streamable(t)))
 
 
 def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:

@@ -116,6 +116,7 @@ class Planner:
     def __init__(self, device_bytes: int, policy: Policy, rules: Rules) -> None:
         self._device_bytes, self._policy, self._rules = device_bytes, policy, rules
         self._rows: dict[str, Latest[TenantRow]] = defaultdict(partial(Latest, row_of))
+        self._order = Latest(victims.order)
         self._filled = Latest(_filled)
         self._targets: dict[str, Latest[Allotment]] = defaultdict(partial(Latest, _target))
 
@@ -167,14 +168,17 @@ class Planner:
         rows: Sequence[TenantRow],
         free: int,
         turns: TurnLengths | None,
-    ) -> tuple[tuple[str, ...], int | None]:
+    ) -> tuple[Sequence[str], int | None]:
         """Names in the order in which tenants give, and bytes that may be lent; None for any."""
         if self._policy is not Policy.MIRAGE:
             return (), None
         rules, lent = self._rules, None
         if turns is not None and rules.decode_cap:
             lent = most_lent(tenants, rows, free, turns, rules)
-        return _donors(tenants, rules), lent
+        candidates = [
+            victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
+        ]
+        return self._order.of(candidates, rules.victims), lent
 
 
 class _Filled(NamedTuple):
@@ -199,14 +203,6 @@ def _passes(terms: Terms, wakes: bool) -> tuple[Pass, ...]:
     growth_only = terms.policy is Policy.MIRAGE and rules.serve == "growth"
     percent = rules.lend_percent if growth_only else None
     return passes(Choices(terms.turns is None, wakes, percent, rules.reversion))
-
-
-def _donors(tenants: Iterable[TenantSnapshot], rules: Rules) -> tuple[str, ...]:
-    """Names in the order in which tenants give."""
-    candidates = [
-        victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
-    ]
-    return tuple(victims.order(candidates, rules.victims))
 
 
 def _filled(

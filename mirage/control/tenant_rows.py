@@ -10,7 +10,7 @@ from mirage.control.hidden_layers import hidden_of
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import base, most_alpha, most_experts
+from mirage.control.targets import most_alpha, most_experts, share_extents
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.units import align_up
 
@@ -44,7 +44,7 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
         return hidden_of(t, ever, t_compute, rules, terms.streams)
 
     late = moves and _late(t, rules)
-    share = base(t.tenant, shape, terms.device_bytes).kv_extents
+    share = share_extents(t.tenant, shape, terms.device_bytes)
     surely = hide(t.least_compute_s)
     row = TenantRow(
         name=t.name,

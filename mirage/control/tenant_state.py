@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+import msgspec
+
 from mirage.control.demand import still_wanted
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.windows import RecentMax, RecentRate
@@ -24,8 +26,7 @@ PAUSES_S = 600.0
 """Seconds of which the longest pause counts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TenantSnapshot:
+class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """One joined tenant at one moment; the same object until something about it changes."""
 
     tenant: Tenant
@@ -287,5 +288,5 @@ class MetadataStore:
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
         )
-        ends = (each.valid_until for each in (active, peak, peak_compute, pause))
+        ends = active.valid_until, peak.valid_until, peak_compute.valid_until, pause.valid_until
         return Clocked(snapshot, min(ends))

@@ -79,6 +79,8 @@ class Queues:
     @property
     def first_loaded(self) -> SimulatedRequest | None:
         """Request that starts next of those that are loaded."""
+        if not self.loading:
+            return None
         return next((request for request, there in self.loading.items() if there), None)
 
     @property

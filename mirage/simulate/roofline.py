@@ -13,6 +13,8 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+import msgspec
+
 from mirage.control.step_times import step_cost_bounds
 from mirage.profiles import Hardware, Model
 from mirage.streaming.layer_sets import even, nested
@@ -21,7 +23,7 @@ PS = 10**12
 """Picoseconds in a second: the unit of simulated time."""
 
 
-class Work(NamedTuple):
+class Work(msgspec.Struct, frozen=True):
     """What one step does, in tokens."""
 
     sequences: int
