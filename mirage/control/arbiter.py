@@ -140,7 +140,7 @@ class Arbiter:
             self._draining.until,
             self._grant_by if self._granting else None,
         )
-        return min((t for t in times if t is not None), default=None)
+        return min([t for t in times if t is not None], default=None)
 
     def _turns(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         before, self._holders = self._holders, self.sharing.decide(now)

@@ -72,7 +72,7 @@ def _passes(choices: Choices) -> Iterator[Pass]:
     yield Pass(Reason.COOLDOWN, partial(serve, Level(_cooldown, out, still_hidden, none)))
     yield Pass(Reason.RESTORE, restore) if choices.reversion else Pass(Reason.STAY, stay_away)
     # Of what is free now, and without layers.
-    yield Pass(Reason.ADMISSION, partial(serve, Level(_admission_within, none, none, none)))
+    yield Pass(Reason.ADMISSION, partial(serve_free, _admission_within))
     yield Pass(Reason.ADMISSION_BEYOND, partial(lend, choices.lend_percent))
     yield Pass(Reason.SHARE, share_out)
 
@@ -203,19 +203,32 @@ def keep_prefixes(fill: Fill) -> None:
 
 def serve(tier: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
-    fill.aim(tier.level)
+    _serve_each(tier.level, partial(_with_layers, tier, fill), fill)
+
+
+def serve_free(level: Amount, fill: Fill) -> None:
+    """Demand up to a level: free bytes, then cached prefixes."""
+    _serve_each(level, fill.share_out, fill)
+
+
+def _serve_each(level: Amount, gives: Callable[[Sequence[TenantRow]], None], fill: Fill) -> None:
+    """Those of each priority that ask for more: what `gives` them, then cached prefixes."""
+    fill.aim(level)
     for row in fill.rows:
         if row.kept:
             fill.use_prefixes(row)
     asking = [[r for r in rows if r.kv < r.wanted] for rows in fill.by_priority]
     before = fill.brought
     for rows in filter(None, asking):
-        _serve_equals(tier, fill, rows)
+        gives(rows)
+        if (wanted := missing(rows)) > fill.free:
+            fill.take_prefixes(wanted)
+            fill.share_out(rows)
     if fill.brought > before:
         fill.share_out(fill.rows)  # what whole layers brought too much
 
 
-def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
+def _with_layers(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     """Tenants of the same priority. What was shared out once is not again, if no more came."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
@@ -230,9 +243,6 @@ def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     for row in asking:
         take([row], tier.own, [row])
     take(fill.active, tier.others, asking)
-    if (wanted := missing(asking)) > fill.free:
-        fill.take_prefixes(wanted)
-        fill.share_out(asking)
 
 
 def restore(fill: Fill) -> None:
@@ -262,7 +272,7 @@ def lend(percent: float | None, fill: Fill) -> None:
         lent = sum(row.beyond_share_bytes for row in fill.rows)
         kept = max(0, min(fill.free, int((fill.free + lent) * (1 - percent / 100))))
     fill.free -= kept
-    serve(Level(_admission, none, none, none), fill)
+    serve_free(_admission, fill)
     fill.free += kept
 
 

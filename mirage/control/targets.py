@@ -112,6 +112,8 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
 
     `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """
+    if to.grant_bytes <= limit:
+        return to
     held = CountedMemory(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
     way = Way(held)
     for _ in range(2 if held.absent else 1):  # layers come back in the first, KV in the second

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from mirage.control.demand import still_wanted
-from mirage.control.profiled import UNPROFILED, Profiled
+from mirage.control.profiled import NOT_PROFILED, UNPROFILED, Profiled
 from mirage.control.windows import RecentMax, RecentRate
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.clocked import Clocked
@@ -226,7 +226,7 @@ class MetadataStore:
 
     def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:
         """A copy, in which what the engine has not measured yet is what its profile says."""
-        return self._profiled.get(name, Profiled()).filled(report, shape.layers)
+        return self._profiled.get(name, NOT_PROFILED).filled(report, shape.layers)
 
     def _note(self, name: str, now: float) -> None:
         record = self._records[name]
