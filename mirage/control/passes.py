@@ -45,6 +45,8 @@ class Choices(NamedTuple):
     """True if running requests may be called back: tenants run at once."""
     wakes: bool = False
     """True if a model waits for its first memory since it was told to wake."""
+    keeps_prefixes: bool = False
+    """True if cached prefixes may be dearer than layers."""
     lend_percent: float | None = None
     """Layers go for running requests alone, and of idle KV newcomers get so much beyond shares."""
     reversion: bool = True
@@ -63,7 +65,8 @@ def _passes(choices: Choices) -> Iterator[Pass]:
         yield Pass(Reason.WAKE, make_room)
     if choices.recalls:
         yield Pass(Reason.RECALL, recall)
-    yield Pass(Reason.PREFIXES, keep_prefixes)
+    if choices.keeps_prefixes:
+        yield Pass(Reason.PREFIXES, keep_prefixes)
     yield Pass(Reason.GROWTH, partial(serve, Level(_growth_within, lends, hidden, hidden_or_out)))
     yield Pass(Reason.GROWTH_BEYOND, partial(serve, Level(_growth, lends, hidden, hidden)))
     if choices.lend_percent is None:
@@ -212,18 +215,17 @@ def serve_free(level: Amount, fill: Fill) -> None:
 
 
 def _serve_each(level: Amount, gives: Callable[[Sequence[TenantRow]], None], fill: Fill) -> None:
-    """Those of each priority that ask for more: what `gives` them, then cached prefixes."""
+    """Those that ask for more: what `gives` them, then cached prefixes."""
     fill.aim(level)
     for row in fill.rows:
         if row.kept:
             fill.use_prefixes(row)
-    asking = [[r for r in rows if r.kv < r.wanted] for rows in fill.by_priority]
     before = fill.brought
-    for rows in filter(None, asking):
-        gives(rows)
-        if (wanted := missing(rows)) > fill.free:
+    for asking in fill.asking():
+        gives(asking)
+        if (wanted := missing(asking)) > fill.free:
             fill.take_prefixes(wanted)
-            fill.share_out(rows)
+            fill.share_out(asking)
     if fill.brought > before:
         fill.share_out(fill.rows)  # what whole layers brought too much
 

@@ -145,7 +145,7 @@ class Planner:
         donors, lent = self._lending(tenants, rows, free, turns)
         filled = self._filled.of(rows, donors, free, lent, _passes(terms, wakes))
         targets = {
-            t.name: self._targets[t.name].of(t, row, filled.paid, terms)
+            row.name: self._targets[row.name].of(t, row, filled.paid, terms)
             for t, row in zip(tenants, filled.rows, strict=True)
         }
         return Plan(targets, filled.steps)
@@ -159,8 +159,7 @@ class Planner:
             self._rows[t.name].of(t, terms, turns or now - t.last_busy >= _enough(t, rules))
             for t in tenants
         )
-        keeping = terms.policy is Policy.MIRAGE and not turns and rules.keep_prefixes
-        return keeping_prefixes(tenants, rows) if keeping else rows
+        return keeping_prefixes(tenants, rows) if _keeps_prefixes(terms) else rows
 
     def _lending(
         self,
@@ -176,7 +175,8 @@ class Planner:
         if turns is not None and rules.decode_cap:
             lent = most_lent(tenants, rows, free, turns, rules)
         candidates = [
-            victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
+            victims.Candidate(row.name, row.active, row.priority, t.last_busy)
+            for t, row in zip(tenants, rows, strict=True)
         ]
         return self._order.of(candidates, rules.victims), lent
 
@@ -202,7 +202,13 @@ def _passes(terms: Terms, wakes: bool) -> tuple[Pass, ...]:
     rules = terms.rules
     growth_only = terms.policy is Policy.MIRAGE and rules.serve == "growth"
     percent = rules.lend_percent if growth_only else None
-    return passes(Choices(terms.turns is None, wakes, percent, rules.reversion))
+    keeps = _keeps_prefixes(terms)
+    return passes(Choices(terms.turns is None, wakes, keeps, percent, rules.reversion))
+
+
+def _keeps_prefixes(terms: Terms) -> bool:
+    at_once = terms.turns is None
+    return terms.policy is Policy.MIRAGE and at_once and terms.rules.keep_prefixes
 
 
 def _filled(

@@ -37,10 +37,6 @@ class Fill:
         self.rows = rows
         self.idle = [r for r in givers if not r.active]
         self.active = [r for r in givers if r.active]
-        self.by_priority = [
-            [r for r in rows if r.priority == priority]
-            for priority in sorted({r.priority for r in rows}, reverse=True)
-        ]
         self.free = free
         self.brought = 0
         """Bytes that became free for demand: of layers, experts and cached prefixes."""
@@ -97,6 +93,12 @@ class Fill:
         """From now on tenants are served up to `level`."""
         for row in self.rows:
             row.wanted = level(row)
+
+    def asking(self) -> list[list[TenantRow]]:
+        """Tenants that are not served, those of each priority together, the highest first."""
+        short = [r for r in self.rows if r.kv < r.wanted]
+        priorities = sorted({r.priority for r in short}, reverse=True)
+        return [[r for r in short if r.priority == priority] for priority in priorities]
 
     def usable(self, wanted: int) -> int:
         """Bytes of the `wanted` free ones that may become KV of demand."""
