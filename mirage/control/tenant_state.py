@@ -253,8 +253,8 @@ class MetadataStore:
         newest = self._newest
         if newest is None or now >= newest.valid_until:
             each = [self._one(name, now) for name in self._tenants if name in self._records]
-            ends = min((one.valid_until for one in each), default=inf)
-            newest = self._newest = Clocked(tuple(one.value for one in each), ends)
+            ends = min([one.valid_until for one in each], default=inf)
+            newest = self._newest = Clocked(tuple([one.value for one in each]), ends)
         return newest
 
     def _one(self, name: str, now: float) -> Clocked[TenantSnapshot]:
@@ -276,7 +276,7 @@ class MetadataStore:
             shape=record.shape,
             report=record.report,
             allotment=record.sent[-1] if record.sent else None,
-            pending=tuple(a for a in record.sent if a.revision > seen),
+            pending=tuple([a for a in record.sent if a.revision > seen]),
             active=active.value,
             last_busy=inf if record.activity.busy else record.activity.last_busy,
             growth_extents=growth,
