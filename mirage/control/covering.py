@@ -27,10 +27,12 @@ def most_lent(
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
     if rules.lend_pool is not None:
         return int(min(inf if turns.drains else covered(rows), rules.lend_pool * max(0, pool)))
-    rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
-    link = max(rates, default=0.0)
-    staying = min([PARAMETERS_PART, *[t.staying_part for t in tenants]])
-    lending = any(t.layers_out for t in tenants)
+    link, staying, lending = 0.0, PARAMETERS_PART, False
+    for t in tenants:
+        if load_s := t.report.layer_load_s:
+            link = max(link, t.shape.layer_bytes / load_s)
+        staying = min(staying, t.staying_part)
+        lending = lending or t.layers_out > 0
     if turns.drains:
         worth = worth_lending_drained(pool, link, turns, staying, lending=lending)
     else:

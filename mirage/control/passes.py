@@ -206,15 +206,17 @@ def keep_prefixes(fill: Fill) -> None:
 
 def serve(tier: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
-    _serve_each(tier.level, partial(_with_layers, tier, fill), fill)
+    _serve_each(tier.level, partial(_with_layers, tier), fill)
 
 
 def serve_free(level: Amount, fill: Fill) -> None:
     """Demand up to a level: free bytes, then cached prefixes."""
-    _serve_each(level, fill.share_out, fill)
+    _serve_each(level, Fill.share_out, fill)
 
 
-def _serve_each(level: Amount, gives: Callable[[Sequence[TenantRow]], None], fill: Fill) -> None:
+def _serve_each(
+    level: Amount, gives: Callable[[Fill, Sequence[TenantRow]], None], fill: Fill
+) -> None:
     """Those that ask for more: what `gives` them, then cached prefixes."""
     fill.aim(level)
     for row in fill.rows:
@@ -222,7 +224,7 @@ def _serve_each(level: Amount, gives: Callable[[Sequence[TenantRow]], None], fil
             fill.use_prefixes(row)
     before = fill.brought
     for asking in fill.asking():
-        gives(asking)
+        gives(fill, asking)
         if (wanted := missing(asking)) > fill.free:
             fill.take_prefixes(wanted)
             fill.share_out(asking)

@@ -97,6 +97,8 @@ class Fill:
     def asking(self) -> list[list[TenantRow]]:
         """Tenants that are not served, those of each priority together, the highest first."""
         short = [r for r in self.rows if r.kv < r.wanted]
+        if not short:
+            return []
         priorities = sorted({r.priority for r in short}, reverse=True)
         return [[r for r in short if r.priority == priority] for priority in priorities]
 
