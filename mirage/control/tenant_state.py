@@ -29,6 +29,8 @@ PAUSES_S = 600.0
 class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """One joined tenant at one moment; the same object until something about it changes."""
 
+    name: str
+    """That of `tenant`."""
     tenant: Tenant
     shape: ModelShape
     report: Report
@@ -56,10 +58,6 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Cached blocks that no request had and that one took again, per second of the last minute."""
     longest_pause_s: float = 0.0
     """The longest that it had no work before more came, of late."""
-
-    @property
-    def name(self) -> str:
-        return self.tenant.name
 
     @property
     def used_extents(self) -> int:
@@ -272,6 +270,7 @@ class MetadataStore:
         # Without a step of its own, the profile's T_c is all there is.
         compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
         snapshot = TenantSnapshot(
+            name=name,
             tenant=self._tenants[name],
             shape=record.shape,
             report=record.report,

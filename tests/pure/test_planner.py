@@ -70,6 +70,7 @@ def tenant(
         layer_compute_s=times[1],
     )
     return TenantSnapshot(
+        name=name,
         tenant=Tenant(name, 100 / of, priority, max_percent=percent),
         shape=SHAPE,
         report=report,
