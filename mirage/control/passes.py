@@ -245,7 +245,8 @@ def _with_layers(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     fill.gather(fill.idle, tier.idle, fill.usable(missing(asking)))
     fill.share_out(asking)
     for row in asking:
-        take([row], tier.own, [row])
+        if row.kv < row.wanted:
+            take([row], tier.own, [row])
     take(fill.active, tier.others, asking)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 import msgspec
 
@@ -78,7 +77,7 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
         return self.least_compute_s / self.mean_compute_s if self.mean_compute_s else 1.0
 
 
-class Snapshot(NamedTuple):
+class Snapshot(msgspec.Struct, frozen=True):
     """All joined tenants at one moment, in the order of the configuration."""
 
     now: float

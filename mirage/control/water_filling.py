@@ -114,9 +114,11 @@ class Fill:
         short = [row for row in rows if row.kv < row.wanted]
         if len(short) > 1:
             short.sort(key=lambda row: (row.wanted - row.kv) * row.extent_bytes)
-        for parts, row in zip(range(len(short), 0, -1), short, strict=True):
+        parts = len(short)
+        for row in short:
             left -= self._give_up_to(row, left // parts, kind)
-        for row in short:  # what rounding to extents left over
+            parts -= 1
+        for row in short[:-1]:  # what rounding to extents left over
             if row.kv < row.wanted:
                 left -= self._give_up_to(row, left, kind)
 

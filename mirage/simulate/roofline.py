@@ -13,8 +13,6 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-import msgspec
-
 from mirage.control.step_times import step_cost_bounds
 from mirage.profiles import Hardware, Model
 from mirage.streaming.layer_sets import even, nested
@@ -23,7 +21,7 @@ PS = 10**12
 """Picoseconds in a second: the unit of simulated time."""
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(NamedTuple):
     """What one step does, in tokens."""
 
     sequences: int
