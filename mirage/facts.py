@@ -59,8 +59,8 @@ class KVGroups(msgspec.Struct, frozen=True):
 
         A sliding window takes new blocks as it frees old ones, so it counts here.
         """
-        growing = (group for group in self.groups if group.grows)
-        return sum(ceil_div(tokens, parts * group.block_tokens) for group in growing)
+        growing = [group for group in self.groups if group.grows]
+        return sum([ceil_div(tokens, parts * group.block_tokens) for group in growing])
 
 
 NO_KV = KVGroups()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
 
-class Clocked(NamedTuple, Generic[T]):
+class Clocked(msgspec.Struct, Generic[T], frozen=True):
     """`value` holds before `valid_until` (seconds; inf for ever), unless something happens.
 
     What is made of several of them holds as long as the one that ends first. A tenant that was

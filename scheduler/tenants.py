@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import floor, inf
 
+import msgspec
+
 from scheduler.clocked import Clocked
 
 
@@ -31,8 +33,7 @@ class Tenant:
         return device_bytes * floor(self.share * 1e6 + 1e-3) // 10**8
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """Whether a tenant has work, and when it last had any (seconds; -inf for never)."""
 
     busy: bool = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 Rule = Literal["mru", "lru"]
 
@@ -14,7 +16,7 @@ RANKS: dict[Rule, Callable[[float], float]] = {
 }
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A tenant that could give layers."""
 
     name: str

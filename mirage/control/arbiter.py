@@ -140,7 +140,7 @@ class Arbiter:
             self._draining.until,
             self._grant_by if self._granting else None,
         )
-        return min((t for t in times if t is not None), default=None)
+        return min([t for t in times if t is not None], default=None)
 
     def _turns(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         before, self._holders = self._holders, self.sharing.decide(now)
@@ -148,8 +148,8 @@ class Arbiter:
             self.controller.turn(name, now)
             self._granting, self._grant_by = name, now + self.controller.patience_s
         return [
-            *((name, self._revoked(name, now)) for name in sorted(before - self._holders)),
-            *((name, self._stopped(name, now)) for name in self._drained_enough(now)),
+            *[(name, self._revoked(name, now)) for name in sorted(before - self._holders)],
+            *[(name, self._stopped(name, now)) for name in self._drained_enough(now)],
         ]
 
     def _revoked(self, name: str, now: float) -> Turn:

@@ -266,8 +266,14 @@ class Controller:
         commands = self._first_allotments(now) if self._new else []
         tenants = self._present(now)
         targets = self._targets(tenants, now)
-        commands += [c for t in tenants for c in self._lower(t, targets[t.name])]
-        raised = [t for t in tenants if _grant_bytes(t) < targets[t.name].grant_bytes]
+        raised = []
+        for t in tenants:
+            target, sent = targets[t.name], t.allotment
+            assert sent is not None
+            if target.grant_bytes > sent.grant_bytes:
+                raised.append(t)
+            elif not is_sent(sent, target):  # at once, what costs no more than it was granted
+                commands.append(self._follow(t, target))
         commands += [c for t in self._by_need(raised) for c in self._raise(t, targets[t.name])]
         return commands + self._refuse(now, targets)
 
@@ -278,8 +284,7 @@ class Controller:
             for name, since in self._unanswered.items()
             if self._store.is_active(name, now)
         ]
-        first = min(times, default=inf)
-        first = min(first, self._store.valid_until(now))
+        first = min([*times, self._store.valid_until(now)])
         return None if first == inf else first
 
     def restores(self, name: str, now: float) -> bool:
@@ -378,13 +383,6 @@ class Controller:
             planned = self._planned = Clocked(made, self._store.valid_until(now))
         return planned.value.targets
 
-    def _lower(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
-        """Tell a tenant at once what costs no more than it was granted."""
-        assert t.allotment is not None
-        if target.grant_bytes > t.allotment.grant_bytes or is_sent(t.allotment, target):
-            return []
-        return [self._follow(t, target)]
-
     def _raise(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant of more, as far as bytes are free."""
         assert t.allotment is not None
@@ -460,11 +458,6 @@ def _turns(config: Config) -> TurnLengths | None:
     if sharing.mode == "spatial":
         return None
     return TurnLengths(sharing.turn_s, sharing.drains, 0 if below is None else below.bytes)
-
-
-def _grant_bytes(t: TenantSnapshot) -> int:
-    assert t.allotment is not None
-    return t.allotment.grant_bytes
 
 
 def _lacks_growth(t: TenantSnapshot) -> bool:

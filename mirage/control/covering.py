@@ -8,7 +8,7 @@ from math import inf
 from mirage.config import Policy
 from mirage.control.drained_turns import worth_lending_drained
 from mirage.control.hidden_layers import hidden_alpha
-from mirage.control.lending import worth_lending
+from mirage.control.lending import PARAMETERS_PART, worth_lending
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
@@ -27,16 +27,18 @@ def most_lent(
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
     if rules.lend_pool is not None:
         return int(min(inf if turns.drains else covered(rows), rules.lend_pool * max(0, pool)))
-    rates = [t.shape.layer_bytes / t.report.layer_load_s for t in tenants if t.report.layer_load_s]
-    link = max(rates, default=0.0)
-    staying = min((t.staying_part for t in tenants), default=1.0)
-    lending = any(t.layers_out for t in tenants)
+    link, staying, lending = 0.0, PARAMETERS_PART, False
+    for t in tenants:
+        if load_s := t.report.layer_load_s:
+            link = max(link, t.shape.layer_bytes / load_s)
+        staying = min(staying, t.staying_part)
+        lending = lending or t.layers_out > 0
     if turns.drains:
         worth = worth_lending_drained(pool, link, turns, staying, lending=lending)
     else:
         seconds, most = turns.seconds, covered(rows)
         worth = worth_lending(pool, link * seconds, staying, most=most, lending=lending)
-    largest = max((r.unit_bytes for r in rows), default=0)
+    largest = max([r.unit_bytes for r in rows], default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
 
 

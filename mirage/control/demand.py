@@ -5,14 +5,14 @@ It counts in blocks, and says it in extents (`in_extents`); a controller hears n
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from mirage.facts import KVGroups
 from mirage.protocol import Report
 from mirage.units import align_up, ceil_div
 
 
-class Demand(NamedTuple):
+class Demand(msgspec.Struct, frozen=True):
     """KV blocks that an engine needs in total, for more and more requests.
 
     A function of what is in use and what waits, never of what is granted: else an engine would

@@ -7,6 +7,7 @@ once in all of that time, and out of the seconds in which requests begin.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import inf
 
 from mirage.control.lending import worth_lending
@@ -71,6 +72,7 @@ class DrainedTurns:
         self._fills[name] = _towards(self._fills.get(name, self._fastest), self._fastest)
 
 
+@lru_cache(maxsize=64)
 def worth_lending_drained(
     pool_bytes: int, link_bytes_s: float, turns: TurnLengths, part: float, *, lending: bool
 ) -> int:

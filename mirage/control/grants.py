@@ -102,9 +102,9 @@ class Grants:
 
     def kept_bytes(self) -> int:
         """Bytes of absent tenants, that no plan may give to others."""
-        asleep = sum(self.ledger.reserved_bytes(name) for name in self._given_up)
-        asleep += sum(map(self._awaited_asleep, self._expected))
-        return asleep + sum(max(share, held) for share, held in self._absent())
+        asleep = [self.ledger.reserved_bytes(name) for name in self._given_up]
+        awaited = [self._awaited_asleep(name) for name in self._expected]
+        return sum([*asleep, *awaited, *[max(share, held) for share, held in self._absent()]])
 
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started.

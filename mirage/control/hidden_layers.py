@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mirage.control.hiding import best_beta, most_hidden
+from collections.abc import Sequence
+
+from mirage.control.hiding import best_beta, most_hidden_at_best
 from mirage.control.rules import Rules
 from mirage.control.step_times import nested_step
 from mirage.control.targets import most_alpha
@@ -19,18 +21,23 @@ def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int
     the least that lets them be measured. T_T was measured alone; of `streams` tenants that
     stream at once, each has its part of the link.
     """
-    return hidden_of(t, most_alpha(t.tenant, t.shape, rules), t_compute, rules, streams)
+    return hidden_each(t, most_alpha(t.tenant, t.shape, rules), [t_compute], rules, streams)[0]
 
 
-def hidden_of(t: TenantSnapshot, ever: int, t_compute: float, rules: Rules, streams: int) -> int:
-    """`hidden_alpha` of a tenant that may give `ever` layers."""
+def hidden_each(
+    t: TenantSnapshot, ever: int, computes: Sequence[float], rules: Rules, streams: int
+) -> list[int]:
+    """`hidden_alpha` at each T_c of `computes`, of a tenant that may give `ever` layers."""
     if ever == 0 or not rules.decode_cap:
-        return ever
-    t_load = t.report.layer_load_s * streams
-    if t_load <= 0 or t_compute <= 0:
-        return min(1, ever)
-    times = t.shape.layers, t_load, t_compute, _streamable(t)
-    return max(0, min(ever, max(most_hidden(1, *times), most_hidden(2, *times))))
+        return [ever] * len(computes)
+    t_load, least = t.report.layer_load_s * streams, min(1, ever)
+    if t_load <= 0:
+        return [least] * len(computes)
+    n, most = t.shape.layers, _streamable(t)
+    return [
+        min(ever, most_hidden_at_best(n, t_load, t_compute, most)) if t_compute > 0 else least
+        for t_compute in computes
+    ]
 
 
 def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:

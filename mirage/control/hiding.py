@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import zip_longest
 from math import inf
 
 from mirage.control.step_times import nested_step, step_cost_bounds
@@ -84,6 +85,11 @@ def most_hidden(beta: int, n: int, t_load: float, t_compute: float, most_streame
     return min(bisect_right(_bearable(n, beta), ratio), most_streamed - beta)
 
 
+def most_hidden_at_best(n: int, t_load: float, t_compute: float, most_streamed: int) -> int:
+    """The most of `most_hidden` with one slot or two; 0 if nothing hides."""
+    return bisect_right(_bearable_at_best(n, most_streamed), -t_load / t_compute)
+
+
 def break_even(
     alpha: int, n: int, betas: Sequence[int] = (1, 2), most_streamed: int | None = None
 ) -> float:
@@ -106,3 +112,10 @@ def _bearable(n: int, beta: int) -> tuple[float, ...]:
         own = [(HIDDEN * n - b) / a for a, b in bounds if a]
         bears.append(min(Fraction(layers, loads), *own))
     return tuple(-float(most) for most in bears)
+
+
+@cache
+def _bearable_at_best(n: int, most_streamed: int) -> tuple[float, ...]:
+    """`_bearable` with the slots that bear more, where at most so many layers are streamed."""
+    bears = [_bearable(n, beta)[: most_streamed - beta] for beta in (1, 2) if beta < most_streamed]
+    return tuple(min(each) for each in zip_longest(*bears, fillvalue=inf))

@@ -26,6 +26,7 @@ class Latest(Generic[T]):
 
     def of(self, *arguments: Any) -> T:
         """`make` of them."""
-        if self._made is None or self._made[0] != arguments:
-            self._made = arguments, self._make(*arguments)
-        return self._made[1]
+        made = self._made
+        if made is None or made[0] != arguments:
+            made = self._made = arguments, self._make(*arguments)
+        return made[1]

@@ -45,10 +45,11 @@ class Account:
     newest: int = 0
     grants: dict[int, int] = field(default_factory=dict)
     """Grant bytes by revision: the one seen, and all newer."""
+    reserved: int = 0
 
-    @property
-    def reserved(self) -> int:
-        return max(self.held_bytes, *self.grants.values(), 0)
+    def settle(self) -> None:
+        """Reserve what the others say: to be called after each change of them."""
+        self.reserved = max(self.held_bytes, *self.grants.values(), 0)
 
 
 class Ledger:
@@ -61,7 +62,7 @@ class Ledger:
     @property
     def free_bytes(self) -> int:
         """Bytes that no tenant holds or may come to hold by what was sent so far."""
-        return self.device_bytes - sum(a.reserved for a in self._accounts.values())
+        return self.device_bytes - sum([a.reserved for a in self._accounts.values()])
 
     def reserved_bytes(self, name: str) -> int:
         """The most that a tenant can hold now; 0 if it has not joined."""
@@ -72,7 +73,7 @@ class Ledger:
         if name in self._accounts:
             raise AlreadyJoinedError(f"tenant {name!r} has joined already: report it lost first")
         self._demand(name, held_bytes, self.free_bytes)
-        self._accounts[name] = Account(held_bytes)
+        self._accounts[name] = Account(held_bytes, reserved=max(0, held_bytes))
 
     def offer(self, name: str, allotment: Allotment) -> None:
         """Book an allotment that is about to be sent.
@@ -89,6 +90,7 @@ class Ledger:
         self._demand(name, allotment.grant_bytes, self.free_bytes + account.reserved)
         account.newest = allotment.revision
         account.grants[allotment.revision] = allotment.grant_bytes
+        account.settle()
 
     def reported(self, name: str, revision: int, held_bytes: int) -> None:
         """Book what an engine reports. Frees what it no longer holds and may not take again.
@@ -107,6 +109,7 @@ class Ledger:
         allowed = account.reserved
         account.seen, account.held_bytes = revision, held_bytes
         account.grants = {r: g for r, g in account.grants.items() if r >= revision}
+        account.settle()
         if held_bytes > allowed:
             raise BrokenPromiseError(
                 f"tenant {name!r} holds {held_bytes} bytes and may hold {allowed}: stop it"

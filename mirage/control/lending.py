@@ -9,6 +9,7 @@ At once an idle model has its layers brought back when it wakes, and nobody know
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import inf, log, sqrt
 
 PARAMETERS_PART = 1 / 3
@@ -22,6 +23,7 @@ LEAST_GAIN = 0.05
 real engines it was none (1 layer at a gain of 0.04, and end-to-end times 14 % longer)."""
 
 
+@lru_cache(maxsize=64)
 def worth_lending(
     pool_bytes: int,
     turn_bytes: float,

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 
 class Reason(StrEnum):
     """The pass that moves memory: a word, and a sentence for an operator."""
@@ -75,7 +77,7 @@ Flow = tuple[Kind, str, int]
 """Bytes that enter a place of a tenant; below 0 those that leave it."""
 
 
-class PassRecord(NamedTuple):
+class PassRecord(msgspec.Struct, frozen=True):
     """Record of one pass, with `free` bytes before it."""
 
     reason: Reason

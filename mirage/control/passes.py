@@ -45,6 +45,8 @@ class Choices(NamedTuple):
     """True if running requests may be called back: tenants run at once."""
     wakes: bool = False
     """True if a model waits for its first memory since it was told to wake."""
+    keeps_prefixes: bool = False
+    """True if cached prefixes may be dearer than layers."""
     lend_percent: float | None = None
     """Layers go for running requests alone, and of idle KV newcomers get so much beyond shares."""
     reversion: bool = True
@@ -63,7 +65,8 @@ def _passes(choices: Choices) -> Iterator[Pass]:
         yield Pass(Reason.WAKE, make_room)
     if choices.recalls:
         yield Pass(Reason.RECALL, recall)
-    yield Pass(Reason.PREFIXES, keep_prefixes)
+    if choices.keeps_prefixes:
+        yield Pass(Reason.PREFIXES, keep_prefixes)
     yield Pass(Reason.GROWTH, partial(serve, Level(_growth_within, lends, hidden, hidden_or_out)))
     yield Pass(Reason.GROWTH_BEYOND, partial(serve, Level(_growth, lends, hidden, hidden)))
     if choices.lend_percent is None:
@@ -72,7 +75,7 @@ def _passes(choices: Choices) -> Iterator[Pass]:
     yield Pass(Reason.COOLDOWN, partial(serve, Level(_cooldown, out, still_hidden, none)))
     yield Pass(Reason.RESTORE, restore) if choices.reversion else Pass(Reason.STAY, stay_away)
     # Of what is free now, and without layers.
-    yield Pass(Reason.ADMISSION, partial(serve, Level(_admission_within, none, none, none)))
+    yield Pass(Reason.ADMISSION, partial(serve_free, _admission_within))
     yield Pass(Reason.ADMISSION_BEYOND, partial(lend, choices.lend_percent))
     yield Pass(Reason.SHARE, share_out)
 
@@ -98,6 +101,14 @@ def _admission(row: TenantRow) -> int:
 
 def _cooldown(row: TenantRow) -> int:
     return row.cooldown
+
+
+def _cached(row: TenantRow) -> int:
+    return row.cached
+
+
+def _share(row: TenantRow) -> int:
+    return row.share
 
 
 def none(_: TenantRow) -> int:
@@ -189,40 +200,54 @@ def recall(fill: Fill) -> None:
 
 def keep_prefixes(fill: Fill) -> None:
     """Free memory with cached prefixes that are dearer than layers: its owners keep it."""
-    fill.share_out(fill.rows, lambda row: row.cached, Kind.PREFIXES)
+    fill.aim(_cached)
+    fill.share_out(fill.rows, Kind.PREFIXES)
 
 
 def serve(tier: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
+    _serve_each(tier.level, partial(_with_layers, tier), fill)
+
+
+def serve_free(level: Amount, fill: Fill) -> None:
+    """Demand up to a level: free bytes, then cached prefixes."""
+    _serve_each(level, Fill.share_out, fill)
+
+
+def _serve_each(
+    level: Amount, gives: Callable[[Fill, Sequence[TenantRow]], None], fill: Fill
+) -> None:
+    """Those that ask for more: what `gives` them, then cached prefixes."""
+    fill.aim(level)
     for row in fill.rows:
         if row.kept:
-            fill.use_prefixes(row, tier.level(row))
-    asking = [[r for r in rows if r.kv < tier.level(r)] for rows in fill.by_priority]
+            fill.use_prefixes(row)
     before = fill.brought
-    for rows in filter(None, asking):
-        _serve_equals(tier, fill, rows)
+    for asking in fill.asking():
+        gives(fill, asking)
+        if (wanted := missing(asking)) > fill.free:
+            fill.take_prefixes(wanted)
+            fill.share_out(asking)
     if fill.brought > before:
-        fill.share_out(fill.rows, tier.level)  # what whole layers brought too much
+        fill.share_out(fill.rows)  # what whole layers brought too much
 
 
-def _serve_equals(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
+def _with_layers(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     """Tenants of the same priority. What was shared out once is not again, if no more came."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
         before = fill.brought
-        if donors and (wanted := missing(takers, tier.level)):
+        if donors and (wanted := missing(takers)):
             fill.gather(donors, limit, fill.usable(wanted))
         if fill.brought > before:
-            fill.share_out(takers, tier.level)
+            fill.share_out(takers)
 
-    fill.gather(fill.idle, tier.idle, fill.usable(missing(asking, tier.level)))
-    fill.share_out(asking, tier.level)
+    fill.gather(fill.idle, tier.idle, fill.usable(missing(asking)))
+    fill.share_out(asking)
     for row in asking:
-        take([row], tier.own, [row])
+        if row.kv < row.wanted:
+            take([row], tier.own, [row])
     take(fill.active, tier.others, asking)
-    if (wanted := missing(asking, tier.level)) > fill.free:
-        fill.take_prefixes(wanted)
-        fill.share_out(asking, tier.level)
 
 
 def restore(fill: Fill) -> None:
@@ -252,13 +277,14 @@ def lend(percent: float | None, fill: Fill) -> None:
         lent = sum(row.beyond_share_bytes for row in fill.rows)
         kept = max(0, min(fill.free, int((fill.free + lent) * (1 - percent / 100))))
     fill.free -= kept
-    serve(Level(_admission, none, none, none), fill)
+    serve_free(_admission, fill)
     fill.free += kept
 
 
 def share_out(fill: Fill) -> None:
     """Memory that is left fills each tenant's KV up to its share."""
-    fill.share_out(fill.rows, lambda row: row.share)
+    fill.aim(_share)
+    fill.share_out(fill.rows)
 
 
 def hold_shares(fill: Fill) -> None:

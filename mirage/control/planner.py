@@ -116,6 +116,8 @@ class Planner:
     def __init__(self, device_bytes: int, policy: Policy, rules: Rules) -> None:
         self._device_bytes, self._policy, self._rules = device_bytes, policy, rules
         self._rows: dict[str, Latest[TenantRow]] = defaultdict(partial(Latest, row_of))
+        self._passes = Latest(partial(_passes, policy, rules))
+        self._order = Latest(victims.order)
         self._filled = Latest(_filled)
         self._targets: dict[str, Latest[Allotment]] = defaultdict(partial(Latest, _target))
 
@@ -137,14 +139,16 @@ class Planner:
         tenant's target is below its least, or below what its own sit on, except down to its share
         with `Allotment.recall`, if tenants run at once.
         """
-        streams = max(1, sum(t.active for t in tenants))
+        streams = max(1, sum([t.active for t in tenants]))
         terms = Terms(self._device_bytes, self._policy, self._rules, streams, turns)
         rows = self._asking(tenants, terms, now)
-        free = self._device_bytes - reserved_bytes - sum(footprint(t.shape, 0, 0) for t in tenants)
+        models = sum([footprint(t.shape, 0, 0) for t in tenants])
+        free = self._device_bytes - reserved_bytes - models
         donors, lent = self._lending(tenants, rows, free, turns)
-        filled = self._filled.of(rows, donors, free, lent, _passes(terms, wakes))
+        steps = self._passes.of(turns is None, wakes)
+        filled = self._filled.of(rows, donors, free, lent, steps)
         targets = {
-            t.name: self._targets[t.name].of(t, row, filled.paid, terms)
+            row.name: self._targets[row.name].of(t, row, filled.paid, terms)
             for t, row in zip(tenants, filled.rows, strict=True)
         }
         return Plan(targets, filled.steps)
@@ -158,7 +162,7 @@ class Planner:
             self._rows[t.name].of(t, terms, turns or now - t.last_busy >= _enough(t, rules))
             for t in tenants
         )
-        keeping = terms.policy is Policy.MIRAGE and not turns and rules.keep_prefixes
+        keeping = not turns and _keeps_prefixes(terms.policy, rules)
         return keeping_prefixes(tenants, rows) if keeping else rows
 
     def _lending(
@@ -167,14 +171,18 @@ class Planner:
         rows: Sequence[TenantRow],
         free: int,
         turns: TurnLengths | None,
-    ) -> tuple[tuple[str, ...], int | None]:
+    ) -> tuple[Sequence[str], int | None]:
         """Names in the order in which tenants give, and bytes that may be lent; None for any."""
         if self._policy is not Policy.MIRAGE:
             return (), None
         rules, lent = self._rules, None
         if turns is not None and rules.decode_cap:
             lent = most_lent(tenants, rows, free, turns, rules)
-        return _donors(tenants, rules), lent
+        candidates = [
+            victims.Candidate(row.name, row.active, row.priority, t.last_busy)
+            for t, row in zip(tenants, rows, strict=True)
+        ]
+        return self._order.of(candidates, rules.victims), lent
 
 
 class _Filled(NamedTuple):
@@ -192,21 +200,18 @@ def _enough(t: TenantSnapshot, rules: Rules) -> float:
     return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s)
 
 
-def _passes(terms: Terms, wakes: bool) -> tuple[Pass, ...]:
-    if terms.policy is Policy.STATIC:
+def _passes(policy: Policy, rules: Rules, at_once: bool, wakes: bool) -> tuple[Pass, ...]:
+    if policy is Policy.STATIC:
         return STATIC
-    rules = terms.rules
-    growth_only = terms.policy is Policy.MIRAGE and rules.serve == "growth"
+    growth_only = policy is Policy.MIRAGE and rules.serve == "growth"
     percent = rules.lend_percent if growth_only else None
-    return passes(Choices(terms.turns is None, wakes, percent, rules.reversion))
+    keeps = at_once and _keeps_prefixes(policy, rules)
+    return passes(Choices(at_once, wakes, keeps, percent, rules.reversion))
 
 
-def _donors(tenants: Iterable[TenantSnapshot], rules: Rules) -> tuple[str, ...]:
-    """Names in the order in which tenants give."""
-    candidates = [
-        victims.Candidate(t.name, t.active, t.tenant.priority, t.last_busy) for t in tenants
-    ]
-    return tuple(victims.order(candidates, rules.victims))
+def _keeps_prefixes(policy: Policy, rules: Rules) -> bool:
+    """True if layers are lent before cached prefixes, where tenants run at once."""
+    return policy is Policy.MIRAGE and rules.keep_prefixes
 
 
 def _filled(

@@ -28,5 +28,6 @@ class Profiled(NamedTuple):
         )
 
 
+NOT_PROFILED = Profiled()
 UNPROFILED: Mapping[str, Profiled] = MappingProxyType({})
 """By tenant: nothing is known of anybody."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import asdict
 
 from mirage.control.demand import Demand, in_extents
@@ -12,7 +12,7 @@ from mirage.counters import Counters
 from mirage.protocol import Report
 
 
-class HeldMemory(NamedTuple):
+class HeldMemory(msgspec.Struct, frozen=True):
     """The memory of an engine. Extents hold memory, perhaps until requests let go of them."""
 
     held_bytes: int
@@ -28,7 +28,7 @@ class HeldMemory(NamedTuple):
     """Of each layer, given away."""
 
 
-class Cached(NamedTuple):
+class Cached(msgspec.Struct, frozen=True):
     """Prefixes in the KV cache that no request has."""
 
     blocks: int = 0
@@ -41,7 +41,7 @@ class Cached(NamedTuple):
 NOTHING_CACHED = Cached()
 
 
-class LayerTimes(NamedTuple):
+class LayerTimes(msgspec.Struct, frozen=True):
     """Seconds; 0 while unknown."""
 
     load_s: float

@@ -57,10 +57,8 @@ class TenantRow(msgspec.Struct):
     """True if others' running requests are preempted for its layers."""
     recalled: bool = False
     """True if its own are preempted for the layers of another."""
-
-    def kept_above(self, level: int) -> int:
-        """Extents for cached prefixes once demand up to `level` has its own."""
-        return min(self.kept, max(0, self.kv - level))
+    wanted: int = 0
+    """Extents up to which the present pass serves it."""
 
     @property
     def beyond_share_bytes(self) -> int:

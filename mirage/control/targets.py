@@ -53,6 +53,11 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Allotment:
 
     Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
     """
+    return unnumbered(shape, 0, 0, share_extents(tenant, shape, device_bytes))
+
+
+def share_extents(tenant: Tenant, shape: ModelShape, device_bytes: int) -> int:
+    """KV extents of `base`. Raises `DoesNotFitError` as that does."""
     share_bytes = tenant.share_bytes(device_bytes)
     extents = (share_bytes - footprint(shape, 0, 0)) // shape.extent_bytes
     if extents < shape.min_extents:
@@ -63,7 +68,7 @@ def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Allotment:
             f"{tenant.share:g} % is {share_bytes} bytes: raise its share or the device's memory, "
             "or lower max_model_len"
         )
-    return unnumbered(shape, 0, 0, min(extents, shape.max_extents))
+    return min(extents, shape.max_extents)
 
 
 def most_alpha(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
@@ -107,6 +112,8 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
 
     `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """
+    if to.grant_bytes <= limit:
+        return to
     held = CountedMemory(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
     way = Way(held)
     for _ in range(2 if held.absent else 1):  # layers come back in the first, KV in the second

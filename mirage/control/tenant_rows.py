@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from mirage.config import Policy
 from mirage.control.expert_asks import giving_experts
-from mirage.control.hidden_layers import hidden_of
+from mirage.control.hidden_layers import hidden_each
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import base, most_alpha, most_experts
+from mirage.control.targets import most_alpha, most_experts, share_extents
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.units import align_up
 
@@ -40,12 +40,11 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
     def fit(extents: int) -> int:
         return min(max(extents, shape.min_extents), shape.max_extents)
 
-    def hide(t_compute: float) -> int:
-        return hidden_of(t, ever, t_compute, rules, terms.streams)
-
+    now_s = t.report.layer_compute_s
+    computes = t.least_compute_s, now_s, t.peak_compute_s, BEARABLE * now_s
+    surely, hidden, lately, bears = hidden_each(t, ever, computes, rules, terms.streams)
     late = moves and _late(t, rules)
-    share = base(t.tenant, shape, terms.device_bytes).kv_extents
-    surely = hide(t.least_compute_s)
+    share = share_extents(t.tenant, shape, terms.device_bytes)
     row = TenantRow(
         name=t.name,
         active=t.active,
@@ -60,14 +59,14 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
         most=ever,
         lends=ever if rests else surely,
         surely_hidden=surely,
-        hidden=hide(t.report.layer_compute_s),
-        lately_hidden=hide(t.peak_compute_s),
-        bears=hide(BEARABLE * t.report.layer_compute_s),
+        hidden=hidden,
+        lately_hidden=lately,
+        bears=bears,
         out=t.layers_out,
         late=late,
     )
     experts = most_experts(t.tenant, shape, rules) if moves else 0
-    return giving_experts(t, row, experts, terms.turns)
+    return giving_experts(t, row, experts, terms.turns) if experts else row
 
 
 def _late(t: TenantSnapshot, rules: Rules) -> bool:

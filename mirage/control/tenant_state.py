@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+
+import msgspec
 
 from mirage.control.demand import still_wanted
-from mirage.control.profiled import UNPROFILED, Profiled
+from mirage.control.profiled import NOT_PROFILED, UNPROFILED, Profiled
 from mirage.control.windows import RecentMax, RecentRate
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.clocked import Clocked
@@ -24,10 +25,11 @@ PAUSES_S = 600.0
 """Seconds of which the longest pause counts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TenantSnapshot:
+class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """One joined tenant at one moment; the same object until something about it changes."""
 
+    name: str
+    """That of `tenant`."""
     tenant: Tenant
     shape: ModelShape
     report: Report
@@ -57,10 +59,6 @@ class TenantSnapshot:
     """The longest that it had no work before more came, of late."""
 
     @property
-    def name(self) -> str:
-        return self.tenant.name
-
-    @property
     def used_extents(self) -> int:
         """Extents that its running requests sit on."""
         return self.report.kv_used_extents
@@ -79,7 +77,7 @@ class TenantSnapshot:
         return self.least_compute_s / self.mean_compute_s if self.mean_compute_s else 1.0
 
 
-class Snapshot(NamedTuple):
+class Snapshot(msgspec.Struct, frozen=True):
     """All joined tenants at one moment, in the order of the configuration."""
 
     now: float
@@ -225,7 +223,7 @@ class MetadataStore:
 
     def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:
         """A copy, in which what the engine has not measured yet is what its profile says."""
-        return self._profiled.get(name, Profiled()).filled(report, shape.layers)
+        return self._profiled.get(name, NOT_PROFILED).filled(report, shape.layers)
 
     def _note(self, name: str, now: float) -> None:
         record = self._records[name]
@@ -252,8 +250,8 @@ class MetadataStore:
         newest = self._newest
         if newest is None or now >= newest.valid_until:
             each = [self._one(name, now) for name in self._tenants if name in self._records]
-            ends = min((one.valid_until for one in each), default=inf)
-            newest = self._newest = Clocked(tuple(one.value for one in each), ends)
+            ends = min([one.valid_until for one in each], default=inf)
+            newest = self._newest = Clocked(tuple([one.value for one in each]), ends)
         return newest
 
     def _one(self, name: str, now: float) -> Clocked[TenantSnapshot]:
@@ -271,11 +269,12 @@ class MetadataStore:
         # Without a step of its own, the profile's T_c is all there is.
         compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
         snapshot = TenantSnapshot(
+            name=name,
             tenant=self._tenants[name],
             shape=record.shape,
             report=record.report,
             allotment=record.sent[-1] if record.sent else None,
-            pending=tuple(a for a in record.sent if a.revision > seen),
+            pending=tuple([a for a in record.sent if a.revision > seen]),
             active=active.value,
             last_busy=inf if record.activity.busy else record.activity.last_busy,
             growth_extents=growth,
@@ -287,5 +286,5 @@ class MetadataStore:
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
         )
-        ends = (each.valid_until for each in (active, peak, peak_compute, pause))
+        ends = active.valid_until, peak.valid_until, peak_compute.valid_until, pause.valid_until
         return Clocked(snapshot, min(ends))

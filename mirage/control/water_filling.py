@@ -12,7 +12,7 @@ from mirage.control.rows import TenantRow
 from mirage.units import ceil_div
 
 Amount = Callable[[TenantRow], int]
-"""Extents or units of one tenant."""
+"""Extents or units of one tenant. No move changes the extents."""
 
 
 class Fill:
@@ -37,10 +37,6 @@ class Fill:
         self.rows = rows
         self.idle = [r for r in givers if not r.active]
         self.active = [r for r in givers if r.active]
-        self.by_priority = [
-            [r for r in rows if r.priority == priority]
-            for priority in sorted({r.priority for r in rows}, reverse=True)
-        ]
         self.free = free
         self.brought = 0
         """Bytes that became free for demand: of layers, experts and cached prefixes."""
@@ -70,10 +66,11 @@ class Fill:
         """Such memory becomes free."""
         self.give(row, -extents, kind)
 
-    def use_prefixes(self, row: TenantRow, level: int) -> None:
-        """Demand up to `level` extents has what its tenant keeps cached prefixes in."""
-        if extents := row.kept - row.kept_above(level):
-            row.kept -= extents
+    def use_prefixes(self, row: TenantRow) -> None:
+        """Demand has what its tenant keeps cached prefixes in."""
+        above = min(row.kept, max(0, row.kv - row.wanted))
+        if extents := row.kept - above:
+            row.kept = above
             nbytes = extents * row.extent_bytes
             self._flows += [(Kind.PREFIXES, row.name, -nbytes), (Kind.KV, row.name, nbytes)]
 
@@ -92,23 +89,38 @@ class Fill:
 
     # -- several tenants ----------------------------------------------------------------
 
+    def aim(self, level: Amount) -> None:
+        """From now on tenants are served up to `level`."""
+        for row in self.rows:
+            row.wanted = level(row)
+
+    def asking(self) -> list[list[TenantRow]]:
+        """Tenants that are not served, those of each priority together, the highest first."""
+        short = [r for r in self.rows if r.kv < r.wanted]
+        if not short:
+            return []
+        priorities = sorted({r.priority for r in short}, reverse=True)
+        return [[r for r in short if r.priority == priority] for priority in priorities]
+
     def usable(self, wanted: int) -> int:
         """Bytes of the `wanted` free ones that may become KV of demand."""
         return wanted if self._most_kv is None else min(wanted, self._most_kv - self._kv)
 
-    def share_out(self, rows: Iterable[TenantRow], level: Amount, kind: Kind = Kind.KV) -> None:
+    def share_out(self, rows: Iterable[TenantRow], kind: Kind = Kind.KV) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
         left = self.usable(self.free)
         if left <= 0:
             return
-        short = [(wanted, row) for row in rows if row.kv < (wanted := level(row))]
+        short = [row for row in rows if row.kv < row.wanted]
         if len(short) > 1:
-            short.sort(key=lambda each: (each[0] - each[1].kv) * each[1].extent_bytes)
-        for parts, (wanted, row) in zip(range(len(short), 0, -1), short, strict=True):
-            left -= self._give_up_to(row, wanted, left // parts, kind)
-        for wanted, row in short:  # what rounding to extents left over
-            if row.kv < wanted:
-                left -= self._give_up_to(row, wanted, left, kind)
+            short.sort(key=lambda row: (row.wanted - row.kv) * row.extent_bytes)
+        parts = len(short)
+        for row in short:
+            left -= self._give_up_to(row, left // parts, kind)
+            parts -= 1
+        for row in short[:-1]:  # what rounding to extents left over
+            if row.kv < row.wanted:
+                left -= self._give_up_to(row, left, kind)
 
     def gather(self, donors: Sequence[TenantRow], limit: Amount, wanted: int) -> None:
         """Take layers until `wanted` bytes are free: first those that cost no new copies.
@@ -147,15 +159,15 @@ class Fill:
                 self.take(row, ceil_div(short, row.extent_bytes))
                 row.recalled = True
 
-    def _give_up_to(self, row: TenantRow, level: int, most_bytes: int, kind: Kind) -> int:
+    def _give_up_to(self, row: TenantRow, most_bytes: int, kind: Kind) -> int:
         """Bytes that were given."""
-        extents = min(level - row.kv, most_bytes // row.extent_bytes)
+        extents = min(row.wanted - row.kv, most_bytes // row.extent_bytes)
         if extents <= 0:
             return 0
         self.give(row, extents, kind)
         return extents * row.extent_bytes
 
 
-def missing(rows: Iterable[TenantRow], level: Amount) -> int:
-    """Bytes until all `rows` are served up to `level`."""
-    return sum(max(0, level(r) - r.kv) * r.extent_bytes for r in rows)
+def missing(rows: Iterable[TenantRow]) -> int:
+    """Bytes until all `rows` are served."""
+    return sum([(r.wanted - r.kv) * r.extent_bytes for r in rows if r.kv < r.wanted])

@@ -24,11 +24,12 @@ class RecentMax:
 
     def at(self, now: float) -> Clocked[float]:
         """0 before the first value."""
-        falls, span_s = self._falls, self._span_s
-        while len(falls) > 1 and falls[1][0] + span_s <= now:
+        falls = self._falls
+        while len(falls) > 1:
+            if (until := falls[1][0] + self._span_s) > now:
+                return Clocked(falls[0][1], until)
             falls.popleft()
-        value = falls[0][1] if falls else 0.0
-        return Clocked(value, falls[1][0] + span_s) if len(falls) > 1 else Clocked(value)
+        return Clocked(falls[0][1] if falls else 0.0)
 
 
 class RecentRate:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from mirage.control.reporting import LayerTimes
 from mirage.control.token_cost import TokenCost
 from mirage.engine.device_memory import DeviceMemory
@@ -74,7 +76,7 @@ class EngineTimes:
         # Until one was loaded, as long as its part of a layer.
         part = giver.layout.nbytes / self._memory.layer_bytes
         load_s = giver.load_s or self.layer_load_s * part
-        return times._replace(expert_s=load_s, expert_routed=giver.observed())
+        return replace(times, expert_s=load_s, expert_routed=giver.observed())
 
     def expert_counts(self) -> dict[str, int]:
         """The fields of `Counters` that count experts; empty if none can be given away."""

@@ -19,6 +19,9 @@ class ExpertTimes(NamedTuple):
     """As `Report.expert_routed`."""
 
 
+NO_EXPERTS = ExpertTimes()
+
+
 class StepCosts:
     """The roofline of an engine with the layers that it streams now.
 
@@ -49,7 +52,7 @@ class StepCosts:
 
     def expert_times(self) -> ExpertTimes:
         """As far as they are known."""
-        return ExpertTimes()
+        return NO_EXPERTS
 
     def layer_compute_s(self, batch: Batch) -> float:
         """T_c of a decode step of `batch`, in seconds."""

@@ -70,21 +70,25 @@ class Queues:
 
     def blocks_starting(self, slots: int) -> int:
         """Blocks that the first `slots` requests lack to start, those that load before others."""
-        loading = sum(self._to_start(r) for r in islice(self.loading, max(0, slots)))
-        slots -= len(self.loading)
+        blocks = 0
+        if self.loading:
+            blocks = sum(self._to_start(r) for r in islice(self.loading, max(0, slots)))
+            slots -= len(self.loading)
         if slots >= len(self.waiting):
-            return loading + self._waiting_blocks
-        return loading + sum(self._to_start(r) for r in islice(self.waiting, max(0, slots)))
+            return blocks + self._waiting_blocks
+        return blocks + sum(self._to_start(r) for r in islice(self.waiting, max(0, slots)))
 
     @property
     def first_loaded(self) -> SimulatedRequest | None:
         """Request that starts next of those that are loaded."""
+        if not self.loading:
+            return None
         return next((request for request, there in self.loading.items() if there), None)
 
     @property
     def stuck(self) -> bool:
         """True if one that is loaded has not started, and none runs that will free any block."""
-        return not self.running and self.first_loaded is not None
+        return bool(self.loading) and not self.running and self.first_loaded is not None
 
     @property
     def reserved_blocks(self) -> int:

@@ -23,6 +23,9 @@ class PrefixFound(NamedTuple):
     shared: int = 0
 
 
+NO_PREFIX = PrefixFound()
+
+
 class Reuse:
     """Nothing is kept: what an engine without prefix caching does."""
 
@@ -44,7 +47,7 @@ class Reuse:
 
     def find(self, request: SimulatedRequest) -> PrefixFound:
         """What a waiting request finds on the device."""
-        return PrefixFound()
+        return NO_PREFIX
 
     def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
         """It is admitted, with what it found."""

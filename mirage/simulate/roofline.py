@@ -73,6 +73,9 @@ class Streaming(NamedTuple):
     load_ps: int = 0
 
 
+NOTHING_STREAMED = Streaming()
+
+
 class Roofline:
     """Step times of one model on `fraction` of one device.
 
@@ -101,7 +104,7 @@ class Roofline:
 
         Its overhead is inside: copies go on while the host prepares the next step.
         """
-        return max(bound.at(work) for bound in self.bounds(Streaming(), co_runners))
+        return max([bound.at(work) for bound in self.bounds(NOTHING_STREAMED, co_runners)])
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """All bounds of a step, its overhead included."""

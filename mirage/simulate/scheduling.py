@@ -56,7 +56,7 @@ class Scheduler:
         if not self._turn.may_step(queues.begun):
             return None  # the controller's answer took the turn
         chunks, budget = self._continued()
-        if not preempted:
+        if not preempted and queues.loading:
             resumed, budget = self._resumed(budget)
             chunks += resumed
         if not preempted and not queues.held and queues.first_loaded is None:

@@ -9,7 +9,6 @@ from mirage.control.reporting import Cached, HeldMemory, LayerTimes, make_report
 from mirage.control.turn_taking import TurnTaking
 from mirage.counters import Counters
 from mirage.protocol import Report
-from mirage.samples import PLACES
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
@@ -17,9 +16,6 @@ from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import PS
 from mirage.simulate.room import QueueRoom
 from mirage.simulate.tally import Tally
-
-FOUND = [(f"tokens_from_{place}", place) for place in PLACES]
-"""Names of counters, and the places whose tokens they count."""
 
 
 class Speaker:
@@ -81,7 +77,7 @@ class Speaker:
                 preemptions=counters.preemptions,
                 steps=counters.steps,
                 bytes_streamed=counters.bytes_streamed,
-                **{name: counters.found.get(place, 0) for name, place in FOUND},
+                **{f"tokens_from_{place}": tokens for place, tokens in counters.found.items()},
                 expert_loads=round(counters.expert_loads),
                 expert_bytes_loaded=round(counters.expert_loads * holding.shape.expert_bytes),
             ),

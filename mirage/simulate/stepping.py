@@ -6,7 +6,8 @@ While nothing but decoding happens, all steps up to the next event are taken at 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.costs import StepCosts
@@ -20,7 +21,7 @@ from mirage.simulate.span import Span, largest, steps_alike, steps_until
 from mirage.simulate.tally import Tally
 
 
-class Horizon(NamedTuple):
+class Horizon(msgspec.Struct, frozen=True):
     """What a span does not go beyond. Picoseconds."""
 
     event: int | None

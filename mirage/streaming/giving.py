@@ -17,6 +17,8 @@ def affordable(cost: Callable[[int, int], int], now: Given, to: Given, spare: in
     What costs no more is there at once. Else the way leads over what `now` is made of, layers or
     experts: fewer and fewer of them, as far as they are affordable.
     """
+    if now == to:
+        return to
     room = cost(*now) + spare
     if cost(*to) <= room:
         return to

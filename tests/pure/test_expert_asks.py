@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ def mixture(*demand: int, out: int = 0, routed: list[float] = FREE, **more: Any)
     """Of whose layers none hides, at a step of so many seconds as it has layers."""
     t = tenant("a", *demand, of=1, **{"times": (100.0, 1.0)} | more)
     report = structs.replace(t.report, experts=out, expert_load_s=1.0, expert_routed=routed)
-    return replace(t, shape=MIXTURE, report=report)
+    return structs.replace(t, shape=MIXTURE, report=report)
 
 
 def planned(t: TenantSnapshot, rules: Any = RULES, policy: Policy = Policy.MIRAGE) -> Any:
@@ -99,7 +98,7 @@ def test_what_own_requests_sit_on_stays_away_though_it_is_hot_now() -> None:
 
 
 def test_an_idle_one_gives_layers() -> None:
-    hungry = replace(tenant("b", 10, 0, 100), shape=SHAPE)
-    idle = replace(mixture(active=False, last_busy=0.0), tenant=tenant("a").tenant)
+    hungry = structs.replace(tenant("b", 10, 0, 100), shape=SHAPE)
+    idle = structs.replace(mixture(active=False, last_busy=0.0), tenant=tenant("a").tenant)
     targets = plan([idle, hungry], 2 * SHARE, 0, Policy.MIRAGE, RULES).targets
     assert targets["a"].alpha > 0 and targets["a"].experts == 0

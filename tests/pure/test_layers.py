@@ -18,6 +18,8 @@ from mirage.control.hiding import (
     break_even,
     hides,
     largest_alpha,
+    most_hidden,
+    most_hidden_at_best,
 )
 from mirage.control.step_times import nested_step, step_cost_bounds, step_time
 from mirage.streaming.layer_sets import even, gaps, nested, smallest_gap
@@ -158,6 +160,13 @@ def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
     t_load = 17.7e-3 / 14
     assert not hides(12, 2, 40, t_load, 17.6e-3 / 40)
     assert hides(12, 2, 40, t_load, 17.71e-3 / 40)
+
+
+@given(st.integers(1, 99), st.floats(1e-3, 9), st.floats(1e-3, 9), st.integers(-1, 99))
+def test_one_look_finds_what_hides_with_either_number_of_slots(n, load, compute, most) -> None:
+    most = min(most, n)
+    either = max(most_hidden(beta, n, load, compute, most) for beta in (1, 2))
+    assert most_hidden_at_best(n, load, compute, most) == max(0, either)
 
 
 @given(st.integers(2, 60), times, times, st.sampled_from([(1,), (1, 2)]), st.integers(0, 60))

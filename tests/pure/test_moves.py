@@ -55,7 +55,7 @@ def caching(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
 def with_prefixes(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
     blocks = draw(st.integers(1, 20))
     report = structs.replace(t.report, kv_cached_blocks=blocks, token_s=draw(st.floats(0.01, 1)))
-    return replace(t, report=report, again_blocks_s=draw(st.floats(0, 5)))
+    return structs.replace(t, report=report, again_blocks_s=draw(st.floats(0, 5)))
 
 
 def start(tenants: list[TenantSnapshot], free: int) -> Counter[Place]:
@@ -117,7 +117,7 @@ def test_the_moves_of_a_plan_sum_to_it(
 def in_place(t: TenantSnapshot) -> TenantSnapshot:
     """With all its layers, and requests within what such a device holds."""
     report = structs.replace(t.report, alpha=0, experts=0)
-    return replace(t, report=report, allotment=None)
+    return structs.replace(t, report=report, allotment=None)
 
 
 @given(caching(), WAYS, WHEN, st.data())
@@ -126,7 +126,7 @@ def test_what_two_plans_move_differs_by_what_they_give(
 ) -> None:
     """So the moves explain each change of a tenant's memory."""
     tenants, device = situation
-    later = [replace(t, active=data.draw(st.booleans()), last_busy=4.0) for t in tenants]
+    later = [structs.replace(t, active=data.draw(st.booleans()), last_busy=4.0) for t in tenants]
     first, second = (
         plan(each, device, 0, Policy.MIRAGE, rules, **when) for each in (tenants, later)
     )
@@ -192,7 +192,7 @@ def test_what_is_called_back_becomes_the_layers_of_the_woken_model() -> None:
 def test_cached_prefixes_are_kept_and_then_taken_by_demand() -> None:
     idle = tenant("b", active=False)
     report = structs.replace(idle.report, kv_cached_blocks=8, token_s=1.0)
-    keeping = replace(idle, report=report, again_blocks_s=50.0)
+    keeping = structs.replace(idle, report=report, again_blocks_s=50.0)
     lines = planned(tenant("a", 10, 14), keeping)
     assert "prefixes: free memory -> cached prefixes of b 350" in lines
     more = planned(tenant("a", 10, 60), keeping)
@@ -202,12 +202,12 @@ def test_cached_prefixes_are_kept_and_then_taken_by_demand() -> None:
 def test_layers_that_nobody_needs_come_back() -> None:
     """One extent of 250 takes layers of 60 and 200, of which 60 are over."""
     hungry = tenant("a", 2, 1, times=(9.0, 1.0))
-    several = [replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
+    several = [structs.replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
     for name, nbytes, floor, last_busy in (("x", 60, 9, 3), ("y", 50, 9, 2), ("z", 100, 8, 1)):
         giving = tenant(name, 2, active=False, kv=2, last_busy=last_busy)
         shape = structs.replace(SHAPE, layer_bytes=nbytes)
         owner = replace(giving.tenant, floor_layers=floor)
-        several.append(replace(giving, shape=shape, tenant=owner))
+        several.append(structs.replace(giving, shape=shape, tenant=owner))
     made = plan(sharing_exactly(several), held(several), 0, Policy.MIRAGE, REMAP)
     assert [m.reason for m in made.moves if m.to.kind is Kind.LAYERS] == [Reason.RESTORE]
 

@@ -70,6 +70,7 @@ def tenant(
         layer_compute_s=times[1],
     )
     return TenantSnapshot(
+        name=name,
         tenant=Tenant(name, 100 / of, priority, max_percent=percent),
         shape=SHAPE,
         report=report,
@@ -216,7 +217,7 @@ def test_where_admission_is_served_all_idle_kv_is_lent() -> None:
 
 
 def test_no_layer_goes_for_less_than_an_extent() -> None:
-    coarse = replace(
+    coarse = structs.replace(
         tenant("a", 3, 4, times=(9.0, 1.0)), shape=structs.replace(SHAPE, extent_bytes=250)
     )
     few = REMAP.model_copy(update={"max_percent": 17})
@@ -411,7 +412,7 @@ def test_at_once_it_has_rested_when_its_way_back_is_little_of_that_and_no_pause_
     """Nine layers, a twentieth of the rest; where the load's time is unknown, `rest_s`."""
     asks = tenant("a", 10, 24, times=(1.0, 0.1))
     asleep = tenant("b", active=False, times=(load, 1e-3), last_busy=5.0)
-    asleep = replace(asleep, longest_pause_s=pause)
+    asleep = structs.replace(asleep, longest_pause_s=pause)
     assert planned(asks, asleep, now=5.0 + rest + 1e-6)["b"][0] == 8
     assert planned(asks, asleep, now=5.0 + rest - 1e-6)["b"][0] < 8
 
@@ -522,18 +523,18 @@ def test_a_borrower_pays_with_its_own_hidden_layers_first() -> None:
 def test_own_layers_linger_as_far_as_they_hid_lately(lately: float, kept: tuple[int, int]) -> None:
     """T_T = 4: with T_c = 2 four hide, with 1.2 or 1 one does."""
     after = tenant("a", 10, of=1, alpha=6, kv=22, peak=22, times=(4.0, 1.0))
-    assert planned(replace(after, peak_compute_s=lately)) == {"a": kept}
+    assert planned(structs.replace(after, peak_compute_s=lately)) == {"a": kept}
 
 
 @pytest.mark.parametrize("active", [False, True])
 def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active: bool) -> None:
     """One extent of 250 out of layers of 60, 50 and twice 100: with them 60 are over."""
     hungry = tenant("a", 2, 1, times=(9.0, 1.0))
-    several = [replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
+    several = [structs.replace(hungry, shape=structs.replace(SHAPE, extent_bytes=250))]
     for name, nbytes, floor, last_busy in (("x", 60, 9, 3), ("y", 50, 9, 2), ("z", 100, 8, 1)):
         giving = tenant(name, 2, active=active and name != "x", kv=2, last_busy=last_busy)
         several.append(
-            replace(
+            structs.replace(
                 giving,
                 shape=structs.replace(SHAPE, layer_bytes=nbytes),
                 tenant=Tenant(name, 50, floor_layers=floor),
@@ -556,7 +557,7 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
     active: bool, stays: dict[str, int]
 ) -> None:
     giving = tenant("b", 2, active=active, times=(0.001, 1.0))
-    giving = replace(giving, shape=structs.replace(SHAPE, **stays))
+    giving = structs.replace(giving, shape=structs.replace(SHAPE, **stays))
     hungry = tenant("a", 10, 30)
     remap = Rules(slack_extents=0, headroom_extents=0, decode_cap=False)
     device = SHARE + footprint(giving.shape, 0, 10)
@@ -564,7 +565,7 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
     targets = plan(tenants, device, 0, Policy.MIRAGE, remap).targets
     assert targets["b"].alpha == 0
     assert targets["b"].kv_extents == 2 and targets["a"].kv_extents >= 18
-    gives = [hungry, replace(giving, shape=SHAPE)]
+    gives = [hungry, structs.replace(giving, shape=SHAPE)]
     moving = plan(gives, 2 * SHARE, 0, Policy.MIRAGE, remap).targets["b"]
     assert moving.alpha > 0, "or nothing was tried"
 
@@ -580,7 +581,8 @@ def sharing_exactly(tenants: list[TenantSnapshot], device: int = 0) -> list[Tena
     """With the shares that `tenants` need for what they hold now."""
     device = device or held(tenants)
     return [
-        replace(t, tenant=replace(t.tenant, share=held([t]) * 100 / device + 1e-4)) for t in tenants
+        structs.replace(t, tenant=replace(t.tenant, share=held([t]) * 100 / device + 1e-4))
+        for t in tenants
     ]
 
 
@@ -602,7 +604,7 @@ def mixtures(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
         expert_routed=[n * draw(st.sampled_from([0.0, 0.1, 1.0])) for n in range(count + 2)],
     )
     assert t.allotment is not None
-    return replace(
+    return structs.replace(
         t, shape=shape, report=report, allotment=structs.replace(t.allotment, experts=out)
     )
 
@@ -636,7 +638,7 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
         sizes = {"layer_bytes": draw(st.integers(7, 30)), "extent_bytes": draw(st.integers(1, 7))}
         compute = draw(st.integers(0, 4))
         shape = structs.replace(SHAPE, **sizes)
-        some = replace(some, shape=shape, peak_compute_s=compute)
+        some = structs.replace(some, shape=shape, peak_compute_s=compute)
         several.append(draw(mixtures(some)) if draw(st.booleans()) else some)
     least = sum(footprint(t.shape, 0, t.shape.min_extents) for t in several)
     running = sum(
@@ -647,7 +649,7 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
     shared = []
     for t in several:
         share = (footprint(t.shape, 0, t.shape.min_extents) + spare) * 100 / device
-        shared.append(replace(t, tenant=replace(t.tenant, share=share + 1e-4)))
+        shared.append(structs.replace(t, tenant=replace(t.tenant, share=share + 1e-4)))
     return shared, device
 
 
@@ -744,19 +746,19 @@ def test_a_plan_does_not_depend_on_those_before(
 
 
 def woken(t: TenantSnapshot) -> TenantSnapshot:
-    return replace(t, active=not t.active)
+    return structs.replace(t, active=not t.active)
 
 
 def slower(t: TenantSnapshot) -> TenantSnapshot:
     compute_s = 2 * t.report.layer_compute_s
-    return replace(t, report=structs.replace(t.report, layer_compute_s=compute_s))
+    return structs.replace(t, report=structs.replace(t.report, layer_compute_s=compute_s))
 
 
 def carried_out(t: TenantSnapshot, target: Allotment) -> TenantSnapshot:
     sent = Allotment(2, target.alpha, target.beta, target.kv_extents, 0)
     used = min(t.used_extents, target.kv_extents)
     report = structs.replace(t.report, alpha=target.alpha, kv_used_extents=used)
-    return replace(t, allotment=sent, report=report)
+    return structs.replace(t, allotment=sent, report=report)
 
 
 # -- slots ------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def caching(
     report = structs.replace(
         t.report, kv_used_blocks=used, kv_cached_blocks=blocks, token_s=token_s, **more
     )
-    return replace(t, report=report, again_blocks_s=again_s)
+    return structs.replace(t, report=report, again_blocks_s=again_s)
 
 
 def pair(again_s: float = 1.0, times: tuple[float, float] = FAST, **more: Any) -> Any:
@@ -62,7 +62,7 @@ def idle_donor(times: tuple[float, float], **more: Any) -> dict[str, tuple[int, 
     stuck = (100.0, 1.0)
     a, c = tenant("a", 10, 4, times=stuck, of=3), tenant("c", 10, active=False, times=times, of=3)
     b = caching(tenant("b", 3, times=stuck, of=3), 7, 1.0, **more)
-    a, b = (replace(t, tenant=replace(t.tenant, max_percent=0.0)) for t in (a, b))
+    a, b = (structs.replace(t, tenant=replace(t.tenant, max_percent=0.0)) for t in (a, b))
     return planned(a, b, c)
 
 
@@ -85,7 +85,7 @@ def test_no_layers_and_the_prefixes_go() -> None:
     """Whoever has none to give loses prefixes rather than requests."""
     targets = planned(*pair(), policy=Policy.POOLED)
     assert targets == {"a": (0, 14), "b": (0, 6)}
-    stuck = [replace(t, tenant=replace(t.tenant, max_percent=0.0)) for t in pair()]
+    stuck = [structs.replace(t, tenant=replace(t.tenant, max_percent=0.0)) for t in pair()]
     assert planned(*stuck) == {"a": (0, 14), "b": (0, 6)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def spilled(
     suspended = tenant("a", used, kv=kv, times=times)
     if unknown:
         report = structs.replace(suspended.report, layer_load_s=0.0)
-        suspended = replace(suspended, report=report)
+        suspended = structs.replace(suspended, report=report)
     return worth_spilling(suspended, turns)
 
 

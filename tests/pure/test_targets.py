@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 from world import SHAPE
 
+from mirage.control.engine.counted import CountedMemory
+from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
 from mirage.control.targets import DoesNotFitError, base, is_sent, most_alpha, toward, unnumbered
 from mirage.geometry import asleep_bytes, footprint
@@ -24,6 +26,15 @@ told = partial(unnumbered, SHAPE)
 targets = st.tuples(st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 60)).map(
     lambda drawn: told(drawn[0], drawn[1] if drawn[0] else 0, drawn[2])
 )
+
+
+@given(targets, targets, st.integers(0, 900))
+def test_what_fits_is_where_the_way_of_an_engine_leads(now, target, spare) -> None:
+    limit = max(now.grant_bytes, target.grant_bytes) + spare
+    held = CountedMemory(SHAPE, now.alpha, now.beta, 0, now.kv_extents, limit)
+    for move in Way(held).moves_to(target):
+        held.make(move)
+    assert toward(SHAPE, now, target, limit) == told(held.alpha, held.beta, held.extents)
 
 
 def test_a_share_holds_all_layers_and_kv_in_the_rest() -> None:
