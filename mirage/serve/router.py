@@ -37,6 +37,9 @@ from mirage.units import KIB, MIB
 MAX_BODY_BYTES = 64 * MIB
 AT_ONCE_BYTES = 256 * KIB
 """Larger bodies are looked at beside the event loop, which also decides about memory."""
+SHALLOW = 500
+"""Bodies with more brackets are looked at there too. How deep they may nest depends on the stack
+that the reader begins with, and should not depend on their length."""
 SHUTDOWN_S = 1.0
 
 
@@ -328,8 +331,12 @@ async def _body(request: web.Request) -> bytes:
 
 
 async def _read(body: bytes, read: Callable[[], Read]) -> Read:
-    """Result of `read`, which looks at a body."""
-    return await asyncio.to_thread(read) if len(body) > AT_ONCE_BYTES else read()
+    """Result of `read`, which looks at a body. Raises `ApiError`."""
+    beside = len(body) > AT_ONCE_BYTES or body.count(b"[") + body.count(b"{") > SHALLOW
+    try:
+        return await asyncio.to_thread(read) if beside else read()
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
 
 
 def _named(request: web.Request, body: bytes) -> RequestedAs:
