@@ -30,7 +30,7 @@ from mirage.errors import InputRefused
 from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
-from mirage.units import MIB
+from mirage.units import KIB, MIB
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
@@ -52,6 +52,8 @@ LONGEST_NAME = 80
 HANG_S = 30.0
 LEAST_HANG_S = 5.0
 """Ten signs of life."""
+LARGEST_BODY = 64 * MIB
+"""Bytes of a request's body, as it came or unpacked."""
 LARGEST_BYTES = 2**60
 LARGEST_FILE = 2**20
 """Bytes of a file of YAML."""
@@ -604,6 +606,34 @@ class KeeperSection(Strict):
     control group has beside the device and the tiers."""
 
 
+class HttpSection(Strict):
+    """What one client may take of the address that all are served at (docs/operating.md)."""
+
+    head_s: PositiveFloat = Field(default=10.0, le=1e6)
+    """Seconds until a request's head is there, from its first byte, and of the first request from
+    the connection's begin."""
+    body_s: PositiveFloat = Field(default=30.0, le=1e6)
+    """Seconds until a body is there, beside those that `body_rate` allows."""
+    body_rate: Bytes = 64 * KIB
+    """Bytes of a body, as they come, that allow for one second more."""
+    idle_s: PositiveFloat = Field(default=75.0, le=1e6)
+    """Seconds that a connection is kept for its next request."""
+    body_bytes: Bytes = 256 * MIB
+    """Bodies of all requests that are not answered yet."""
+    connections: Count = 8192
+    connections_per_peer: Count = 4096
+    """Of one address, which may be a load balancer's."""
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> HttpSection:
+        if self.body_bytes < LARGEST_BODY:
+            raise ValueError(
+                f"body_bytes is {self.body_bytes}, and one body may have {LARGEST_BODY}: "
+                f"use {LARGEST_BODY // MIB}MiB or more"
+            )
+        return self
+
+
 class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
 
@@ -614,6 +644,7 @@ class Config(Strict):
     roster: RosterSection = RosterSection()
     tiers: TiersSection = TiersSection()
     keeper: KeeperSection = KeeperSection()
+    http: HttpSection = HttpSection()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 
 from mirage.serve import anthropic
 from mirage.serve.access.gate import Passage
+from mirage.serve.clients.request_id import HEADER
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import ErrorEvent
@@ -75,6 +76,7 @@ class Forward:
 
     async def _send(self, body: bytes) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
+        headers[HEADER] = self._told.id
         url = f"http://engine{self._request.path_qs}"
         self._passage.sent = True
         try:

@@ -37,10 +37,10 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self._headers = dict(headers or {})
+        self.headers = dict(headers or {})
         self.status, self.message, self.param, self.code = status, message, param, code
         if wait_s is not None:
-            self._headers["Retry-After"] = str(max(1, ceil(wait_s)))
+            self.headers["Retry-After"] = str(max(1, ceil(wait_s)))
 
     def body(self, path: str = "") -> dict[str, Any]:
         """JSON body of the error, in the form of the route at `path`, by default OpenAI's."""
@@ -58,7 +58,7 @@ class ApiError(Exception):
 
     def response(self, path: str = "") -> web.Response:
         """The answer to a request for `path`."""
-        return web.json_response(self.body(path), status=self.status, headers=self._headers)
+        return web.json_response(self.body(path), status=self.status, headers=self.headers)
 
     def event(self, path: str = "") -> bytes:
         """The event that ends a stream of `path`."""

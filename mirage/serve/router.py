@@ -13,12 +13,17 @@ from typing import NamedTuple, TypeVar
 import aiohttp
 from aiohttp import web
 
+from mirage.config import LARGEST_BODY, HttpSection
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
 from mirage.serve.access.bounds import shaped
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.access.gate import AccessGate, Passage
 from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.clients.body_budget import BodyRoom
+from mirage.serve.clients.body_reader import read_body
+from mirage.serve.clients.connection import ClientConnection, tells_connection
+from mirage.serve.clients.front import ClientFront
 from mirage.serve.closing import Closing, ends
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
@@ -30,11 +35,10 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 from mirage.serve.suspects import RequestFacts
-from mirage.serve.unpack import too_large, unpacked
-from mirage.serve.unread import COUNTED, AnsweringRunner
-from mirage.units import KIB, MIB
+from mirage.serve.unread import COUNTED, AnsweringRunner, identity
+from mirage.units import KIB
 
-MAX_BODY_BYTES = 64 * MIB
+MAX_BODY_BYTES = LARGEST_BODY
 AT_ONCE_BYTES = 256 * KIB
 """Larger bodies are looked at beside the event loop, which also decides about memory."""
 SHALLOW = 500
@@ -73,17 +77,20 @@ class Router:
         attendance: Attendance,
         resize: Callable[[Resize], Awaitable[None]] | None = None,
         access: AccessTable = NO_KEYS,
+        http: HttpSection | None = None,
     ) -> None:
         """Requests wait at the `attendance` for tenants that are not awake.
 
         `resize` gives the tiers other budgets; there is no route for it without. `access` says who
-        may ask for what.
+        may ask for what, `http` how fast and how much.
         """
         self._attendance = attendance
         self.registry = registry
         self._resize = resize
         self.metrics = Metrics(registry)
         self.gate = AccessGate(registry, self.metrics, access)
+        self._front = ClientFront(http or HttpSection())
+        self.metrics.add(self._front.metrics)
         self._created = int(time.time())
         self._host = ""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -93,12 +100,17 @@ class Router:
     async def start(self, host: str, port: int) -> str:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
         app = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json, self.gate.asks]
+            client_max_size=MAX_BODY_BYTES,
+            middlewares=[tells_connection, errors_as_json, self.gate.asks],
         )
         self._host = host
         app.add_routes(self.routes(host))
         self._runner = AnsweringRunner(
-            app, lambda status: self.metrics.answered("", status), SHUTDOWN_S
+            app,
+            lambda status: self.metrics.answered("", status),
+            SHUTDOWN_S,
+            partial(ClientConnection, self._front),
+            keepalive_timeout=self._front.http.idle_s,
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, host, port).start()
@@ -148,9 +160,12 @@ class Router:
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         counted = CountedAs()
         try:
-            return await self._answer(request, counted)
+            with self._front.bodies.room() as room:
+                return await self._answer(request, counted, room)
         except ApiError as error:
             response = error.response(request.path)
+            if error.status == 408:  # the rest of the body may still come
+                response.force_close()
             counted.status = response.status
             return response
         except (asyncio.CancelledError, ConnectionError):
@@ -161,13 +176,18 @@ class Router:
             self.metrics.answered(counted.tenant, counted.status)
             self.gate.leaves(request, counted.passage, counted.status)
 
-    async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, counted: CountedAs, room: BodyRoom
+    ) -> web.StreamResponse:
         """Raises `ApiError`."""
-        body = await self._closing.before(_body(request))
+        reading = read_body(request, self._front, room, MAX_BODY_BYTES)
+        body = await self._closing.before(reading)
         asked = await _read(body, partial(_named, request, body))
         backend = self._known(request, asked.model)
         counted.tenant = backend.name
         made = await _read(body, partial(shaped, body, request.path, backend.bounds))
+        del body  # else there are two of them
+        room.is_now(len(made.body))
         if self._closing.begun:
             raise ends()
         passage = self.gate.enters(request, backend, asked.model, made)
@@ -204,8 +224,7 @@ class Router:
         counted: CountedAs,
         passage: Passage,
     ) -> web.StreamResponse:
-        identity = request.headers.get("X-Request-Id", "")
-        told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity)
+        told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity(request))
         await self._close_unused()
         session = self._session(backend)
         forward = Forward(backend, told, request, session, self._closing, passage)
@@ -316,18 +335,6 @@ def _check_reachable(backend: TenantServer, model: str, reason: str) -> None:
         why = reason or "try again later"
         message = f"model {model!r} is {backend.state.value}: {why}"
         raise ApiError(503, message, param="model", wait_s=backend.wait_s(time.monotonic()))
-
-
-async def _body(request: web.Request) -> bytes:
-    """As it was before it was compressed. Raises `ApiError`."""
-    encoding = request.headers.get("Content-Encoding", "")
-    try:
-        body = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_large(MAX_BODY_BYTES) from None
-    except web.RequestPayloadError:
-        raise ApiError(400, "the body ended early, or its chunks are wrong") from None
-    return await asyncio.to_thread(unpacked, body, encoding, MAX_BODY_BYTES) if encoding else body
 
 
 async def _read(body: bytes, read: Callable[[], Read]) -> Read:

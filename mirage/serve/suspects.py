@@ -44,7 +44,7 @@ class RequestFacts:
     """Its ``X-Request-Id``."""
 
     def __str__(self) -> str:
-        named = f", id {self.id[:64]!r}" if self.id else ""
+        named = f", id {self.id!r}" if self.id else ""
         return (
             f"{self.route} of {self.model!r}, {self.body_bytes} bytes, "
             f"fingerprint {self.fingerprint}{named}"

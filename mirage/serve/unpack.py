@@ -9,6 +9,8 @@ from mirage.units import size
 
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """How zlib is told of each ``Content-Encoding``."""
+LARGEST_RATIO = 1032
+"""Bytes that one of deflate may stand for."""
 MOST_MEMBERS = 100
 """A gzip file may be several ones behind each other."""
 
@@ -28,6 +30,11 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
         return b"".join(_members(body, _window(name, body), most))
     except zlib.error as error:
         raise ApiError(400, f"the body cannot be read as {name}: {error}") from None
+
+
+def most_unpacked(packed: int) -> int:
+    """Most bytes that so many may stand for."""
+    return packed * LARGEST_RATIO
 
 
 def too_large(most: int) -> ApiError:

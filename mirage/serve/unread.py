@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from mirage.serve.clients.request_id import HEADER, id_of
 from mirage.serve.counted import Repeated
 from mirage.serve.openai import ApiError
 
@@ -31,6 +32,8 @@ MOST_HEADERS = 128
 NAME = "mirage"
 COUNTED = web.RequestKey("mirage_counted", bool)
 """Key of a request that its handler has counted."""
+ID = web.RequestKey("mirage_id", str)
+"""Key of a request's id."""
 FRAMES = 3
 """Number of innermost frames that are told of a fault."""
 
@@ -56,9 +59,21 @@ def place(error: BaseException) -> str:
     return f"{type(error).__name__} at {where or 'an unknown place'}"
 
 
-async def _name_server(request: web.Request, response: web.StreamResponse) -> None:
-    """Instead of aiohttp's or uvicorn's name and release."""
+def identity(request: web.BaseRequest) -> str:
+    """Id of a request, which its client has given it if that is sane."""
+    if (known := request.get(ID)) is None:
+        known = request[ID] = id_of(request.headers.get(HEADER))
+    return known
+
+
+def _sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Our name, instead of aiohttp's or uvicorn's with its release, and the request's."""
     response.headers["Server"] = NAME
+    response.headers[HEADER] = identity(request)
+
+
+async def _signs(request: web.Request, response: web.StreamResponse) -> None:
+    _sign(request, response)
 
 
 class Protocol(web.RequestHandler):
@@ -89,7 +104,7 @@ class Protocol(web.RequestHandler):
         if not request.get(COUNTED):
             self._answered(answer.status)
         response = answer.response()
-        response.headers["Server"] = NAME
+        _sign(request, response)
         response.force_close()
         return response
 
@@ -103,6 +118,7 @@ class Protocol(web.RequestHandler):
             resp = ApiError(
                 resp.status, f"{request.method} {request.path}: {resp.reason}"
             ).response()
+            _sign(request, resp)
         return await super().finish_response(request, resp, start_time)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
@@ -114,16 +130,22 @@ class Protocol(web.RequestHandler):
 class AnsweringRunner(web.AppRunner):
     """Has an application answer; `answered` hears each status that no handler of it chose."""
 
-    __slots__ = ("_options", "answered", "faults", "refused")
+    __slots__ = ("_connection", "_options", "answered", "faults", "refused")
 
     def __init__(
-        self, app: web.Application, answered: Callable[[int], None], shutdown_timeout: float
+        self,
+        app: web.Application,
+        answered: Callable[[int], None],
+        shutdown_timeout: float,
+        connection: Callable[..., Protocol] = Protocol,
+        **options: Any,
     ) -> None:
+        """`connection` makes a connection's protocol; `options` are more of aiohttp's for it."""
         # A client that goes away cancels its handler, and with it the engine's request.
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
-        app.on_response_prepare.append(_name_server)
+        app.on_response_prepare.append(_signs)
         later = asyncio.get_running_loop().call_later
-        self.answered = answered
+        self.answered, self._connection = answered, connection
         self.refused = Repeated(
             partial(log.warning, "requests that could not be read: %d, last answered %s"), later
         )
@@ -134,6 +156,7 @@ class AnsweringRunner(web.AppRunner):
             "max_line_size": LONGEST_TARGET,
             "max_field_size": LONGEST_FIELD,
             "max_headers": MOST_HEADERS,
+            **options,
         }
 
     @property
@@ -142,4 +165,4 @@ class AnsweringRunner(web.AppRunner):
         if (manager := super().server) is None:
             return None
         loop = asyncio.get_running_loop()
-        return partial(Protocol, manager, self, loop=loop, **self._options)
+        return partial(self._connection, manager, self, loop=loop, **self._options)

@@ -19,7 +19,7 @@ from attending import nobody
 from multidict import CIMultiDict
 from yarl import URL
 
-from mirage.config import Policy
+from mirage.config import HttpSection, Policy
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.serve.access.forms import NO_KEYS, AccessTable
@@ -142,6 +142,7 @@ async def serving(
     folder: Path,
     access: AccessTable = NO_KEYS,
     resize: Callable[[Resize], Awaitable[None]] | None = None,
+    http: HttpSection | None = None,
 ) -> AsyncIterator[Site]:
     engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
     registry = Registry(
@@ -149,7 +150,7 @@ async def serving(
         1 << 30,
         {e.name: TenantServer(e.name, e.socket, 256, LifeState.READY) for e in engines},
     )
-    router = Router(registry, nobody(), resize, access=access)
+    router = Router(registry, nobody(), resize, access=access, http=http)
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.answer = plain
@@ -167,9 +168,13 @@ async def serving(
     assert [e.violations for e in engines] == [[], []]
 
 
-def run(folder: Path, scenario: Callable[[Site], Awaitable[None]]) -> None:
+def run(
+    folder: Path,
+    scenario: Callable[[Site], Awaitable[None]],
+    http: HttpSection | None = None,
+) -> None:
     async def main() -> None:
-        async with serving(folder) as site:
+        async with serving(folder, http=http) as site:
             await scenario(site)
 
     asyncio.run(main())

@@ -1,0 +1,25 @@
+"""The bytes of an answer where no request could be read. Pure."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from mirage.serve.clients.request_id import HEADER
+from mirage.serve.openai import ApiError
+
+
+def bare(error: ApiError, server: str, identity: str) -> bytes:
+    """An answer of HTTP/1.1 that ends its connection."""
+    body = json.dumps(error.body()).encode()
+    headers = {
+        "Content-Type": "application/json; charset=utf-8",
+        "Content-Length": str(len(body)),
+        **error.headers,
+        HEADER: identity,
+        "Server": server,
+        "Connection": "close",
+    }
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body

@@ -1,0 +1,67 @@
+"""Bytes of the bodies that this process holds, and whether one more has room. Pure."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from mirage.serve.openai import ApiError
+from mirage.units import size
+
+RETRY_S = 1.0
+"""Seconds after which a body that had no room may be sent again."""
+
+
+class BodyBudget:
+    """Budget of `most` bytes for all requests."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+        self.refused = 0
+
+    def room(self) -> BodyRoom:
+        """Room of one request, which ends with its context."""
+        return BodyRoom(self)
+
+
+class BodyRoom:
+    """Part of a budget that one request has; nothing outside its context."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self.bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.is_now(0)
+
+    def needs(self, wanted: int) -> None:
+        """Have `wanted` bytes at least. Raises `ApiError` if there is no room for them."""
+        if wanted <= self.bytes:
+            return
+        budget = self._budget
+        if budget.held - self.bytes + wanted > budget.most:
+            budget.refused += 1
+            raise no_room(budget.most)
+        self.is_now(wanted)
+
+    def is_now(self, taken: int) -> None:
+        """Have so many bytes, whatever room there is: they are held already."""
+        self._budget.held += taken - self.bytes
+        self.bytes = taken
+
+
+def no_room(most: int) -> ApiError:
+    """Answer to a body for which there is no room."""
+    message = (
+        f"no room for this body beside those of others ({size(most)} for all): try again later"
+    )
+    return ApiError(503, message, code="no_room_for_body", wait_s=RETRY_S)

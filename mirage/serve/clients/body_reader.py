@@ -1,0 +1,49 @@
+"""A request's body, read within the time and the room that it may take."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from mirage.serve.clients.body_budget import BodyRoom
+from mirage.serve.clients.front import ClientFront
+from mirage.serve.clients.patience import body_until, late_body
+from mirage.serve.openai import ApiError
+from mirage.serve.unpack import most_unpacked, too_large, unpacked
+
+
+async def read_body(request: web.Request, front: ClientFront, room: BodyRoom, most: int) -> bytes:
+    """Body as it was before it was compressed, of at most `most` bytes. Raises `ApiError`.
+
+    Its bytes stay in `room`.
+    """
+    body = await _received(request, front, room, most)
+    if encoding := request.headers.get("Content-Encoding", ""):
+        room.needs(len(body) + min(most, most_unpacked(len(body))))
+        body = await asyncio.to_thread(unpacked, body, encoding, most)
+        room.is_now(len(body))
+    return body
+
+
+async def _received(request: web.Request, front: ClientFront, room: BodyRoom, most: int) -> bytes:
+    announced = request.content_length or 0
+    if announced > most:
+        raise too_large(most)
+    room.needs(announced)
+    begun, pieces, read = asyncio.get_running_loop().time(), list[bytes](), 0
+    try:
+        async with asyncio.timeout(None) as scope:
+            while not request.content.at_eof():
+                scope.reschedule(body_until(begun, read, front.http))
+                pieces.append(await request.content.readany())
+                read += len(pieces[-1])
+                if read > most:
+                    raise too_large(most)
+                room.needs(read)
+    except TimeoutError:
+        front.metrics.slow["body"] += 1
+        raise ApiError(408, late_body(read, front.http)) from None
+    except web.RequestPayloadError:
+        raise ApiError(400, "the body ended early, or its chunks are wrong") from None
+    return b"".join(pieces)

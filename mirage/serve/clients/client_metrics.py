@@ -1,0 +1,44 @@
+"""How many clients were too slow or too many, for Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mirage.serve.clients.body_budget import BodyBudget
+from mirage.serve.clients.crowd import Crowd
+
+
+class ClientMetrics(Collector):
+    """Counts of what was ended, beside what `crowd` and `bodies` hold now."""
+
+    def __init__(self, crowd: Crowd, bodies: BodyBudget) -> None:
+        self._crowd, self._bodies = crowd, bodies
+        self.slow = Counter({"head": 0, "body": 0})
+        """Requests that came too slowly, by the part that was late."""
+        self.kept_out = Counter({"all": 0, "peer": 0})
+        """Connections beyond a limit, by the limit."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "mirage_http_connections", "Connections of clients", value=self._crowd.count
+        )
+        yield GaugeMetricFamily(
+            "mirage_http_body_bytes", "Bytes of bodies not answered yet", value=self._bodies.held
+        )
+        yield CounterMetricFamily(
+            "mirage_http_bodies_refused",
+            "Requests whose bodies had no room",
+            value=self._bodies.refused,
+        )
+        for name, text, label, counts in (
+            ("slow_clients", "Requests that came too slowly", "part", self.slow),
+            ("connections_refused", "Connections beyond a limit", "limit", self.kept_out),
+        ):
+            family = CounterMetricFamily(f"mirage_http_{name}", text, labels=[label])
+            for value, count in counts.items():
+                family.add_metric([value], float(count))
+            yield family

@@ -1,0 +1,129 @@
+"""A client's connection: it is one of not too many, and heads of requests come in time.
+
+aiohttp itself closes a connection that is idle between two requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from aiohttp import StreamReader, web
+
+from mirage.serve.clients.bare_answer import bare
+from mirage.serve.clients.front import ClientFront
+from mirage.serve.clients.patience import late_head
+from mirage.serve.clients.request_id import new_id
+from mirage.serve.comeback import LOOK_AGAIN_S
+from mirage.serve.openai import ApiError, Handler
+from mirage.serve.unread import NAME, AnsweringRunner, Protocol
+
+GRACE_S = 1.0
+"""Seconds for this process, which may be busy, to begin with a head that has come in time."""
+
+
+class ClientConnection(Protocol):
+    """One connection. `begins` is called when a request's head has been read."""
+
+    __slots__ = ("_content", "_front", "_heard", "_late", "_peer", "_serves")
+
+    def __init__(
+        self, front: ClientFront, manager: web.Server, runner: AnsweringRunner, **options: Any
+    ) -> None:
+        super().__init__(manager, runner, **options)
+        self._front = front
+        self._peer: str | None = None
+        """Address of the other end, while it is one of the crowd."""
+        self._late: asyncio.TimerHandle | None = None
+        """End of the time for a head."""
+        self._heard = False
+        """True if a part of a head has come."""
+        self._serves = False
+        self._content: StreamReader | None = None
+        """Body of the last request."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        name = transport.get_extra_info("peername")
+        peer = name[0] if isinstance(name, tuple) else ""
+        if limit := self._front.crowd.refuses(peer):
+            self._keep_out(cast(asyncio.Transport, transport), limit, peer)
+            return
+        self._front.crowd.comes(peer)
+        self._peer = peer
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._stop_clock()
+        if self._peer is not None:
+            self._front.crowd.goes(self._peer)
+            self._peer = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if data and self._awaits_head():
+            self._heard = True
+            if self._late is None:
+                self._await_head()
+        super().data_received(data)
+
+    def begins(self, request: web.Request) -> None:
+        """A request's head is there."""
+        self._stop_clock()
+        self._serves, self._heard, self._content = True, False, request.content
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send the answer; what comes then is of another request."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._serves = False
+
+    def _awaits_head(self) -> bool:
+        """True unless a request runs, or the body of one that was answered before still comes."""
+        return not self._serves and (self._content is None or self._content.is_eof())
+
+    def _await_head(self) -> None:
+        self._late = self._loop.call_later(self._front.http.head_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._late = self._loop.call_later(GRACE_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        """Tell who has sent a part; to one that has sent nothing, an answer would be a riddle."""
+        self._late = None
+        self._front.metrics.slow["head"] += 1
+        if self.transport is not None and self._heard:
+            error = ApiError(408, late_head(self._front.http))
+            self._refused_before(error, self._peer)
+            self.transport.write(bare(error, NAME, new_id()))
+        self.force_close()
+
+    def _keep_out(self, transport: asyncio.Transport, limit: str, peer: str) -> None:
+        self._front.metrics.kept_out[limit] += 1
+        whose = "of your address " if limit == "peer" else ""
+        message = f"too many connections {whose}are open: close some, or try again later"
+        error = ApiError(503, message, code="too_many_connections", wait_s=LOOK_AGAIN_S)
+        self._refused_before(error, peer)
+        transport.write(bare(error, NAME, new_id()))
+        transport.close()
+
+    def _refused_before(self, error: ApiError, peer: str | None) -> None:
+        """Count an answer to what was never a request."""
+        self._refused.note(f"{error.status} to {peer}")
+        self._answered(error.status)
+
+    def _stop_clock(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+@web.middleware
+async def tells_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The head of a request is there."""
+    if isinstance(request.protocol, ClientConnection):
+        request.protocol.begins(request)
+    return await handler(request)

@@ -1,0 +1,24 @@
+"""All that connections of clients share: their limits, and what was counted of them."""
+
+from __future__ import annotations
+
+from mirage.config import HttpSection
+from mirage.serve.clients.body_budget import BodyBudget
+from mirage.serve.clients.client_metrics import ClientMetrics
+from mirage.serve.clients.crowd import Crowd
+from mirage.serve.files import raise_limit
+
+SPARE_FILES = 128
+"""Open files of a server beside two for each connection: a client's and its engine's."""
+
+
+class ClientFront:
+    """State of one address. Raises this process's limit of open files as far as is allowed."""
+
+    def __init__(self, http: HttpSection) -> None:
+        self.http = http
+        files = raise_limit(2 * http.connections + SPARE_FILES)
+        most = min(http.connections, max(1, (files - SPARE_FILES) // 2))
+        self.crowd = Crowd(most, http.connections_per_peer)
+        self.bodies = BodyBudget(http.body_bytes)
+        self.metrics = ClientMetrics(self.crowd, self.bodies)

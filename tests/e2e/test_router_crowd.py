@@ -1,0 +1,175 @@
+"""Many connections, and many bodies, before one router."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clients import connected, counted, limited, one_answer, refused
+from test_router import Site, never, run
+
+pytestmark = pytest.mark.e2e
+
+GET = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def is_let_in(url: str, peer: str = "127.0.0.1") -> bool:
+    """True once a connection of `peer` is answered; false if it is told that there are too many."""
+    reader, writer = await connected(url, GET, peer)
+    try:
+        status, _, body = await one_answer(reader)
+    finally:
+        writer.close()
+    if status == 503:
+        assert json.loads(body)["error"]["code"] == "too_many_connections"
+    return status == 200
+
+
+async def in_the_end(url: str, peer: str = "127.0.0.1") -> None:
+    """A connection of `peer` is let in, as soon as another one has gone."""
+    while not await is_let_in(url, peer):
+        await asyncio.sleep(0.02)
+
+
+def test_one_address_has_so_many_connections_and_another_one_as_well(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        kept = [await connected(site.url, GET) for _ in range(2)]
+        for reader, _ in kept:
+            assert (await one_answer(reader))[0] == 200
+        status, error = await refused(await connected(site.url))
+        assert (status, error["code"]) == (503, "too_many_connections")
+        assert "of your address are open" in error["message"]
+        assert await is_let_in(site.url, "127.0.0.2")
+        kept[0][1].close()
+        await in_the_end(site.url)
+        kept[1][1].close()
+        name = "mirage_http_connections_refused_total"
+        while not (found := await told(site, name)):
+            await asyncio.sleep(0.02)
+        assert found['limit="peer"'] >= 1 and found['limit="all"'] == 0
+
+    run(tmp_path, scenario, limited(connections_per_peer=2))
+
+
+async def told(site: Site, name: str) -> dict[str, float]:
+    """A metric, or nothing as long as there is no room for who asks."""
+    try:
+        return await counted(site.http, site.url, name)
+    except (OSError, asyncio.IncompleteReadError):
+        return {}
+
+
+def test_all_addresses_together_have_so_many_connections(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        kept = [await connected(site.url, GET, f"127.0.0.{n}") for n in (1, 2)]
+        for reader, _ in kept:
+            assert (await one_answer(reader))[0] == 200
+        _, error = await refused(await connected(site.url, b"", "127.0.0.3"))
+        assert error["message"].startswith("too many connections are open")
+        kept[0][1].close()
+        await in_the_end(site.url, "127.0.0.3")
+        kept[1][1].close()
+
+    run(tmp_path, scenario, limited(connections=2))
+
+
+BYTES = "mirage_http_body_bytes"
+LARGE = {"model": "a", "prompt": "x" * 700}
+FULL = limited(body_bytes=1000)
+
+
+async def given_up(*asking: asyncio.Task[Any]) -> None:
+    """Clients that go away."""
+    for task in asking:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def held(site: Site) -> asyncio.Task[object]:
+    """A request whose large body is with an engine that never answers."""
+    site.a.answer = never
+    asking = asyncio.create_task(site.post(LARGE).__aenter__())
+    await site.a.begun.wait()
+    return asking
+
+
+def test_a_body_without_room_is_not_read(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        asking = await held(site)
+        assert (await counted(site.http, site.url, BYTES))[""] == len(json.dumps(LARGE))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 700\r\n\r\n"
+        reader, writer = await connected(site.url, head)  # nothing of it is there
+        status, headers, body = await one_answer(reader)
+        error = json.loads(body)["error"]
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert (error["code"], error["type"]) == ("no_room_for_body", "server_error")
+        assert error["message"].startswith("no room for this body beside those of others")
+        writer.close()
+        async with site.post({"model": "b/1"}) as answer:
+            assert answer.status == 200, "a small one has room"
+        await given_up(asking)
+        await site.a.cancelled.wait()
+        while (await counted(site.http, site.url, BYTES))[""]:
+            await asyncio.sleep(0.02)
+        async with site.post(LARGE | {"model": "b/1"}) as answer:
+            assert answer.status == 200
+        assert await counted(site.http, site.url, "mirage_http_bodies_refused_total") == {"": 1.0}
+
+    run(tmp_path, scenario, FULL)
+
+
+async def pieces() -> object:
+    for _ in range(8):
+        yield b"x" * 100
+
+
+def test_a_body_of_chunks_takes_room_as_it_comes(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        asking = await held(site)
+        url = f"{site.url}/v1/completions"
+        async with site.http.post(url, data=pieces()) as answer:
+            assert answer.status == 503
+        await given_up(asking)
+
+    run(tmp_path, scenario, FULL)
+
+
+def test_what_a_body_may_become_has_to_have_room(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        packed = {"headers": {"Content-Encoding": "gzip"}}
+        large = gzip.compress(json.dumps(LARGE | {"prompt": "x" * 10_000}).encode())
+        async with site.post(large, **packed) as answer:
+            assert answer.status == 503
+        assert not site.a.seen
+
+    run(tmp_path, scenario, limited(body_bytes=20_000))
+
+
+async def many_bodies(site: Site, count: int, bytes_each: int, fit: int) -> None:
+    """Of `count` requests at once, those `fit` reach the engine whose bodies have room."""
+    site.a.answer = never
+    body = json.dumps({"model": "a", "prompt": "x" * bytes_each}).encode()
+
+    async def ask() -> int:
+        async with site.post(body) as answer:
+            return answer.status
+
+    asking = [asyncio.create_task(ask()) for _ in range(count)]
+    refusals = count - fit
+    while sum(task.done() for task in asking) < refusals or len(site.a.seen) < fit:
+        assert (await counted(site.http, site.url, BYTES))[""] <= fit * len(body)
+        await asyncio.sleep(0.05)
+    assert [task.result() for task in asking if task.done()] == [503] * refusals
+    assert len(site.a.seen) == fit
+    async with site.post({"model": "b/1"}) as answer:
+        assert answer.status == 200
+    await given_up(*asking)
+
+
+def test_bodies_beyond_the_budget_reach_no_engine(tmp_path: Path) -> None:
+    room = limited(body_bytes=10 * 100_100)
+    run(tmp_path, lambda site: many_bodies(site, 40, 100_000, 10), room)
