@@ -623,6 +623,10 @@ class HttpSection(Strict):
     connections: Count = 8192
     connections_per_peer: Count = 4096
     """Of one address, which may be a load balancer's."""
+    stream_quiet_s: Annotated[
+        Annotated[float, Field(gt=0, le=1e6)] | None, BeforeValidator(parse_span)
+    ] = 15.0
+    """Seconds without a byte after which a stream of events gets a comment; None: it gets none."""
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> HttpSection:

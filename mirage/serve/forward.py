@@ -13,6 +13,7 @@ from multidict import CIMultiDict
 from mirage.serve import anthropic
 from mirage.serve.access.gate import Passage
 from mirage.serve.clients.request_id import HEADER
+from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import ErrorEvent
@@ -38,8 +39,13 @@ class Forward:
         session: aiohttp.ClientSession,
         closing: Closing,
         passage: Passage,
+        quiet_s: float | None = None,
     ) -> None:
-        """`passage` hears that it is sent, and what its answer says."""
+        """`passage` hears that it is sent, and what its answer says.
+
+        `quiet_s` as in `StreamPulse`.
+        """
+        self._quiet_s = quiet_s
         self._passage = passage
         self._backend, self._told, self._request = backend, told, request
         self._session, self._closing = session, closing
@@ -110,20 +116,21 @@ class Forward:
             self._events = WholeEvents()
         try:
             await response.prepare(self._request)
-            while True:
-                try:
-                    chunk = await answer.content.readany()
-                except (aiohttp.ClientError, OSError) as error:
-                    self._well = False
-                    await self._break(response, await self._broke_off(error))
-                    return
-                if not chunk:
-                    break
-                error_event.look(chunk)
-                self._passage.usage.look(chunk)
-                self._well = self._well and not error_event.seen
-                if whole := self._events.take(chunk) if self._events else chunk:
-                    await response.write(whole)
+            with StreamPulse(response, self._events, self._quiet_s) as pulse:
+                while True:
+                    try:
+                        chunk = await answer.content.readany()
+                    except (aiohttp.ClientError, OSError) as error:
+                        self._well = False
+                        await self._break(response, await self._broke_off(error))
+                        return
+                    if not chunk:
+                        break
+                    error_event.look(chunk)
+                    self._passage.usage.look(chunk)
+                    self._well = self._well and not error_event.seen
+                    if whole := self._events.take(chunk) if self._events else chunk:
+                        await pulse.write(whole)
             await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell
             self._well, self.left = False, True

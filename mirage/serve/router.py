@@ -227,7 +227,9 @@ class Router:
         told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity(request))
         await self._close_unused()
         session = self._session(backend)
-        forward = Forward(backend, told, request, session, self._closing, passage)
+        forward = Forward(
+            backend, told, request, session, self._closing, passage, self._front.http.stream_quiet_s
+        )
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status
         return response

@@ -24,7 +24,7 @@ HTTP = HttpSection()
 
 def test_the_defaults_are_those_that_are_told() -> None:
     assert (HTTP.head_s, HTTP.body_s, HTTP.body_rate, HTTP.idle_s) == (10, 30, 64 * KIB, 75)
-    assert HTTP.body_bytes == 256 * MIB
+    assert (HTTP.body_bytes, HTTP.stream_quiet_s) == (256 * MIB, 15)
     assert (HTTP.connections, HTTP.connections_per_peer) == (8192, 4096)
 
 
@@ -38,12 +38,18 @@ def test_the_defaults_are_those_that_are_told() -> None:
             {"body_bytes": "1MiB"},
             "body_bytes is 1048576, and one body may have 67108864: use 64MiB",
         ),
+        ({"stream_quiet_s": 0}, "greater than 0"),
         ({"heads": 1}, "not permitted"),
     ],
 )
 def test_what_cannot_be_is_refused(raw: dict[str, object], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         HttpSection.model_validate(raw)
+
+
+def test_a_stream_may_get_no_comments() -> None:
+    assert HttpSection.model_validate({"stream_quiet_s": "never"}).stream_quiet_s is None
+    assert HttpSection.model_validate({"stream_quiet_s": "1m"}).stream_quiet_s == 60
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, MIB)), max_size=30))

@@ -1,0 +1,64 @@
+"""Comments in a stream of events that has been silent, for what gives up silent connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from mirage.serve.wholeevents import WholeEvents
+
+COMMENT = b": keep-alive\n\n"
+
+
+class StreamPulse:
+    """Inside its context, `response` gets a comment when it was silent for `quiet_s` seconds.
+
+    None, or an answer that is no stream of `events`, gets none. A comment never stands within an
+    event.
+    """
+
+    def __init__(
+        self, response: web.StreamResponse, events: WholeEvents | None, quiet_s: float | None
+    ) -> None:
+        self._response, self._events, self._quiet_s = response, events, quiet_s
+        self._loop = asyncio.get_running_loop()
+        self._spoke = self._loop.time()
+        self._writes = False
+        self._beating: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        if self._events is not None and self._quiet_s is not None:
+            self._beating = asyncio.create_task(self._beat(self._events, self._quiet_s))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+
+    async def write(self, data: bytes) -> None:
+        """Pass on `data`, which are whole events where there are any."""
+        self._writes = True
+        try:
+            await self._response.write(data)
+        finally:
+            self._writes = False
+            self._spoke = self._loop.time()
+
+    async def _beat(self, events: WholeEvents, quiet_s: float) -> None:
+        with contextlib.suppress(ConnectionError):  # whoever reads the answer hears of it
+            while True:
+                await asyncio.sleep(max(0.0, self._spoke + quiet_s - self._loop.time()))
+                if self._loop.time() < self._spoke + quiet_s:
+                    continue
+                if not events.is_open and not self._writes:
+                    await self._response.write(COMMENT)
+                self._spoke = self._loop.time()
