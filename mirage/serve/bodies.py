@@ -71,7 +71,8 @@ def fingerprint(route: str, body: bytes, content_type: str) -> str:
     digest = sha256(route.encode())
     boundary = _boundary(content_type)
     for part in [body] if boundary is None else _parts(body, boundary):
-        digest.update(len(part).to_bytes(8, "big") + part)
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
     return digest.hexdigest()[:16]
 
 

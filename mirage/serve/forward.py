@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 
 from mirage.serve import anthropic
 from mirage.serve.access.gate import Passage
+from mirage.serve.clients.body_pieces import in_pieces
 from mirage.serve.clients.request_id import HEADER
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
@@ -84,10 +85,11 @@ class Forward:
         headers = to_engine(self._request.headers)
         headers[HEADER] = self._told.id
         url = f"http://engine{self._request.path_qs}"
+        data = in_pieces(body, headers)
         self._passage.sent = True
         try:
             async with self._session.post(
-                url, data=body, headers=headers, allow_redirects=False
+                url, data=data, headers=headers, allow_redirects=False
             ) as answer:
                 if answer.status == 500 and await self._is_dead():
                     raise await self._broke_off("internal server error")

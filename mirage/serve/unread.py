@@ -118,7 +118,6 @@ class Protocol(web.RequestHandler):
             resp = ApiError(
                 resp.status, f"{request.method} {request.path}: {resp.reason}"
             ).response()
-            _sign(request, resp)
         return await super().finish_response(request, resp, start_time)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:

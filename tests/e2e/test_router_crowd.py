@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
+import re
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clients import connected, counted, limited, one_answer, refused
 from test_router import Site, never, run
+from yarl import URL
+
+from mirage.units import KIB, MIB
 
 pytestmark = pytest.mark.e2e
 
@@ -173,3 +180,66 @@ async def many_bodies(site: Site, count: int, bytes_each: int, fit: int) -> None
 def test_bodies_beyond_the_budget_reach_no_engine(tmp_path: Path) -> None:
     room = limited(body_bytes=10 * 100_100)
     run(tmp_path, lambda site: many_bodies(site, 40, 100_000, 10), room)
+
+
+def memory(pid: int, field: str) -> int:
+    """Bytes that a process has, or had at most."""
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+    assert found is not None
+    return int(found[1]) * KIB
+
+
+async def sent(url: str, body: bytes) -> int:
+    """Status of the answer to a body that this process has once, however many send it; 0: none."""
+    address = URL(url)
+    loop = asyncio.get_running_loop()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.socket() as client:
+        client.setblocking(False)
+        await loop.sock_connect(client, (address.host, address.port))
+        with contextlib.suppress(ConnectionError):  # it may be answered, and closed, before
+            await loop.sock_sendall(client, head.encode())
+            await loop.sock_sendall(client, body)
+        answer = await loop.sock_recv(client, 100)
+    return int(answer.split()[1]) if answer else 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reads", [True, False], ids=["an engine that reads", "one that does not"])
+def test_a_hundred_bodies_take_no_more_memory_than_is_for_bodies(
+    tmp_path: Path, reads: bool
+) -> None:
+    budget, body = 128 * MIB, json.dumps({"model": "a", "prompt": "x" * 8 * MIB}).encode()
+    fit = budget // len(body)
+
+    async def main() -> None:
+        async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while reads and await reader.read(MIB):
+                pass
+            await over.wait()
+            writer.close()
+
+        path = tmp_path / "engine.sock"
+        over = asyncio.Event()
+        server = await asyncio.start_unix_server(engine, path)
+        alone = await asyncio.create_subprocess_exec(
+            sys.executable, Path(__file__).with_name("router_alone.py"), path, str(budget),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert alone.stdin is not None and alone.stdout is not None
+        url = (await alone.stdout.readline()).decode().strip()
+        before = memory(alone.pid, "VmRSS")
+        asking = [asyncio.create_task(sent(url, body)) for _ in range(100)]
+        while sum(task.done() for task in asking) < 100 - fit:
+            await asyncio.sleep(0.1)
+        assert [task.result() for task in asking if task.done()] == [503] * (100 - fit)
+        grown = memory(alone.pid, "VmHWM") - before
+        print(f"{grown / MIB:.0f} MiB for a budget of {budget / MIB:.0f} MiB")
+        assert grown <= 1.2 * budget + 64 * MIB  # sockets' buffers of those that were refused
+        await given_up(*asking)
+        alone.stdin.close()
+        await alone.wait()
+        over.set()
+        server.close()
+
+    asyncio.run(main())
