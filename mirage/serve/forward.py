@@ -13,7 +13,6 @@ from multidict import CIMultiDict
 from mirage.serve import anthropic
 from mirage.serve.access.gate import Passage
 from mirage.serve.clients.body_pieces import in_pieces
-from mirage.serve.clients.request_id import HEADER
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
@@ -21,6 +20,7 @@ from mirage.serve.errorevent import ErrorEvent
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.registry import TenantServer
+from mirage.serve.request_id import HEADER
 from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
 

@@ -17,9 +17,9 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from mirage.serve.clients.request_id import HEADER, id_of
 from mirage.serve.counted import Repeated
 from mirage.serve.openai import ApiError
+from mirage.serve.request_id import HEADER, id_of
 
 log = logging.getLogger(__name__)
 

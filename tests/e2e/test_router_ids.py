@@ -9,7 +9,7 @@ from clients import connected, one_answer
 from test_router import Site, dies_at_once, run, slow_stream
 from test_router_open import BROKEN
 
-from mirage.serve.clients.request_id import SANE
+from mirage.serve.request_id import SANE
 
 pytestmark = pytest.mark.e2e
 NAME = "X-Request-Id"

@@ -14,8 +14,8 @@ from mirage.serve.clients.bare_answer import bare
 from mirage.serve.clients.body_budget import BodyBudget, BodyRoom
 from mirage.serve.clients.crowd import Crowd
 from mirage.serve.clients.patience import body_until
-from mirage.serve.clients.request_id import SANE, id_of, new_id
 from mirage.serve.openai import ApiError
+from mirage.serve.request_id import SANE, id_of, new_id
 from mirage.units import KIB, MIB
 
 pytestmark = pytest.mark.pure

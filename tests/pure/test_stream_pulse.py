@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -76,6 +77,7 @@ def comments(
         loop.run_until_complete(main())
     finally:
         loop.close()
+    gc.collect()
     assert faults == []
     return [when for when, data in sink.written if data == COMMENT]
 

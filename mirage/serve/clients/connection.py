@@ -13,9 +13,9 @@ from aiohttp import StreamReader, web
 from mirage.serve.clients.bare_answer import bare
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.patience import late_head
-from mirage.serve.clients.request_id import new_id
 from mirage.serve.comeback import LOOK_AGAIN_S
 from mirage.serve.openai import ApiError, Handler
+from mirage.serve.request_id import new_id
 from mirage.serve.unread import NAME, AnsweringRunner, Protocol
 
 GRACE_S = 1.0
