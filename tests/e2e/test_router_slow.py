@@ -44,7 +44,7 @@ def test_a_head_that_comes_letter_by_letter_is_late_as_well(tmp_path: Path) -> N
         while not answer.done():
             if not writer.is_closing():
                 writer.write(b"a")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.001)
         assert (await answer)[0] == 408
 
     run(tmp_path, scenario, HEAD_S)

@@ -21,6 +21,10 @@ from mirage.serve.unread import NAME, AnsweringRunner, Protocol
 GRACE_S = 1.0
 """Seconds for this process, which may be busy, to begin with a head that has come in time."""
 
+LINGER_S = 1.0
+"""Seconds for a client that still sends to read its answer: closed at once, the connection would be
+reset, and the answer lost."""
+
 
 class ClientConnection(Protocol):
     """One connection. `begins` is called when a request's head has been read."""
@@ -95,11 +99,16 @@ class ClientConnection(Protocol):
         """Tell who has sent a part; to one that has sent nothing, an answer would be a riddle."""
         self._late = None
         self._front.metrics.slow["head"] += 1
-        if self.transport is not None and self._heard:
-            error = ApiError(408, late_head(self._front.http))
-            self._refused_before(error, self._peer)
-            self.transport.write(bare(error, NAME, new_id()))
-        self.force_close()
+        if self.transport is None or not self._heard:
+            self.force_close()
+            return
+        error = ApiError(408, late_head(self._front.http))
+        self._refused_before(error, self._peer)
+        self.transport.write(bare(error, NAME, new_id()))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.close()  # what still comes is thrown away
+        self._late = self._loop.call_later(LINGER_S, self.force_close)
 
     def _keep_out(self, transport: asyncio.Transport, limit: str, peer: str) -> None:
         self._front.metrics.kept_out[limit] += 1
