@@ -44,8 +44,25 @@ def test_a_head_that_comes_letter_by_letter_is_late_as_well(tmp_path: Path) -> N
         while not answer.done():
             if not writer.is_closing():
                 writer.write(b"a")
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
         assert (await answer)[0] == 408
+
+    run(tmp_path, scenario, HEAD_S)
+
+
+def test_who_still_sends_can_read_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.serve.clients.connection.LINGER_S", 10.0)
+
+    async def scenario(site: Site) -> None:
+        reader, writer = await connected(site.url, HEAD + b"X-More: ")
+        while not (await counted(site.http, site.url, LATE))['part="head"']:
+            await asyncio.sleep(0.05)
+        for _ in range(5):
+            writer.write(b"a")
+            await asyncio.sleep(0.05)
+        assert (await refused((reader, writer)))[0] == 408
 
     run(tmp_path, scenario, HEAD_S)
 
