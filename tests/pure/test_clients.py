@@ -13,6 +13,7 @@ from mirage.config import HttpSection
 from mirage.serve.clients.bare_answer import bare
 from mirage.serve.clients.body_budget import BodyBudget, BodyRoom
 from mirage.serve.clients.crowd import Crowd
+from mirage.serve.clients.front import SPARE_FILES, ClientFront
 from mirage.serve.clients.patience import body_until
 from mirage.serve.openai import ApiError
 from mirage.serve.request_id import SANE, id_of, new_id
@@ -88,6 +89,15 @@ def is_refused(room: BodyRoom, wanted: int) -> bool:
         assert (error.status, error.headers["Retry-After"]) == (503, "1")
         return True
     return False
+
+
+def test_there_are_no_more_connections_than_files_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may need two, a client's and its engine's."""
+    for files, most in ((1024, (1024 - SPARE_FILES) // 2), (64, 1), (1 << 20, 8192)):
+        monkeypatch.setattr("mirage.serve.clients.front.raise_limit", lambda wanted, n=files: n)
+        assert ClientFront(HTTP).crowd.most == most
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12), st.booleans()), max_size=60))

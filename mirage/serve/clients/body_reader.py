@@ -42,6 +42,8 @@ async def _received(request: web.Request, front: ClientFront, room: BodyRoom, mo
                     raise too_large(most)
                 room.needs(read)
     except TimeoutError:
+        if not scope.expired():  # the connection's, which is lost
+            raise
         front.metrics.slow["body"] += 1
         raise ApiError(408, late_body(read, front.http)) from None
     except web.RequestPayloadError:
