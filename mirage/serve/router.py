@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import aiohttp
 from aiohttp import web
+from aiohttp.hdrs import METH_ANY
 
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
@@ -28,7 +29,7 @@ from mirage.serve.registry import REACHABLE, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
 from mirage.serve.suspects import RequestFacts
 from mirage.serve.unpack import too_large, unpacked
 from mirage.serve.unread import COUNTED, AnsweringRunner
@@ -116,6 +117,7 @@ class Router:
             web.get("/v1/models/{model:.+}", self._model),
             *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
         ]
+            *(web.route(METH_ANY, route, self._refuse) for route in REFUSED_ROUTES),
 
     def _admin(self, host: str) -> list[web.RouteDef]:
         """All that changes what the server does."""
@@ -159,6 +161,16 @@ class Router:
             self.gate.leaves(request, counted.passage, counted.status)
 
     async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
+    async def _refuse(self, request: web.Request) -> web.Response:
+        """Say why a route of vLLM's is not served."""
+        resource = request.match_info.route.resource
+        assert resource is not None
+        route = resource.canonical
+        message = f"{route} is not served: {ROUTES[route].why}"
+        self.metrics.refused(route, 404)
+        self.gate.leaves(request, None, 404)
+        return ApiError(404, message, code="route_not_served").response(request.path)
+
         """Raises `ApiError`."""
         body = await self._closing.before(_body(request))
         asked = await _read(body, partial(_named, request, body))
