@@ -101,7 +101,7 @@ def _told(request: web.Request, error: web.HTTPException) -> str:
 
 
 def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:
-    """A tenant's entries of ``/v1/models``: its model, and its LoRA adapters under theirs.
+    """A tenant's entries of ``/v1/models``: its model, by its aliases too, and its LoRA adapters.
 
     `created` is in seconds since 1970.
     """
@@ -112,8 +112,8 @@ def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:
         "owned_by": "mirage",
         "max_model_len": backend.max_model_len,
     }
-    adapters = (
-        card | {"id": name, "root": path, "parent": backend.name}
-        for name, path in backend.adapters.items()
+    roots = dict.fromkeys(backend.aliases, backend.name) | dict(backend.adapters)
+    others = (
+        card | {"id": name, "root": root, "parent": backend.name} for name, root in roots.items()
     )
-    return [card, *adapters]
+    return [card, *others]

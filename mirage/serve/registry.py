@@ -52,6 +52,8 @@ class TenantServer:
     """Why it failed, or what its start waits for, in one line; else empty."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    aliases: tuple[str, ...] = ()
+    """Other names of its model that requests may use."""
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
     suspects: Suspects = field(default_factory=Suspects)
@@ -94,6 +96,12 @@ class TenantServer:
     def declares(self, tenant: TenantSection) -> None:
         """Keys of its section that hold for requests from now on."""
         self.limits, self.bounds = rate_limits(tenant.limits), body_bounds(tenant)
+        self.aliases = tuple(tenant.aliases)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that requests may use."""
+        return (self.name, *self.aliases, *self.adapters)
 
     def fail(self, reason: str) -> None:
         self.enters(LifeState.FAILED)
@@ -157,10 +165,10 @@ class Registry:
     timeline: Timeline = field(default_factory=Timeline)
 
     def serving(self, model: str) -> TenantServer | None:
-        """The tenant that serves `model`, by its own name or by an adapter's."""
-        if (backend := self.backends.get(model)) is not None:
-            return None if backend.leaves else backend
-        return next((b for b in self.served if model in b.adapters), None)
+        """The tenant that serves `model`, which is one of its names."""
+        if (backend := self.backends.get(model)) is not None and not backend.leaves:
+            return backend
+        return next((backend for backend in self.served if model in backend.names), None)
 
     @property
     def served(self) -> list[TenantServer]:
@@ -170,7 +178,7 @@ class Registry:
     @property
     def models(self) -> list[str]:
         """All names that requests may use."""
-        return [name for b in self.served for name in (b.name, *b.adapters)]
+        return [name for backend in self.served for name in backend.names]
 
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""

@@ -16,10 +16,10 @@ from aiohttp.hdrs import METH_ANY
 
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
-from mirage.serve.access.bounds import shaped
+from mirage.serve.access.bounds import ShapedBody, shaped
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.access.gate import AccessGate, Passage
-from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.bodies import fingerprint, model_of, with_model
 from mirage.serve.closing import Closing, ends
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
@@ -31,6 +31,7 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
 from mirage.serve.suspects import RequestFacts
+from mirage.serve.unkept import check_unkept
 from mirage.serve.unpack import too_large, unpacked
 from mirage.serve.unread import COUNTED, AnsweringRunner
 from mirage.units import KIB, MIB
@@ -116,8 +117,8 @@ class Router:
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
             *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
-        ]
             *(web.route(METH_ANY, route, self._refuse) for route in REFUSED_ROUTES),
+        ]
 
     def _admin(self, host: str) -> list[web.RouteDef]:
         """All that changes what the server does."""
@@ -160,7 +161,6 @@ class Router:
             self.metrics.answered(counted.tenant, counted.status)
             self.gate.leaves(request, counted.passage, counted.status)
 
-    async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
     async def _refuse(self, request: web.Request) -> web.Response:
         """Say why a route of vLLM's is not served."""
         resource = request.match_info.route.resource
@@ -171,23 +171,26 @@ class Router:
         self.gate.leaves(request, None, 404)
         return ApiError(404, message, code="route_not_served").response(request.path)
 
+    async def _answer(self, request: web.Request, counted: CountedAs) -> web.StreamResponse:
         """Raises `ApiError`."""
         body = await self._closing.before(_body(request))
         asked = await _read(body, partial(_named, request, body))
         backend = self._known(request, asked.model)
         counted.tenant = backend.name
-        made = await _read(body, partial(shaped, body, request.path, backend.bounds))
+        made = await _read(body, partial(_made, request, body, backend, asked.model))
         if self._closing.begun:
             raise ends()
         passage = self.gate.enters(request, backend, asked.model, made)
         counted.passage = passage
-        async with self._admitted(backend, request):
+        async with self._admitted(backend, request, asked.model):
             reason = backend.reason if self._near(request) else ""
             _check_reachable(backend, asked.model, reason)
             return await self._passed_on(request, made.body, backend, asked, counted, passage)
 
     @asynccontextmanager
-    async def _admitted(self, backend: TenantServer, request: web.Request) -> AsyncIterator[None]:
+    async def _admitted(
+        self, backend: TenantServer, request: web.Request, model: str
+    ) -> AsyncIterator[None]:
         """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time."""
         if backend.name not in self._attendance.roster.members:  # it is refused: it has no engine
             yield
@@ -200,9 +203,9 @@ class Router:
             finally:
                 ticket.over()
         except NotInTime as error:
-            self._known(request, backend.name)  # it may have been removed meanwhile
+            self._known(request, model)  # it may have been removed meanwhile
             why = (error.why or backend.reason) if self._near(request) else ""
-            raise not_in_time(backend, error.wait_s, why) from None
+            raise not_in_time(backend, model, error.wait_s, why) from None
 
     async def _passed_on(
         self,
@@ -309,9 +312,9 @@ class Router:
         return await history.answer(self.registry, request)
 
 
-def not_in_time(backend: TenantServer, wait_s: float, why: str = "") -> ApiError:
-    """Answer to a request that would wait too long, with the predicted time."""
-    message = f"model {backend.name!r} is {backend.state.value}"
+def not_in_time(backend: TenantServer, model: str, wait_s: float, why: str = "") -> ApiError:
+    """Answer to a request for `model` that would wait too long, with the predicted time."""
+    message = f"model {model!r} is {backend.state.value}"
     if why and backend.state is LifeState.FAILED:
         message += f": {why}"
     else:
@@ -342,6 +345,16 @@ async def _body(request: web.Request) -> bytes:
 async def _read(body: bytes, read: Callable[[], Read]) -> Read:
     """Result of `read`, which looks at a body."""
     return await asyncio.to_thread(read) if len(body) > AT_ONCE_BYTES else read()
+
+
+def _made(request: web.Request, body: bytes, backend: TenantServer, model: str) -> ShapedBody:
+    """A body as an engine may be given it. Raises `ApiError`."""
+    check_unkept(body, request.path)
+    made = shaped(body, request.path, backend.bounds)
+    if model not in backend.aliases:
+        return made
+    kind = request.headers.get("Content-Type", "")
+    return made._replace(body=with_model(made.body, kind, backend.name))
 
 
 def _named(request: web.Request, body: bytes) -> RequestedAs:

@@ -98,7 +98,7 @@ class AccessGate:
         return key is not None and key.admin
 
     def opens(self, request: web.Request, backend: TenantServer, model: str) -> bool:
-        """True if a request may use `model`, which is a name of the tenant or of its adapter."""
+        """True if a request may use `model`, which is one of the tenant's names."""
         return may_use(request.get(KEY), backend.name, model)
 
     def models(self, request: web.Request) -> list[str]:
@@ -106,7 +106,7 @@ class AccessGate:
         return [
             name
             for backend in self._registry.served
-            for name in (backend.name, *backend.adapters)
+            for name in backend.names
             if self.opens(request, backend, name)
         ]
 

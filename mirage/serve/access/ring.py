@@ -61,7 +61,7 @@ def digest(token: str) -> str:
 
 
 def may_use(key: AccessKey | None, tenant: str, model: str) -> bool:
-    """True if a key opens `model`, a tenant's own name or that of an adapter of it."""
+    """True if a key opens `model`, a tenant's own name, an alias or that of an adapter of it."""
     return key is None or key.models is None or tenant in key.models or model in key.models
 
 
