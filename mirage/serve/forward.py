@@ -59,7 +59,7 @@ class Forward:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
         suspects = self._backend.suspects
         if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
-            raise _refused(self._backend.name, refused.wait_s, refused.known)
+            raise _refused(self._told.model, refused.wait_s, refused.known)
         self._number = suspects.begins(self._told)
         try:
             return await self._send_while_running(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,9 +26,12 @@ from mirage.serve.rates import (
     body_bounds,
     rate_limits,
 )
+from mirage.serve.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
+
+log = logging.getLogger(__name__)
 
 SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
 """States in which a tenant is well, perhaps not there before somebody asks for it."""
@@ -57,6 +61,7 @@ class TenantServer:
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
     suspects: Suspects = field(default_factory=Suspects)
+    strikes: KeyStrikes = field(default_factory=KeyStrikes)
     comeback: Comeback = field(default_factory=Comeback)
     missed: bool = True
     """True if it should serve and does not: until it does, a start is no sign of being well."""
@@ -70,6 +75,12 @@ class TenantServer:
     def ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
         blame = self.suspects.engine_ended(ending, now)
+        key = blame.culprit.key if blame.culprit is not None else ""
+        if key and self.strikes.strike(key, now):
+            log.warning(
+                "key %r ended the engine of %r %d times: it is refused there for %.0f s",
+                *(key, self.name, MOST_STRIKES, STRUCK_S),
+            )
         self.end.set()
         self.end = asyncio.Event()
         return blame

@@ -217,7 +217,8 @@ class Router:
         passage: Passage,
     ) -> web.StreamResponse:
         identity = request.headers.get("X-Request-Id", "")
-        told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity)
+        key = self.gate.key_name(request)
+        told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity, key)
         await self._close_unused()
         session = self._session(backend)
         forward = Forward(backend, told, request, session, self._closing, passage)
