@@ -612,6 +612,15 @@ class KeeperSection(Strict):
     control group has beside the device and the tiers."""
 
 
+class HttpSection(Strict):
+    """The address that all are served at (docs/operating.md)."""
+
+    cors: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]] = Field(
+        default_factory=list
+    )
+    """Origins whose pages may ask for models; ``*`` is any."""
+
+
 class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
 
@@ -622,6 +631,7 @@ class Config(Strict):
     roster: RosterSection = RosterSection()
     tiers: TiersSection = TiersSection()
     keeper: KeeperSection = KeeperSection()
+    http: HttpSection = HttpSection()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)

@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.hdrs import METH_ANY
 
+from mirage.config import HttpSection
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
 from mirage.serve.access.bounds import ShapedBody, shaped
@@ -21,6 +22,7 @@ from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.access.gate import AccessGate, Passage
 from mirage.serve.bodies import fingerprint, model_of, with_model
 from mirage.serve.closing import Closing, ends
+from mirage.serve.cors import CrossOrigins
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.near import why_far
@@ -72,17 +74,19 @@ class Router:
         attendance: Attendance,
         resize: Callable[[Resize], Awaitable[None]] | None = None,
         access: AccessTable = NO_KEYS,
+        http: HttpSection | None = None,
     ) -> None:
         """Requests wait at the `attendance` for tenants that are not awake.
 
         `resize` gives the tiers other budgets; there is no route for it without. `access` says who
-        may ask for what.
+        may ask for what, `http` from where.
         """
         self._attendance = attendance
         self.registry = registry
         self._resize = resize
         self.metrics = Metrics(registry)
         self.gate = AccessGate(registry, self.metrics, access)
+        self._cors = CrossOrigins((http or HttpSection()).cors)
         self._created = int(time.time())
         self._host = ""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -92,8 +96,10 @@ class Router:
     async def start(self, host: str, port: int) -> str:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
         app = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json, self.gate.asks]
+            client_max_size=MAX_BODY_BYTES,
+            middlewares=[self._cors.preflights, errors_as_json, self.gate.asks],
         )
+        app.on_response_prepare.append(self._cors.tells)
         self._host = host
         app.add_routes(self.routes(host))
         self._runner = AnsweringRunner(

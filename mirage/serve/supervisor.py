@@ -156,7 +156,11 @@ class Supervisor:
         self._ready_file = ReadyFile(options.ready_file)
         self._keys = options.keys
         self._router = Router(
-            domain.registry, domain.attendance, domain.tiers.resize, self._keys.table
+            domain.registry,
+            domain.attendance,
+            domain.tiers.resize,
+            self._keys.table,
+            config.http,
         )
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log

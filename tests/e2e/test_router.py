@@ -19,7 +19,7 @@ from attending import nobody
 from multidict import CIMultiDict
 from yarl import URL
 
-from mirage.config import Policy
+from mirage.config import HttpSection, Policy
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.serve.access.forms import NO_KEYS, AccessTable
@@ -139,6 +139,7 @@ async def serving(
     folder: Path,
     access: AccessTable = NO_KEYS,
     resize: Callable[[Resize], Awaitable[None]] | None = None,
+    http: HttpSection | None = None,
 ) -> AsyncIterator[Site]:
     engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
     registry = Registry(
@@ -146,7 +147,7 @@ async def serving(
         1 << 30,
         {e.name: TenantServer(e.name, e.socket, 256, LifeState.READY) for e in engines},
     )
-    router = Router(registry, nobody(), resize, access=access)
+    router = Router(registry, nobody(), resize, access=access, http=http)
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.answer = plain
@@ -158,9 +159,9 @@ async def serving(
             await web.UnixSite(runner, str(engine.socket)).start()
         url = await router.start("127.0.0.1", 0)
         stack.push_async_callback(router.stop)
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+        session = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.timeout(WAIT_S):
-            yield Site(url, http, router, *engines)
+            yield Site(url, session, router, *engines)
     assert [e.violations for e in engines] == [[], []]
 
 
