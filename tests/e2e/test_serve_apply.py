@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from model_folder import make_adapter
 from operated import Operated, content, operated, tenant
 
 pytestmark = pytest.mark.e2e
@@ -119,6 +120,17 @@ def test_aliases_hold_at_once_on_both_sides(two: Operated) -> None:
     done = two.mirage("tenants", "set", "b", f"aliases=[x, {ALIAS}]")
     assert done.returncode == 0, done.stderr
     assert two.complete("x")[1] == at_first["b"]
+
+
+def test_an_alias_that_an_adapter_has_is_refused_at_once_too(two: Operated) -> None:
+    make_adapter(two.server.config.parent / "adapter")
+    lora = {"enable_lora": True, "lora_modules": ["x:1=adapter"]}
+    told = content() | {"tenants": [tenant("a", engine_args=lora), tenant("b")]}
+    two.apply(told)
+    told["tenants"][1] |= {"aliases": ["x:1"]}
+    status, body, _ = two.ask("PUT", "/config", told)
+    words = "tenant 'a': adapter 'x:1' has the name of an alias of tenant 'b': rename it"
+    assert (status, body["error"]["message"]) == (400, words)
 
 
 def test_a_dry_run_says_what_would_follow_and_changes_nothing(two: Operated) -> None:
