@@ -58,6 +58,15 @@ def test_an_event_is_not_held_back(values: list[Any], data: st.DataObject) -> No
     assert answer.rest() == b""
 
 
+@pytest.mark.parametrize("key", ["model", '"model', '\\"model', "amodel", "Model", "model "])
+def test_only_that_key_is_renamed_wherever_it_is_cut(key: str) -> None:
+    text = json.dumps({"a": 1, key: NAME, "z": "model"}, separators=(",", ":")).encode()
+    told = {"a": 1, key: ALIAS if key == "model" else NAME, "z": "model"}
+    for cut in range(len(text)):
+        assert json.loads(b"".join(through(text, [cut]))) == told
+    assert json.loads(b"".join(through(text, list(range(len(text)))))) == told
+
+
 def test_what_only_begins_like_it_is_passed_on_in_the_end() -> None:
     answer = AnswerName(NAME, ALIAS)
     assert answer.take(b'{"model":"team/') == b"{"
