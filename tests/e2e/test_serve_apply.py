@@ -111,6 +111,7 @@ def test_aliases_hold_at_once_on_both_sides(two: Operated) -> None:
     assert (two.complete(ALIAS)[1], two.complete("x")[1]) == (at_first["a"], at_first["b"])
     status = two.ask("GET", f"/tenants/{ALIAS}")[1]
     assert (status["name"], status["spec"]["aliases"]) == ("a", [ALIAS])
+    assert f"aliases {ALIAS}, start" in two.mirage("tenants", "show", ALIAS).stdout
     assert two.ask("POST", f"/tenants/{ALIAS}/restart")[1]["tenant"] == "a"
     assert "no tenant" in str(two.ask("DELETE", f"/tenants/{ALIAS}")[1])
     refused = two.ask("PUT", "/config", with_aliases([ALIAS], [ALIAS]))
