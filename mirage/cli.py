@@ -258,9 +258,7 @@ def check(
         found = preflight(loaded, (context.obj or Means()).probe)
     served, link = found.config, speeds(loaded.device)
     typer.echo(fit_table(served, found.fits))
-    names = [
-        name for one in served.tenants for name in (one.name, *found.adapters.get(one.name, ()))
-    ]
+    names = [*served.names, *(name for named in found.adapters.values() for name in named)]
     lines = (
         *master_lines(served, found.fits, bounds(served).idle),
         *hierarchy(served, found.fits),

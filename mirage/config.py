@@ -47,6 +47,10 @@ ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 """Of a tenant by default, as vLLM's server has it on a large GPU."""
 HARDWARE_FILES = (".yaml", ".yml")
 """By which a hardware file is told from the name of a bundled one."""
+NAME = r"^[A-Za-z0-9._/-]+$"
+ALIAS = r"^[A-Za-z0-9._/:@+-]+$"
+"""Names of models as others have them: ``llama3:8b``, ``openai/gpt-4o``."""
+LONGEST_ALIAS = 200
 LONGEST_NAME = 80
 """Characters of a tenant's name: it names a log file, where a slash takes three, of at most 255."""
 HANG_S = 30.0
@@ -282,7 +286,7 @@ class TenantLimitsSection(LimitsSection):
 class TenantSection(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$", max_length=LONGEST_NAME)
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     model: FilePath
     share: Annotated[float | None, BeforeValidator(parse_share)] = Field(gt=0, le=100)
     """Per cent of the device that it is sure of while it is awake. None is ``auto``: as little as
@@ -303,6 +307,10 @@ class TenantSection(Strict):
     """Requests that may wait while it wakes or starts."""
     max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
     """Seconds for which each of them may."""
+    aliases: list[Annotated[str, Field(pattern=ALIAS, max_length=LONGEST_ALIAS)]] = Field(
+        default_factory=list
+    )
+    """Other names of its model that requests may use."""
     limits: TenantLimitsSection = TenantLimitsSection()
     defaults: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Any] = Field(
         default_factory=dict
@@ -628,6 +636,11 @@ class HttpSection(Strict):
     ] = 15.0
     """Seconds without a byte after which a stream of events gets a comment; None: it gets none."""
 
+    cors: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]] = Field(
+        default_factory=list
+    )
+    """Origins whose pages may ask for models; ``*`` is any."""
+
     @model_validator(mode="after")
     def _one_body_fits(self) -> HttpSection:
         if self.body_bytes < LARGEST_BODY:
@@ -672,6 +685,7 @@ class Config(Strict):
         names = [t.name for t in self.tenants]
         if twice := {n for n in names if names.count(n) > 1}:
             raise ValueError(f"tenant name {sorted(twice)[0]!r} is used twice: names must differ")
+        _owners(self.tenants)
         if unknown := set(self.replay.traffic.weights) - set(names):
             raise ValueError(f"traffic weight for {sorted(unknown)[0]!r}: no such tenant")
         self._check_traces(names)
@@ -696,6 +710,11 @@ class Config(Strict):
             )
         if unnamed := [name for name, file in traces.items() if not file]:
             raise ValueError(f"replay.trace for {unnamed[0]!r} is empty: name a file")
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Owner of each name that requests may use, in words; adapters' are not among them."""
+        return _owners(self.tenants)
 
     @property
     def rostered(self) -> bool:
@@ -725,6 +744,20 @@ class Config(Strict):
     def tenant(self, name: str) -> TenantSection:
         """Raises `KeyError` if no tenant has that name."""
         return next((t for t in self.tenants if t.name == name), None) or _no_tenant(name)
+
+
+def _owners(tenants: list[TenantSection]) -> dict[str, str]:
+    """Owner of each tenant's name and alias, in words. Raises `ValueError` for a name of two."""
+    owners = {tenant.name: f"tenant {tenant.name!r}" for tenant in tenants}
+    for tenant in tenants:
+        for alias in tenant.aliases:
+            if alias in owners:
+                raise ValueError(
+                    f"alias {alias!r} of tenant {tenant.name!r} is the name of {owners[alias]}: "
+                    "names must differ"
+                )
+            owners[alias] = f"an alias of tenant {tenant.name!r}"
+    return owners
 
 
 def _no_tenant(name: str) -> TenantSection:

@@ -45,7 +45,7 @@ def check(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     Refused is whose requests could not be told from another's by their ``model``, or who names
     an adapter that is not there.
     """
-    owners = {tenant.name: f"tenant {tenant.name!r}" for tenant in config.tenants}
+    owners = dict(config.names)
     found: dict[str, dict[str, str]] = {}
     refused: dict[str, str] = {}
     for tenant in config.tenants:

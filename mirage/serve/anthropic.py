@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-ROUTES = ("/v1/messages", "/v1/messages/count_tokens")
+MESSAGES = "/v1/messages"
 TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -18,8 +18,8 @@ TYPES = {
 
 
 def speaks(path: str) -> bool:
-    """True if `path` is answered in Anthropic's form."""
-    return path in ROUTES
+    """True if `path` is answered in Anthropic's form, as all paths below its route are."""
+    return path == MESSAGES or path.startswith(f"{MESSAGES}/")
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the router reads in a request's body: the model, and a fingerprint. Pure."""
+"""What the router reads in a request's body, the model and a fingerprint, and writes. Pure."""
 
 from __future__ import annotations
 
@@ -66,6 +66,14 @@ def _named(model: object) -> str:
     return model
 
 
+def with_model(body: bytes, content_type: str, name: str) -> bytes:
+    """A body that `model_of` has read, with another model's name in it."""
+    if (boundary := _boundary(content_type)) is not None:
+        return _with_field(body, boundary, b"model", name.encode())
+    end = body.rindex(b"}")  # the last of several keys counts
+    return body[:end] + b',"model":' + msgspec.json.encode(name) + body[end:]
+
+
 def fingerprint(route: str, body: bytes, content_type: str) -> str:
     """Equal for equal bodies on the same route, whatever boundary a form was given."""
     digest = sha256(route.encode())
@@ -94,6 +102,18 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
     for part in parts[1:]:
         if not part.startswith(b"--"):
             yield part.removeprefix(b"\r\n")
+
+
+def _with_field(body: bytes, boundary: bytes, name: bytes, value: bytes) -> bytes:
+    """A form with another value in each field of that name."""
+    mark = b"\r\n--" + boundary
+    parts = (b"\r\n" + body).split(mark)
+    for at, part in enumerate(parts[1:], 1):
+        headers, blank, _ = part.partition(b"\r\n\r\n")
+        found = FIELD.search(headers)
+        if blank and found is not None and found[1] == name:
+            parts[at] = headers + blank + value
+    return mark.join(parts).removeprefix(b"\r\n")
 
 
 def _form_field(body: bytes, boundary: bytes, name: bytes) -> str | None:

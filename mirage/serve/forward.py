@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 
 from mirage.serve import anthropic
 from mirage.serve.access.gate import Passage
+from mirage.serve.answername import TYPES, AnswerName
 from mirage.serve.clients.body_pieces import in_pieces
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
@@ -54,6 +55,8 @@ class Forward:
         self._end = backend.end
         """Event of the end of the engine that it is sent to."""
         self._well = False
+        self._name: AnswerName | None = None
+        """Name in the answer, if it is another one than the engine's."""
         self._response: web.StreamResponse | None = None
         self._events: WholeEvents | None = None
         """Events of an answer that is a readable stream; None for other answers."""
@@ -64,7 +67,7 @@ class Forward:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
         suspects = self._backend.suspects
         if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
-            raise _refused(self._backend.name, refused.wait_s, refused.known)
+            raise _refused(self._told.model, refused.wait_s, refused.known)
         self._number = suspects.begins(self._told)
         try:
             return await self._send_while_running(body)
@@ -97,6 +100,9 @@ class Forward:
                 self._well = answer.status < 500
                 if answer.status >= 400 and anthropic.speaks(self._request.path):
                     return await _translated(answer, headers)
+                if self._told.model in self._backend.aliases and answer.content_type in TYPES:
+                    self._name = AnswerName(self._backend.name, self._told.model)
+                    headers.popall("Content-Length", None)
                 response = web.StreamResponse(status=answer.status, headers=headers)
                 self._response = response
                 try:
@@ -131,11 +137,15 @@ class Forward:
                     error_event.look(chunk)
                     self._passage.usage.look(chunk)
                     self._well = self._well and not error_event.seen
-                    if whole := self._events.take(chunk) if self._events else chunk:
-                        await pulse.write(whole)
+                    await self._write(pulse, self._name.take(chunk) if self._name else chunk)
+                await self._write(pulse, self._name.rest() if self._name else b"")
             await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell
             self._well, self.left = False, True
+
+    async def _write(self, pulse: StreamPulse, chunk: bytes) -> None:
+        if whole := self._events.take(chunk) if self._events else chunk:
+            await pulse.write(whole)
 
     async def _break(self, response: web.StreamResponse, why: ApiError) -> None:
         if self._events is not None:

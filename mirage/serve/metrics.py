@@ -70,6 +70,12 @@ class Metrics:
             ["tenant", "code"],
             registry=self._registry,
         )
+        self._refused = Counter(
+            "mirage_refused_routes",
+            "Requests to routes of vLLM's that are refused",
+            ["route"],
+            registry=self._registry,
+        )
         self._counted: dict[str, set[str]] = {}
         """Statuses by tenant."""
 
@@ -77,6 +83,11 @@ class Metrics:
         """Count one request."""
         self._requests.labels(tenant, str(status)).inc()
         self._counted.setdefault(tenant, set()).add(str(status))
+
+    def refused(self, route: str, status: int) -> None:
+        """Count one request to a route that is refused, as it is registered."""
+        self._refused.labels(route).inc()
+        self.answered("", status)
 
     def add(self, collector: Collector) -> None:
         """Have another one's metrics told as well."""

@@ -1,6 +1,6 @@
 """OpenAI's forms, as far as the router speaks them itself: errors and models.
 
-Errors have Anthropic's form on its routes.
+Errors have Anthropic's form on its routes, and Cohere's on those of its chat.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from math import ceil
 from typing import Any
 
 from aiohttp import web
+from aiohttp.hdrs import METH_ANY
 
 from mirage.serve import anthropic
 from mirage.serve.mistaken import LONGEST, advice
 from mirage.serve.registry import TenantServer
 
+COHERE = "/cohere/"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -46,6 +48,8 @@ class ApiError(Exception):
         """JSON body of the error, in the form of the route at `path`, by default OpenAI's."""
         if anthropic.speaks(path):
             return anthropic.error_body(self.status, self.message)
+        if path.startswith(COHERE):
+            return {"message": self.message}
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {
             "error": {
@@ -89,7 +93,7 @@ def _told(request: web.Request, error: web.HTTPException) -> str:
         routes = [
             (route.method, route.resource.canonical)
             for route in request.app.router.routes()
-            if route.resource is not None
+            if route.resource is not None and route.method != METH_ANY  # which is refused
         ]
         if words := advice(request.method, request.path, routes):
             return f"{message}: {words}"
@@ -97,7 +101,7 @@ def _told(request: web.Request, error: web.HTTPException) -> str:
 
 
 def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:
-    """A tenant's entries of ``/v1/models``: its model, and its LoRA adapters under theirs.
+    """A tenant's entries of ``/v1/models``: its model, by its aliases too, and its LoRA adapters.
 
     `created` is in seconds since 1970.
     """
@@ -108,8 +112,8 @@ def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:
         "owned_by": "mirage",
         "max_model_len": backend.max_model_len,
     }
-    adapters = (
-        card | {"id": name, "root": path, "parent": backend.name}
-        for name, path in backend.adapters.items()
+    roots = dict.fromkeys(backend.aliases, backend.name) | dict(backend.adapters)
+    others = (
+        card | {"id": name, "root": root, "parent": backend.name} for name, root in roots.items()
     )
-    return [card, *adapters]
+    return [card, *others]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,9 +26,12 @@ from mirage.serve.rates import (
     body_bounds,
     rate_limits,
 )
+from mirage.serve.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
 from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
+
+log = logging.getLogger(__name__)
 
 SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
 """States in which a tenant is well, perhaps not there before somebody asks for it."""
@@ -52,9 +56,12 @@ class TenantServer:
     """Why it failed, or what its start waits for, in one line; else empty."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    aliases: tuple[str, ...] = ()
+    """Other names of its model that requests may use."""
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
     suspects: Suspects = field(default_factory=Suspects)
+    strikes: KeyStrikes = field(default_factory=KeyStrikes)
     comeback: Comeback = field(default_factory=Comeback)
     missed: bool = True
     """True if it should serve and does not: until it does, a start is no sign of being well."""
@@ -68,6 +75,12 @@ class TenantServer:
     def ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
         blame = self.suspects.engine_ended(ending, now)
+        key = blame.culprit.key if blame.culprit is not None else ""
+        if key and self.strikes.strike(key, now):
+            log.warning(
+                "key %r ended the engine of %r %d times: it is refused there for %.0f s",
+                *(key, self.name, MOST_STRIKES, STRUCK_S),
+            )
         self.end.set()
         self.end = asyncio.Event()
         return blame
@@ -94,6 +107,12 @@ class TenantServer:
     def declares(self, tenant: TenantSection) -> None:
         """Keys of its section that hold for requests from now on."""
         self.limits, self.bounds = rate_limits(tenant.limits), body_bounds(tenant)
+        self.aliases = tuple(tenant.aliases)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that requests may use."""
+        return (self.name, *self.aliases, *self.adapters)
 
     def fail(self, reason: str) -> None:
         self.enters(LifeState.FAILED)
@@ -157,10 +176,10 @@ class Registry:
     timeline: Timeline = field(default_factory=Timeline)
 
     def serving(self, model: str) -> TenantServer | None:
-        """The tenant that serves `model`, by its own name or by an adapter's."""
-        if (backend := self.backends.get(model)) is not None:
-            return None if backend.leaves else backend
-        return next((b for b in self.served if model in b.adapters), None)
+        """The tenant that serves `model`, which is one of its names."""
+        if (backend := self.backends.get(model)) is not None and not backend.leaves:
+            return backend
+        return next((backend for backend in self.served if model in backend.names), None)
 
     @property
     def served(self) -> list[TenantServer]:
@@ -170,7 +189,7 @@ class Registry:
     @property
     def models(self) -> list[str]:
         """All names that requests may use."""
-        return [name for b in self.served for name in (b.name, *b.adapters)]
+        return [name for backend in self.served for name in backend.names]
 
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
         """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""

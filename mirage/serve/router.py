@@ -12,19 +12,21 @@ from typing import NamedTuple, TypeVar
 
 import aiohttp
 from aiohttp import web
+from aiohttp.hdrs import METH_ANY
 
 from mirage.config import LARGEST_BODY, HttpSection
 from mirage.control.roster.states import LifeState
 from mirage.serve import history
-from mirage.serve.access.bounds import shaped
+from mirage.serve.access.bounds import ShapedBody, shaped
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.access.gate import AccessGate, Passage
-from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.bodies import fingerprint, model_of, with_model
 from mirage.serve.clients.body_budget import BodyRoom
 from mirage.serve.clients.body_reader import read_body
 from mirage.serve.clients.connection import ClientConnection, tells_connection
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.closing import Closing, ends
+from mirage.serve.cors import CrossOrigins
 from mirage.serve.forward import Forward
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.near import why_far
@@ -33,8 +35,9 @@ from mirage.serve.registry import REACHABLE, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
 from mirage.serve.suspects import RequestFacts
+from mirage.serve.unkept import check_unkept
 from mirage.serve.unread import COUNTED, AnsweringRunner, identity
 from mirage.units import KIB
 
@@ -82,15 +85,17 @@ class Router:
         """Requests wait at the `attendance` for tenants that are not awake.
 
         `resize` gives the tiers other budgets; there is no route for it without. `access` says who
-        may ask for what, `http` how fast and how much.
+        may ask for what, `http` how fast, how much and from where.
         """
         self._attendance = attendance
         self.registry = registry
         self._resize = resize
         self.metrics = Metrics(registry)
         self.gate = AccessGate(registry, self.metrics, access)
-        self._front = ClientFront(http or HttpSection())
+        http = http or HttpSection()
+        self._front = ClientFront(http)
         self.metrics.add(self._front.metrics)
+        self._cors = CrossOrigins(http.cors)
         self._created = int(time.time())
         self._host = ""
         self._sessions: dict[str, aiohttp.ClientSession] = {}
@@ -101,8 +106,9 @@ class Router:
         """Listen; port 0 takes any free one. Returns the URL. Raises `OSError`."""
         app = web.Application(
             client_max_size=MAX_BODY_BYTES,
-            middlewares=[tells_connection, errors_as_json, self.gate.asks],
+            middlewares=[tells_connection, self._cors.preflights, errors_as_json, self.gate.asks],
         )
+        app.on_response_prepare.append(self._cors.tells)
         self._host = host
         app.add_routes(self.routes(host))
         self._runner = AnsweringRunner(
@@ -130,6 +136,7 @@ class Router:
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
             *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
+            *(web.route(METH_ANY, route, self._refuse) for route in REFUSED_ROUTES),
         ]
 
     def _admin(self, host: str) -> list[web.RouteDef]:
@@ -176,6 +183,16 @@ class Router:
             self.metrics.answered(counted.tenant, counted.status)
             self.gate.leaves(request, counted.passage, counted.status)
 
+    async def _refuse(self, request: web.Request) -> web.Response:
+        """Say why a route of vLLM's is not served."""
+        resource = request.match_info.route.resource
+        assert resource is not None
+        route = resource.canonical
+        message = f"{route} is not served: {ROUTES[route].why}"
+        self.metrics.refused(route, 404)
+        self.gate.leaves(request, None, 404)
+        return ApiError(404, message, code="route_not_served").response(request.path)
+
     async def _answer(
         self, request: web.Request, counted: CountedAs, room: BodyRoom
     ) -> web.StreamResponse:
@@ -185,20 +202,22 @@ class Router:
         asked = await _read(body, partial(_named, request, body))
         backend = self._known(request, asked.model)
         counted.tenant = backend.name
-        made = await _read(body, partial(shaped, body, request.path, backend.bounds))
+        made = await _read(body, partial(_made, request, body, backend, asked.model))
         del body  # else there are two of them
         room.is_now(len(made.body))
         if self._closing.begun:
             raise ends()
         passage = self.gate.enters(request, backend, asked.model, made)
         counted.passage = passage
-        async with self._admitted(backend, request):
+        async with self._admitted(backend, request, asked.model):
             reason = backend.reason if self._near(request) else ""
             _check_reachable(backend, asked.model, reason)
             return await self._passed_on(request, made.body, backend, asked, counted, passage)
 
     @asynccontextmanager
-    async def _admitted(self, backend: TenantServer, request: web.Request) -> AsyncIterator[None]:
+    async def _admitted(
+        self, backend: TenantServer, request: web.Request, model: str
+    ) -> AsyncIterator[None]:
         """Context of a request whose tenant is awake. Raises `ApiError` if it cannot be in time."""
         if backend.name not in self._attendance.roster.members:  # it is refused: it has no engine
             yield
@@ -211,9 +230,9 @@ class Router:
             finally:
                 ticket.over()
         except NotInTime as error:
-            self._known(request, backend.name)  # it may have been removed meanwhile
+            self._known(request, model)  # it may have been removed meanwhile
             why = (error.why or backend.reason) if self._near(request) else ""
-            raise not_in_time(backend, error.wait_s, why) from None
+            raise not_in_time(backend, model, error.wait_s, why) from None
 
     async def _passed_on(
         self,
@@ -224,7 +243,9 @@ class Router:
         counted: CountedAs,
         passage: Passage,
     ) -> web.StreamResponse:
-        told = RequestFacts(request.path, asked.model, asked.mark, len(body), identity(request))
+        key = self.gate.key_name(request)
+        named = identity(request)
+        told = RequestFacts(request.path, asked.model, asked.mark, len(body), named, key)
         await self._close_unused()
         session = self._session(backend)
         forward = Forward(
@@ -321,9 +342,9 @@ class Router:
         return await history.answer(self.registry, request)
 
 
-def not_in_time(backend: TenantServer, wait_s: float, why: str = "") -> ApiError:
-    """Answer to a request that would wait too long, with the predicted time."""
-    message = f"model {backend.name!r} is {backend.state.value}"
+def not_in_time(backend: TenantServer, model: str, wait_s: float, why: str = "") -> ApiError:
+    """Answer to a request for `model` that would wait too long, with the predicted time."""
+    message = f"model {model!r} is {backend.state.value}"
     if why and backend.state is LifeState.FAILED:
         message += f": {why}"
     else:
@@ -346,6 +367,16 @@ async def _read(body: bytes, read: Callable[[], Read]) -> Read:
         return await asyncio.to_thread(read) if beside else read()
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
+
+
+def _made(request: web.Request, body: bytes, backend: TenantServer, model: str) -> ShapedBody:
+    """A body as an engine may be given it. Raises `ApiError`."""
+    check_unkept(body, request.path)
+    made = shaped(body, request.path, backend.bounds)
+    if model not in backend.aliases:
+        return made
+    kind = request.headers.get("Content-Type", "")
+    return made._replace(body=with_model(made.body, kind, backend.name))
 
 
 def _named(request: web.Request, body: bytes) -> RequestedAs:

@@ -42,6 +42,8 @@ class RequestFacts:
     body_bytes: int
     id: str = ""
     """Its ``X-Request-Id``."""
+    key: str = ""
+    """Name of the key that came with it, if one was asked for."""
 
     def __str__(self) -> str:
         named = f", id {self.id!r}" if self.id else ""

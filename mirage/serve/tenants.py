@@ -50,6 +50,7 @@ class DeviceTenants:
         """A tenant that is not served, and told of."""
         socket = self._rundir.engine_socket(tenant.name)
         backend = TenantServer(tenant.name, socket, tenant.max_model_len, adapters=adapters)
+        backend.declares(tenant)
         backend.fail(why)
         self.sections[tenant.name], self.refused[tenant.name] = tenant, why
         self._registry.backends[tenant.name] = backend

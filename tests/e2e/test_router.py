@@ -162,9 +162,9 @@ async def serving(
             await web.UnixSite(runner, str(engine.socket)).start()
         url = await router.start("127.0.0.1", 0)
         stack.push_async_callback(router.stop)
-        http = await stack.enter_async_context(aiohttp.ClientSession())
+        session = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.timeout(WAIT_S):
-            yield Site(url, http, router, *engines)
+            yield Site(url, session, router, *engines)
     assert [e.violations for e in engines] == [[], []]
 
 

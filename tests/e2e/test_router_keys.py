@@ -20,9 +20,10 @@ from mirage.control.roster.states import LifeState
 from mirage.serve import anthropic
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.access.ring import digest
+from mirage.serve.ending import Ending
 from mirage.serve.rates import BodyBounds, RateLimits
 from mirage.serve.resizing import Resize
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
 
 pytestmark = pytest.mark.e2e
 
@@ -87,7 +88,8 @@ def test_the_table_has_every_route(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         routes = site.router.routes("127.0.0.1")
         found = {(route.method, route.path.replace("{model:.+}", "a")) for route in routes}
-        assert found == {(one.method, one.path) for one in ROUTES}
+        refused = {("*", path) for path in REFUSED_ROUTES}
+        assert found == {(one.method, one.path) for one in ROUTES} | refused
 
     run(tmp_path, scenario)
 
@@ -206,6 +208,33 @@ def test_clients_of_both_kinds_take_refusals_for_what_they_are(tmp_path: Path) -
         assert (await asks(site)).status == 200
         await asyncio.to_thread(ask_openai, site.url)
         await asyncio.to_thread(ask_anthropic, site.url)
+
+    run(tmp_path, scenario)
+
+
+def test_a_key_that_ends_engines_is_refused_there(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        backend = site.registry.backends["a"]
+
+        async def ends(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
+            backend.ended(Ending(status=-11), time.monotonic())
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
+
+        site.a.answer = ends
+        for seed in range(3):  # each time another body
+            answer = await asks(site, seed=seed)
+            assert answer.status == 502
+            assert (await answer.json())["error"]["code"] == "request_ended_engine"
+        site.a.answer = plain
+        answer = await asks(site, seed=3)
+        assert 590 < int(answer.headers["Retry-After"]) <= 600
+        error = (await answer.json())["error"]
+        assert (answer.status, error["code"]) == (422, "key_ended_engines")
+        assert "requests of key 'user' ended its engine 3 times" in error["message"]
+        assert (await asks(site, "root", seed=3)).status == 200
+        assert len(site.a.seen) == 4
 
     run(tmp_path, scenario)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from model_folder import make_adapter
 from operated import Operated, content, operated, tenant
 
 pytestmark = pytest.mark.e2e
@@ -92,6 +93,47 @@ def test_keys_hold_at_once_or_with_the_next_engine(two: Operated) -> None:
     assert two.ask("GET", "/tenants/a")[1]["share_bytes"] == 2 << 20
 
 
+ALIAS = "team/gpt:4o"
+
+
+def with_aliases(a: list[str], b: list[str]) -> dict[str, Any]:
+    told = content("a", "b")
+    told["tenants"] = [tenant("a", aliases=a), tenant("b", aliases=b)]
+    return told
+
+
+def test_aliases_hold_at_once_on_both_sides(two: Operated) -> None:
+    at_first = {name: two.complete(name)[1] for name in ("a", "b")}
+    told = two.apply(with_aliases([ALIAS], ["x"]))
+    assert told["changed"] == [
+        {"name": name, "at_once": ["aliases"], "restart": []} for name in ("a", "b")
+    ]
+    assert (two.complete(ALIAS)[1], two.complete("x")[1]) == (at_first["a"], at_first["b"])
+    status = two.ask("GET", f"/tenants/{ALIAS}")[1]
+    assert (status["name"], status["spec"]["aliases"]) == ("a", [ALIAS])
+    assert f"aliases {ALIAS}, start" in two.mirage("tenants", "show", ALIAS).stdout
+    assert two.ask("POST", f"/tenants/{ALIAS}/restart")[1]["tenant"] == "a"
+    assert "no tenant" in str(two.ask("DELETE", f"/tenants/{ALIAS}")[1])
+    refused = two.ask("PUT", "/config", with_aliases([ALIAS], [ALIAS]))
+    assert refused[0] == 400 and "names must differ" in str(refused[1])
+    two.apply(with_aliases([], [ALIAS]))
+    assert (two.complete(ALIAS)[1], two.complete("x")[0]) == (at_first["b"], 404)
+    done = two.mirage("tenants", "set", "b", f"aliases=[x, {ALIAS}]")
+    assert done.returncode == 0, done.stderr
+    assert two.complete("x")[1] == at_first["b"]
+
+
+def test_an_alias_that_an_adapter_has_is_refused_at_once_too(two: Operated) -> None:
+    make_adapter(two.server.config.parent / "adapter")
+    lora = {"enable_lora": True, "lora_modules": ["x:1=adapter"]}
+    told = content() | {"tenants": [tenant("a", engine_args=lora), tenant("b")]}
+    two.apply(told)
+    told["tenants"][1] |= {"aliases": ["x:1"]}
+    status, body, _ = two.ask("PUT", "/config", told)
+    words = "tenant 'a': adapter 'x:1' has the name of an alias of tenant 'b': rename it"
+    assert (status, body["error"]["message"]) == (400, words)
+
+
 def test_a_dry_run_says_what_would_follow_and_changes_nothing(two: Operated) -> None:
     assert two.complete("a")[0] == two.complete("b")[0] == 200
     wanted = content("a", "b")
@@ -156,6 +198,7 @@ def test_a_stale_revision_changes_nothing(two: Operated) -> None:
         content("a", "b") | {"tenants": []},
         content() | {"tenants": [tenant("a", model="nowhere")]},
         content() | {"tenants": [tenant("a", share=1)]},
+        content() | {"tenants": [tenant("a", aliases=["b"]), tenant("b")]},
     ],
 )
 def test_an_invalid_file_is_refused_in_the_line_of_check(two: Operated, broken: Any) -> None:

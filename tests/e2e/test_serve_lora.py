@@ -1,5 +1,7 @@
 """LoRA adapters over HTTP: each under its own name, each with the texts of plain vLLM."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.one_of("kinds")]
 
 START_S = 300
 NAMES = ("llama", "first", "team/second")
+ALIAS = "openai/gpt:4o"
 ORDER = (*NAMES, *reversed(NAMES))
 """The second time a prefix is found: of a prompt less is computed, which shows in the last bits."""
 PROMPTS = ("hello world", "a second prompt, a little longer than the first")
@@ -45,6 +48,7 @@ def served(folder: Path, expected: list[Any]) -> Iterator[Served]:
     modules = ["first=one", {"name": "team/second", "path": "two"}]
     tenant = {
         "name": "llama",
+        "aliases": [ALIAS],
         "model": "llama",
         "share": 100,
         "max_model_len": 256,
@@ -80,7 +84,8 @@ def test_each_adapter_says_what_it_says_in_plain_vllm(served: Served, expected: 
 
 def test_models_lists_adapters_under_their_parent(served: Served, folder: Path) -> None:
     cards = {c["id"]: c for c in served.request("GET", "/v1/models")[1]["data"]}
-    assert list(cards) == list(NAMES)
+    assert list(cards) == ["llama", ALIAS, *NAMES[1:]]
+    assert (cards[ALIAS]["parent"], cards[ALIAS]["root"]) == ("llama", "llama")
     for name, path in (("first", "one"), ("team/second", "two")):
         assert (cards[name]["parent"], cards[name]["root"]) == ("llama", str(folder / path))
 
@@ -93,3 +98,26 @@ def test_other_routes_take_adapters_too(served: Served) -> None:
     status, told = served.request("POST", "/v1/embeddings", {"model": "first", "input": "hi"})
     assert status == 404  # vLLM's own word: it generates, and embeds nothing
     assert served.request("POST", "/v1/load_lora_adapter", {"lora_name": "x"})[0] == 404
+
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 4}),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/messages", CHAT),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 4}),
+    ],
+)
+def test_vllm_answers_in_the_name_of_an_alias(
+    served: Served, route: str, body: dict[str, Any], stream: bool
+) -> None:
+    for name in ("llama", ALIAS):
+        status, told = served.request("POST", route, body | {"model": name, "stream": stream})
+        text = told.decode() if stream else json.dumps(told)
+        assert status == 200, text
+        assert set(re.findall(r'"model": ?"([^"]*)"', text)) == {name}

@@ -94,6 +94,14 @@ def test_what_could_not_be_told_apart_is_refused(
     assert words in refusal(config(tmp_path, **modules))
 
 
+def test_an_adapter_has_the_name_of_no_alias(tmp_path: Path) -> None:
+    made = config(tmp_path, m=["gpt:4o=" + adapter(tmp_path, "x")], n=[])
+    other = made.tenants[1].model_copy(update={"aliases": ["gpt:4o"]})
+    named = made.model_copy(update={"tenants": [made.tenants[0], other]})
+    words = "tenant 'm': adapter 'gpt:4o' has the name of an alias of tenant 'n': rename it"
+    assert refusal(named) == words
+
+
 def test_adapters_without_enable_lora_are_refused(tmp_path: Path) -> None:
     made = config(tmp_path, m=["a=" + adapter(tmp_path, "x")])
     tenant = made.tenants[0]

@@ -146,6 +146,7 @@ def test_spans_have_one_unit(seconds: float, words: str) -> None:
 def status(state: str, *, pinned: bool = False, **changes: object) -> TenantStatus:
     spec = DeclaredTenant(
         share_percent=40,
+        aliases=[],
         priority=0,
         start="eager",
         keep_alive_s=None,

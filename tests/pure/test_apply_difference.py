@@ -29,6 +29,7 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "keep_weights": st.sampled_from(["host", "none"]),
     "max_waiting": st.integers(1, 2),
     "max_wait_s": st.sampled_from([1.0, 2.0]),
+    "aliases": st.sampled_from([[], ["x"], ["x", "y:1/z"]]),
     "limits": st.sampled_from([{}, {"in_flight": 1}, {"in_flight": 2, "tokens_per_minute": 9}]),
     "defaults": st.sampled_from([{}, {"top_p": 1}, {"top_p": 1.0}, {"top_k": 5}]),
     "max_model_len": st.integers(1, 2),
@@ -49,9 +50,14 @@ def tenants() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def config(tenants: dict[str, dict[str, Any]], **changes: Any) -> Config:
-    sections = [{"name": name} | own for name, own in tenants.items()]
+    sections = [{"name": name} | own | _aliases(name, own) for name, own in tenants.items()]
     told = {"device": {"memory": "4MiB"}, "tenants": sections, "roster": {}}
     return Config.model_validate(told | changes)
+
+
+def _aliases(name: str, own: dict[str, Any]) -> dict[str, Any]:
+    """No two tenants may have one."""
+    return {"aliases": [f"{name}:{alias}" for alias in own["aliases"]]} if "aliases" in own else {}
 
 
 def test_each_key_of_a_tenant_is_tried() -> None:

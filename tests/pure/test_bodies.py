@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.bodies import fingerprint, model_of
+from mirage.serve.bodies import fingerprint, model_of, with_model
 from mirage.serve.openai import ApiError
 
 pytestmark = pytest.mark.pure
@@ -47,6 +47,25 @@ def test_anything_is_read_or_refused(body: bytes, kind: str) -> None:
             assert model_of(body, content_type)
         except ApiError as error:
             assert error.status == 400
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text()), st.sampled_from([None, 1, 4]))
+def test_a_body_is_given_another_model_and_nothing_else(
+    rest: dict[str, object], space: int
+) -> None:
+    said = rest | {"model": "llama3:8b"}
+    body = json.dumps(said, indent=space).encode() + b"\n"
+    named = with_model(body, "application/json", "team/llama")
+    assert json.loads(named) == said | {"model": "team/llama"}
+    assert model_of(named, "application/json") == "team/llama"
+
+
+def test_a_form_is_given_another_model_and_nothing_else() -> None:
+    model, prompt = 'name="model"', ('name="prompt"', b"model")
+    body = form("XyZ", (model, b"gpt:4o"), AUDIO, prompt, (model, b"gpt:4o"))
+    named = with_model(body, FORM, "a")
+    assert named == form("XyZ", (model, b"a"), AUDIO, prompt, (model, b"a"))
+    assert model_of(named, FORM) == "a"
 
 
 def test_the_fingerprint_is_of_route_and_body_and_not_of_the_boundary() -> None:

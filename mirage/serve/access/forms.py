@@ -15,7 +15,7 @@ class AccessKey(msgspec.Struct, frozen=True):
     sha256: str
     """Hash of the token, 64 hexadecimal digits."""
     models: tuple[str, ...] | None = ()
-    """Tenants, with their adapters, and single adapters; None is all."""
+    """Tenants, with their aliases and adapters, and single ones of these; None is all."""
     expires: float | None = None
     """Seconds since 1970."""
     admin: bool = False

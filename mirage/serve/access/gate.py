@@ -17,6 +17,7 @@ from mirage.serve.access.usage import AnswerUsage, prompt_guess
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.openai import ApiError, Handler
 from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.strikes import MOST_STRIKES
 
 KEY = web.RequestKey("mirage_key", AccessKey)
 """Key of a request's key, if it was asked for one."""
@@ -97,8 +98,13 @@ class AccessGate:
         key = request.get(KEY)
         return key is not None and key.admin
 
+    def key_name(self, request: web.Request) -> str:
+        """Name of a request's key; empty if it was asked for none."""
+        key = request.get(KEY)
+        return key.name if key is not None else ""
+
     def opens(self, request: web.Request, backend: TenantServer, model: str) -> bool:
-        """True if a request may use `model`, which is a name of the tenant or of its adapter."""
+        """True if a request may use `model`, which is one of the tenant's names."""
         return may_use(request.get(KEY), backend.name, model)
 
     def models(self, request: web.Request) -> list[str]:
@@ -106,7 +112,7 @@ class AccessGate:
         return [
             name
             for backend in self._registry.served
-            for name in (backend.name, *backend.adapters)
+            for name in backend.names
             if self.opens(request, backend, name)
         ]
 
@@ -122,6 +128,8 @@ class AccessGate:
         """Let a request with this body pass; `leaves` has to follow. Raises `ApiError`."""
         parties = [LimitedParty("model", backend.name, backend.limits)]
         if (key := request.get(KEY)) is not None:
+            if (wait_s := backend.strikes.wait_s(key.name, self._clock())) is not None:
+                raise struck(key.name, model, wait_s)
             parties.append(LimitedParty("key", key.name, key.limits))
         guess = prompt_guess(len(shaped.body), backend.max_model_len)
         tokens = guess + shaped.output.most(backend.max_model_len)
@@ -142,6 +150,15 @@ class AccessGate:
         if key is not None:
             for kind, tokens in took.items():
                 self._counts.took(key.name, model, kind, tokens)
+
+
+def struck(key: str, model: str, wait_s: float) -> ApiError:
+    """Answer to a request of a key whose requests have ended the engine too often."""
+    message = (
+        f"model {model!r}: requests of key {key!r} ended its engine {MOST_STRIKES} times: "
+        f"wait for {wait_s:.0f} s"
+    )
+    return ApiError(422, message, param="model", code="key_ended_engines", wait_s=wait_s)
 
 
 def rate_limited(over: OverLimit) -> ApiError:

@@ -14,11 +14,15 @@ from hashlib import sha256
 
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.openai import ApiError
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.routes import ROUTES, RouteWay
 
 BARE = frozenset({"/live", "/ready"})
 """Routes that ask for no key."""
-OF_MODELS = frozenset({*JSON_ROUTES, *FORM_ROUTES, "/v1/models", "/v1/models/{model}"})
+OF_MODELS = frozenset(
+    {"/v1/models", "/v1/models/{model}"}
+    | {path for path, decision in ROUTES.items() if decision.way is not RouteWay.OWN}
+)
+"""Routes that any key opens, with those that are refused."""
 METRICS = "/metrics"
 HOW = "send Authorization: Bearer KEY, or x-api-key: KEY"
 
@@ -57,7 +61,7 @@ def digest(token: str) -> str:
 
 
 def may_use(key: AccessKey | None, tenant: str, model: str) -> bool:
-    """True if a key opens `model`, a tenant's own name or that of an adapter of it."""
+    """True if a key opens `model`, a tenant's own name, an alias or that of an adapter of it."""
     return key is None or key.models is None or tenant in key.models or model in key.models
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-FORM_VERSION = 2
+FORM_VERSION = 3
 
 
 class OperatorAct(StrEnum):
@@ -25,6 +25,7 @@ class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
 
     share_percent: float | None
     """None is ``auto`` of a tenant that could not be asked."""
+    aliases: list[str]
     priority: int
     start: str
     keep_alive_s: float | None

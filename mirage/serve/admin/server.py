@@ -121,7 +121,10 @@ class AdminServer:
         return await self._watchers.serve(request)
 
     def _known(self, name: str) -> str:
-        return known(name, self._view.sections)
+        """The tenant's own name, for that or an alias. Raises `ApiError`."""
+        sections = self._view.sections
+        own = next((tenant.name for tenant in sections.values() if name in tenant.aliases), name)
+        return known(own, sections)
 
     def _json(self, told: Any, status: int = 200) -> web.Response:
         return as_json(told, self._revision, status)

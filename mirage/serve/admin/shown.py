@@ -85,6 +85,7 @@ def _keys(one: TenantStatus) -> str:
     ever = {"keep_alive": spec.keep_alive_s, "stop_after": spec.stop_after_s}
     spans = [f"{key} {'never' if s is None else f'{s:g} s'}" for key, s in ever.items()]
     known = [
+        *([f"aliases {' '.join(spec.aliases)}"] if spec.aliases else []),
         f"start {spec.start}",
         *spans,
         f"pinned {str(spec.pinned).lower()}",

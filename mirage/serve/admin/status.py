@@ -137,6 +137,7 @@ def declared(tenant: TenantSection) -> DeclaredTenant:
     """A tenant's section, without what its engine alone reads."""
     return DeclaredTenant(
         share_percent=tenant.share,
+        aliases=tenant.aliases,
         priority=tenant.priority,
         start=tenant.start,
         keep_alive_s=tenant.keep_alive,

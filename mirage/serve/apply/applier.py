@@ -163,11 +163,14 @@ class ConfigApplier:
         """Answers of vLLM for tenants that need other engines. Raises `ConfigError` as `check`."""
         unknown = [one.name for one in change.changed if one.name not in self._fits]
         names = {*change.needs_engines, *unknown}
-        if not names:
-            return Preflight({}, {}, {}, declared)
+        nothing = Preflight({}, {}, {}, declared)
+        if not names and not any("aliases" in one.at_once for one in change.changed):
+            return nothing
         named, refused = adapters.check(declared)
         if refused:
             raise refusal(refused)
+        if not names:
+            return nothing
         some = [tenant for tenant in declared.tenants if tenant.name in names]
         device = declared.device.model_copy(update={"page": self._page})
         part = declared.model_copy(update={"tenants": some, "device": device})

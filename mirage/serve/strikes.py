@@ -1,0 +1,50 @@
+"""Keys whose requests end an engine again and again. Pure: the caller says what time it is.
+
+A request that ended an engine is refused by its bytes (`mirage/serve/suspects.py`), and one changed
+byte makes another one of it. Three of one key's are no accident: the next would cost all others of
+that tenant another start.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+MOST_STRIKES = 3
+STRIKES_S = 600.0
+"""Seconds within which so many strikes count together."""
+STRUCK_S = 600.0
+"""Seconds for which a key is refused then."""
+
+
+class KeyStrikes:
+    """Strikes of keys, by their names, at one tenant. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, deque[float]] = {}
+        self._until: dict[str, float] = {}
+
+    def strike(self, key: str, now: float) -> bool:
+        """A request of `key` has ended the engine; true if the key is refused from now on."""
+        self._forget(now)
+        times = self._times.setdefault(key, deque())
+        times.append(now)
+        if len(times) < MOST_STRIKES:
+            return False
+        del self._times[key]
+        self._until[key] = now + STRUCK_S
+        return True
+
+    def wait_s(self, key: str, now: float) -> float | None:
+        """Seconds for which `key` is still refused; None if it is not."""
+        until = self._until.get(key, now)
+        return until - now if until > now else None
+
+    def _forget(self, now: float) -> None:
+        """Drop what counts no more."""
+        for key, times in list(self._times.items()):
+            while times and times[0] + STRIKES_S <= now:
+                times.popleft()
+            if not times:
+                del self._times[key]
+        for key in [key for key, until in self._until.items() if until <= now]:
+            del self._until[key]

@@ -1,0 +1,48 @@
+"""Requests whose answer would have to be kept, on ``/v1/responses``. Pure.
+
+vLLM keeps answers in the memory of one API server, if at all, and drops none: a client could fill
+it, an engine that ends or stops loses them, and their identifiers name no tenant. Where it keeps
+none it passes over ``store: true`` without a word; here nobody believes that an answer was kept.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mirage.serve.openai import ApiError
+
+ROUTE = "/v1/responses"
+NULL = b"null"
+OFF = (NULL, b"false")
+
+
+class _Keys(msgspec.Struct):
+    """Keys of a body that ask for it; the rest is passed over."""
+
+    store: msgspec.Raw = msgspec.Raw(NULL)
+    background: msgspec.Raw = msgspec.Raw(NULL)
+    previous_response_id: msgspec.Raw = msgspec.Raw(NULL)
+
+
+_decode = msgspec.json.Decoder(_Keys).decode
+
+
+def check_unkept(body: bytes, route: str) -> None:
+    """Raises `ApiError` if a body, which is a JSON object, asks for an answer that is kept."""
+    if route != ROUTE:
+        return
+    try:
+        asked = _decode(body.removeprefix(b"\xef\xbb\xbf"))
+    except msgspec.DecodeError:
+        return  # a form, which engines refuse here
+    if bytes(asked.store) not in OFF:
+        raise _refused("store", "leave it out, or send false")
+    if bytes(asked.background) not in OFF:
+        raise _refused("background", "leave it out, or send false, and read the answer as a stream")
+    if bytes(asked.previous_response_id) != NULL:
+        raise _refused("previous_response_id", "send what was said before in input")
+
+
+def _refused(param: str, instead: str) -> ApiError:
+    message = f"responses are not kept here, and {param} needs that: {instead}"
+    return ApiError(400, message, param=param, code="response_not_kept")
