@@ -50,6 +50,10 @@ class Sharing(ABC):
         """The tenants that may step from now on."""
 
     @abstractmethod
+    def prolongs(self, seconds: float) -> None:
+        """The turn that was just decided lasts so much longer."""
+
+    @abstractmethod
     def next_deadline(self) -> float | None:
         """When `decide` would change its mind without another event; None for never."""
 
@@ -82,6 +86,9 @@ class Spatial(Sharing):
     def decide(self, now: float) -> frozenset[str]:
         return self._names
 
+    def prolongs(self, seconds: float) -> None:
+        pass
+
     def next_deadline(self) -> float | None:
         return None
 
@@ -92,9 +99,9 @@ class Spatial(Sharing):
 class Temporal(Sharing):
     """Round robin among tenants with work, at most one of them stepping.
 
-    A turn lasts `turn_s` seconds, and goes on while nobody else waits. It ends early when its
-    holder runs out of work and another has some. A revoked holder is `leaving`: it may still
-    step until it says that it holds the turn no more, so nobody gets the turn before that.
+    A turn lasts `turn_s` seconds, or is prolonged, and goes on while nobody else waits. It ends
+    early when its holder runs out of work and another has some. A revoked holder is `leaving`: it
+    may still step until it says that it holds the turn no more. Nobody gets the turn before that.
     One that drains stops once its running requests have finished, another after the step in
     flight. That is the holder's doing: this class waits either way.
 
@@ -108,7 +115,7 @@ class Temporal(Sharing):
         self._turn_s = turn_s
         self._work = dict.fromkeys(self._ring, False)
         self._last = self._ring[-1]
-        self._since = 0.0
+        self._ends = 0.0
         self._confirmed = False
 
     def enters(self, name: str) -> None:
@@ -146,8 +153,11 @@ class Temporal(Sharing):
             self._begin(now)
         return frozenset() if self.holder is None else frozenset({self.holder})
 
+    def prolongs(self, seconds: float) -> None:
+        self._ends += seconds
+
     def next_deadline(self) -> float | None:
-        return self._ends() if self._confirmed and self._others_wait() else None
+        return self._ends if self._confirmed and self._others_wait() else None
 
     def upcoming(self) -> str | None:
         start = self._ring.index(self._last) + 1
@@ -158,9 +168,6 @@ class Temporal(Sharing):
         if self.holder is not None and self.leaving is not None:
             raise SharingError(f"{self.holder!r} got the turn before {self.leaving!r} yielded it")
 
-    def _ends(self) -> float:
-        return self._since + self._turn_s
-
     def _others_wait(self) -> bool:
         return self.holder is not None and any(
             work for name, work in self._work.items() if name != self.holder
@@ -169,12 +176,13 @@ class Temporal(Sharing):
     def _is_over(self, now: float) -> bool:
         if self.holder is None or not self._confirmed or not self._others_wait():
             return False
-        return not self._work[self.holder] or now >= self._ends()
+        return not self._work[self.holder] or now >= self._ends
 
     def _begin(self, now: float) -> None:
         self.holder = self.upcoming()
         if self.holder is not None:
-            self._last, self._since, self._confirmed = self.holder, now, False
+            self._last, self._confirmed = self.holder, False
+            self._ends = now + self._turn_s
 
 
 def make_sharing(names: Iterable[str], turn_s: float | None) -> Sharing:

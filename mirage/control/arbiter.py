@@ -146,6 +146,7 @@ class Arbiter:
         before, self._holders = self._holders, self.sharing.decide(now)
         for name in self._holders - before:
             self.controller.turn(name, now)
+            self.sharing.prolongs(self.controller.way_back_s(name, now))
             self._granting, self._grant_by = name, now + self.controller.patience_s
         return [
             *[(name, self._revoked(name, now)) for name in sorted(before - self._holders)],
@@ -153,6 +154,7 @@ class Arbiter:
         ]
 
     def _revoked(self, name: str, now: float) -> Turn:
+        self.controller.revoked(now)
         if self._draining.begins(name, now, costly=self._costly(now)):
             return Turn(False, drain=True)
         return self._stopped(name, now)

@@ -180,9 +180,6 @@ class Controller:
         if name in self._asleep:
             return
         self._store.reported(name, report, now)
-        if self._drained is not None:
-            used_bytes = report.kv_used_extents * self._store.shape(name).extent_bytes
-            self._drained.reported(name, used_bytes, report.running, report.waiting, now)
         if lacks_growth(report):
             self._unanswered.setdefault(name, now)
         else:
@@ -198,6 +195,11 @@ class Controller:
         if name in self._unanswered:
             self._unanswered[name] = now
 
+    def revoked(self, now: float) -> None:
+        """Temporal sharing: who has the turn begins no more requests."""
+        if self._drained is not None:
+            self._drained.revoked(now)
+
     def lost(self, name: str, now: float) -> None:
         """An engine's process is dead. No error if it had not joined."""
         self._grants.lost(name)
@@ -211,8 +213,6 @@ class Controller:
         """It takes no part in decisions."""
         self._store.lost(name)
         self._followed.pop(name, None)
-        if self._drained is not None:
-            self._drained.lost(name)
         self._new.discard(name)
         self._lean.discard(name)
         self._planned = None
@@ -296,6 +296,21 @@ class Controller:
             for t in tenants
         )
         return returning and any(t.pending for t in tenants if t.name != name)
+
+    def way_back_s(self, name: str, now: float) -> float:
+        """Seconds of loads until layers are back of a tenant that got a turn which drains.
+
+        0 while T_T is unknown, and where turns do not drain.
+        """
+        if self._drained is None:
+            return 0.0
+        tenants = self._present(now)
+        targets = self._targets(tenants, now)
+        return sum(
+            max(0, t.layers_out - targets[name].alpha) * t.report.layer_load_s
+            for t in tenants
+            if t.name == name
+        )
 
     def covers(self, name: str, now: float) -> bool:
         """Whether a tenant, were it its turn now, would stream no more layers than hide."""

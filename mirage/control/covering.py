@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import inf
 
 from mirage.config import Policy
-from mirage.control.drained_turns import worth_lending_drained
 from mirage.control.hidden_layers import hidden_alpha
 from mirage.control.lending import PARAMETERS_PART, worth_lending
 from mirage.control.rows import TenantRow
@@ -25,19 +24,16 @@ def most_lent(
     rules: Rules,
 ) -> int:
     """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
+    most = inf if turns.drains else covered(rows)
     if rules.lend_pool is not None:
-        return int(min(inf if turns.drains else covered(rows), rules.lend_pool * max(0, pool)))
+        return int(min(most, rules.lend_pool * max(0, pool)))
     link, staying, lending = 0.0, PARAMETERS_PART, False
     for t in tenants:
         if load_s := t.report.layer_load_s:
             link = max(link, t.shape.layer_bytes / load_s)
         staying = min(staying, t.staying_part)
         lending = lending or t.layers_out > 0
-    if turns.drains:
-        worth = worth_lending_drained(pool, link, turns, staying, lending=lending)
-    else:
-        seconds, most = turns.seconds, covered(rows)
-        worth = worth_lending(pool, link * seconds, staying, most=most, lending=lending)
+    worth = worth_lending(pool, link * turns.seconds, staying, most=most, lending=lending)
     largest = max([r.unit_bytes for r in rows], default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
 

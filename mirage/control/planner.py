@@ -70,6 +70,7 @@ from mirage.control.hidden_layers import slots
 from mirage.control.latest import Latest
 from mirage.control.lending import rest_enough
 from mirage.control.moves import Move, PassRecord, Reason, moves
+from mirage.control.newcomers import open_extents
 from mirage.control.passes import Choices, Pass, hold_shares, passes
 from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rows import TenantRow
@@ -81,7 +82,6 @@ from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Fill
 from mirage.geometry import footprint
 from mirage.protocol import Allotment
-from mirage.units import ceil_div
 from scheduler import victims
 
 STATIC = (Pass(Reason.SHARE, hold_shares),)
@@ -236,17 +236,6 @@ def _target(t: TenantSnapshot, row: TenantRow, paid: int, terms: Terms) -> Allot
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
-    closing = terms.policy is Policy.MIRAGE and terms.rules.serve == "growth"
-    given = alpha, beta, row.kv, _open(row, paid if closing else 0)
+    given = alpha, beta, row.kv, open_extents(row, terms, paid)
     lent = paid > 0 and terms.turns is not None and terms.turns.drains
     return unnumbered(t.shape, *given, recall=recall, experts=experts, lent=lent)
-
-
-def _open(row: TenantRow, paid: int) -> int | None:
-    """Extents open to waiting requests: those not funded by `paid` bytes of layers; None for all.
-
-    At least its share: that holds the longest request. Of one that is late, no more than that.
-    """
-    closed = row.kv if row.late else ceil_div(paid, row.extent_bytes)
-    open_extents = max(row.share, row.kv - closed)
-    return open_extents if open_extents < row.kv else None

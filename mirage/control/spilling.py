@@ -8,7 +8,6 @@ comes back once when its owner's turn is back.
 
 from __future__ import annotations
 
-from math import inf
 from typing import NamedTuple
 
 from mirage.control.lending import worth_lending
@@ -26,11 +25,6 @@ class TurnLengths(NamedTuple):
     """Whether no request is left unfinished when a turn ends."""
     below_bytes: int = 0
     """Most KV of suspended requests that is kept below the device; 0 if there is nothing."""
-    window_s: float = inf
-    """Seconds of a turn that drains in which it begins requests."""
-    fills_bytes_s: float = inf
-    """Fill rate of KV memory in that time of turns that drain, bytes a second: where it is
-    taken slowest and requests wait all the same."""
 
 
 def instead(t: TenantSnapshot) -> list[Price]:

@@ -161,9 +161,9 @@ def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
     )
 
 
-def returning() -> tuple[Arbiter, Allotment]:
+def returning(*, drain: bool = False) -> tuple[Arbiter, Allotment]:
     """`a` has lent layers to `b`, whose turn has ended; it was told to make room, and has not."""
-    made = arbiter("temporal", drain=False)
+    made = arbiter("temporal", drain=drain)
     made.reported("a", report(False), 0.0)
     made.reported("b", report(False, running=1, growth=20), 0.0)
     sent = dict(made.decide(0.0))
@@ -186,6 +186,21 @@ def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
     (_, back), last = [m for m in made.decide(1.41) if m[0] == "a"]
     assert isinstance(back, Allotment) and back.alpha == 0
     assert last == ("a", Turn(True))
+
+
+@pytest.mark.parametrize(("drain", "longer_s"), [(True, 6 * 0.01), (False, 0.0)])
+def test_a_turn_that_drains_begins_requests_for_as_long_once_its_layers_are_back(
+    drain: bool, longer_s: float
+) -> None:
+    """Six layers, each of which takes ten milliseconds to load."""
+    made, less = returning(drain=drain)
+    made.decide(1.4)
+    made.reported("b", complied(less, used=12), 1.41)
+    (_, back), _ = [m for m in made.decide(1.41) if m[0] == "a"]
+    assert isinstance(back, Allotment)
+    made.reported("a", complied(back, used=2, holds=True), 1.42)
+    made.decide(1.42)
+    assert made.sharing.next_deadline() == pytest.approx(1.4 + 1.0 + longer_s)
 
 
 def test_a_turn_does_not_wait_for_who_has_done_all_that_it_was_told() -> None:

@@ -263,6 +263,26 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
     assert wanted(REMAP, growth=14, admission=5).open_extents is None
 
 
+@pytest.mark.parametrize(
+    ("turns", "favour", "open_extents"),
+    [
+        (TurnLengths(1e6, drains=True), "latency", 22),
+        (TurnLengths(1e6, drains=True), "throughput", None),
+        (TurnLengths(1e6), "latency", None),
+        (None, "latency", None),
+    ],
+)
+def test_in_turns_that_drain_newcomers_leave_a_quarter_of_what_layers_pay_for(
+    turns: TurnLengths | None, favour: str, open_extents: int | None
+) -> None:
+    """Three layers pay for six extents: all requests of such a turn grow together."""
+    remap = REMAP.model_copy(update={"favour": favour, "lend_pool": 100})
+    both = [tenant("a", 10, growth=14), tenant("b", active=False)]
+    targets = plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap, turns=turns).targets
+    assert (targets["b"].alpha, targets["a"].kv_extents) == (3, 24)
+    assert targets["a"].open_extents == open_extents
+
+
 @pytest.mark.parametrize("serve", ["admission", "growth"])
 def test_newcomers_of_a_model_whose_tokens_take_too_long_get_its_share_alone(serve: str) -> None:
     """Twelve layers of two milliseconds are a step of 24; what runs may grow all the same."""

@@ -82,6 +82,18 @@ def test_a_turn_lasts_its_time_against_others() -> None:
     assert sharing.decide(5.0) == frozenset()
 
 
+def test_a_turn_that_is_prolonged_lasts_longer_and_those_after_it_do_not() -> None:
+    sharing = started("a", "b")
+    sharing.prolongs(2.5)
+    assert sharing.next_deadline() == 7.5
+    assert sharing.decide(7.4) == {"a"}
+    assert sharing.decide(7.5) == frozenset()
+    sharing.holds("a", False, 8.0)
+    assert sharing.decide(8.0) == {"b"}
+    sharing.holds("b", True, 8.0)
+    assert sharing.next_deadline() == 13.0
+
+
 def test_a_turn_without_work_ends_for_one_with_work() -> None:
     sharing = started("a", "c")
     sharing.has_work("a", False, 1.0)
