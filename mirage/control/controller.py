@@ -190,7 +190,6 @@ class Controller:
         self._store.turn(name, now)
         if self._drained is not None and name is not None:
             self._drained.began(name, now)
-            self._turns = self._drained.turns()
         self._planned = None
         if name in self._unanswered:
             self._unanswered[name] = now
@@ -320,9 +319,11 @@ class Controller:
 
     def spill_bytes(self, name: str, now: float) -> int:
         """Bytes of KV that a tenant's requests give up if its turn ends now; see `spilling`."""
-        if self._turns is None:
+        present = self._present(now)
+        turns = self._turns_seen(present, now)
+        if turns is None:
             return 0
-        return sum(worth_spilling(t, self._turns) for t in self._present(now) if t.name == name)
+        return sum(worth_spilling(t, turns) for t in present if t.name == name)
 
     def has_room(self, name: str) -> bool:
         """Whether an engine that holds up to its tenant's share may be started."""
@@ -392,11 +393,16 @@ class Controller:
         planned = self._planned
         if planned is None or now >= planned.valid_until:
             kept = self._grants.kept_bytes()
-            made = self._planner.plan(
-                tenants, kept, turns=self._turns, now=now, wakes=bool(self._lean)
-            )
+            turns = self._turns_seen(tenants, now)
+            made = self._planner.plan(tenants, kept, turns=turns, now=now, wakes=bool(self._lean))
             planned = self._planned = Clocked(made, self._store.valid_until(now))
         return planned.value.targets
+
+    def _turns_seen(self, tenants: list[TenantSnapshot], now: float) -> TurnLengths | None:
+        if self._drained is None:
+            return self._turns
+        working = sum([t.report.running + t.report.waiting > 0 for t in tenants])
+        return self._drained.turns(now, alone=working <= 1)
 
     def _raise(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
         """Tell a tenant of more, as far as bytes are free."""

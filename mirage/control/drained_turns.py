@@ -26,11 +26,13 @@ class DrainedTurns:
         self._since = 0.0
         self._revoked = -inf
 
-    def turns(self) -> TurnLengths:
-        """Turns as they were lately; as they are meant until the first is over."""
-        return (
-            self._meant if self._length_s is None else self._meant._replace(seconds=self._length_s)
-        )
+    def turns(self, now: float, *, alone: bool) -> TurnLengths:
+        """Turns as they were lately; as they are meant until the first is over.
+
+        `alone`: whether nobody waits for the present one to end.
+        """
+        seconds = self._meant.seconds if self._length_s is None else self._length_s
+        return self._meant._replace(seconds=seconds, young=alone and now - self._since < seconds)
 
     def began(self, name: str, now: float) -> None:
         """A tenant got the turn. One that had it before goes on: nothing moves."""

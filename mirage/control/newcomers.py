@@ -8,27 +8,30 @@ from mirage.control.tenant_rows import Terms
 from mirage.units import ceil_div
 
 TOGETHER = 1 / 4
-"""Part of what layers pay for that newcomers leave free in turns that drain: all that such a turn
-began grows together."""
+"""Part of what layers pay for that newcomers leave free where all requests still grow together."""
 
 
-def open_extents(row: TenantRow, terms: Terms, paid_bytes: int) -> int | None:
-    """Extents of a row that are open to waiting requests; None for all.
+def closed_bytes(terms: Terms, paid_bytes: int, pool_bytes: int) -> int:
+    """Bytes that waiting requests leave to the growth of running ones.
 
-    `paid_bytes`: what layers and experts of all tenants pay for. At least its share is open: that
-    holds the longest request. Of one that is late, no more than that.
+    `paid_bytes`: what layers and experts of all tenants pay for; `pool_bytes`: KV memory with all
+    layers in place.
     """
-    closed = row.kv if row.late else ceil_div(int(_closed(terms) * paid_bytes), row.extent_bytes)
-    found = max(row.share, row.kv - closed)
-    return found if found < row.kv else None
-
-
-def _closed(terms: Terms) -> float:
-    """Part of what is paid for that is kept for the growth of running requests."""
-    rules = terms.rules
+    rules, turns = terms.rules, terms.turns
     if terms.policy is not Policy.MIRAGE:
         return 0
     if rules.serve == "growth":
-        return 1
-    drains = terms.turns is not None and terms.turns.drains
-    return TOGETHER if drains and rules.favour == "latency" else 0
+        return paid_bytes
+    if turns is None or not turns.young or rules.favour == "throughput":
+        return 0
+    return int(TOGETHER * min(paid_bytes, max(0, pool_bytes)))
+
+
+def open_extents(row: TenantRow, closed: int) -> int | None:
+    """Extents of a row that are open to waiting requests, which leave `closed` bytes; None for all.
+
+    At least its share: that holds the longest request. Of one that is late, no more than that.
+    """
+    extents = row.kv if row.late else ceil_div(closed, row.extent_bytes)
+    found = max(row.share, row.kv - extents)
+    return found if found < row.kv else None

@@ -70,7 +70,7 @@ from mirage.control.hidden_layers import slots
 from mirage.control.latest import Latest
 from mirage.control.lending import rest_enough
 from mirage.control.moves import Move, PassRecord, Reason, moves
-from mirage.control.newcomers import open_extents
+from mirage.control.newcomers import closed_bytes, open_extents
 from mirage.control.passes import Choices, Pass, hold_shares, passes
 from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rows import TenantRow
@@ -147,8 +147,9 @@ class Planner:
         donors, lent = self._lending(tenants, rows, free, turns)
         steps = self._passes.of(turns is None, wakes)
         filled = self._filled.of(rows, donors, free, lent, steps)
+        closed = closed_bytes(terms, filled.paid, free)
         targets = {
-            row.name: self._targets[row.name].of(t, row, filled.paid, terms)
+            row.name: self._targets[row.name].of(t, row, filled.paid, closed, terms)
             for t, row in zip(tenants, filled.rows, strict=True)
         }
         return Plan(targets, filled.steps)
@@ -231,11 +232,11 @@ def _filled(
     return _Filled(fill.rows, steps, sum(row.given * row.unit_bytes for row in fill.rows))
 
 
-def _target(t: TenantSnapshot, row: TenantRow, paid: int, terms: Terms) -> Allotment:
-    """Target of a row; layers of all tenants pay for so many bytes."""
+def _target(t: TenantSnapshot, row: TenantRow, paid: int, closed: int, terms: Terms) -> Allotment:
+    """Target of a row; layers of all tenants pay for `paid` bytes, and newcomers leave `closed`."""
     alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     beta = slots(t, alpha, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
-    given = alpha, beta, row.kv, open_extents(row, terms, paid)
+    given = alpha, beta, row.kv, open_extents(row, closed)
     lent = paid > 0 and terms.turns is not None and terms.turns.drains
     return unnumbered(t.shape, *given, recall=recall, experts=experts, lent=lent)

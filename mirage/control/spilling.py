@@ -25,6 +25,9 @@ class TurnLengths(NamedTuple):
     """Whether no request is left unfinished when a turn ends."""
     below_bytes: int = 0
     """Most KV of suspended requests that is kept below the device; 0 if there is nothing."""
+    young: bool = False
+    """True if nobody waits for the end of one that drains, which has not lasted as long yet: it
+    goes on beginning requests, and all of them still grow."""
 
 
 def instead(t: TenantSnapshot) -> list[Price]:

@@ -24,8 +24,9 @@ def seen(lengths: list[float], begins_s: float = 2.0) -> float:
         turns.revoked(now + min(length, begins_s))
         now += length
     turns.began("c", now)
-    assert turns.turns() == MEANT._replace(seconds=turns.turns().seconds)
-    return turns.turns().seconds
+    found = turns.turns(now, alone=False)
+    assert found == MEANT._replace(seconds=found.seconds)
+    return found.seconds
 
 
 def test_turns_are_what_they_are_meant_to_be_until_one_is_over() -> None:
@@ -54,4 +55,16 @@ def test_who_gets_the_turn_again_has_had_one_turn() -> None:
     for now in (0.0, 1.0, 2.0):
         turns.began("a", now)
     turns.began("b", 10.0)
-    assert turns.turns().seconds == 10.0
+    assert turns.turns(10.0, alone=False).seconds == 10.0
+
+
+@pytest.mark.parametrize(
+    ("after_s", "alone", "young"), [(7.9, True, True), (8.0, True, False), (1.0, False, False)]
+)
+def test_a_turn_that_nobody_waits_for_is_young_for_as_long_as_turns_last(
+    after_s: float, alone: bool, young: bool
+) -> None:
+    turns = DrainedTurns(MEANT)
+    turns.began("a", 0.0)
+    turns.began("b", 8.0)
+    assert turns.turns(8.0 + after_s, alone=alone).young is young

@@ -16,10 +16,12 @@ from mirage.config import Policy
 from mirage.control.covering import covers
 from mirage.control.expert_asks import experts_out
 from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.newcomers import closed_bytes
 from mirage.control.planner import Plan, Planner
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, most_alpha, most_experts, unnumbered
+from mirage.control.tenant_rows import Terms
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
 from mirage.protocol import Allotment, Report
@@ -264,23 +266,28 @@ def test_layers_are_lent_to_running_requests_and_idle_kv_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "favour", "open_extents"),
-    [
-        (TurnLengths(1e6, drains=True), "latency", 22),
-        (TurnLengths(1e6, drains=True), "throughput", None),
-        (TurnLengths(1e6), "latency", None),
-        (None, "latency", None),
-    ],
+    ("young", "favour", "open_extents"),
+    [(True, "latency", 22), (True, "throughput", None), (False, "latency", None)],
 )
-def test_in_turns_that_drain_newcomers_leave_a_quarter_of_what_layers_pay_for(
-    turns: TurnLengths | None, favour: str, open_extents: int | None
+def test_while_all_requests_grow_newcomers_leave_a_quarter_of_what_layers_pay_for(
+    young: bool, favour: str, open_extents: int | None
 ) -> None:
-    """Three layers pay for six extents: all requests of such a turn grow together."""
+    """Three layers pay for six extents."""
     remap = REMAP.model_copy(update={"favour": favour, "lend_pool": 100})
     both = [tenant("a", 10, growth=14), tenant("b", active=False)]
+    turns = TurnLengths(1e6, drains=True, young=young)
     targets = plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap, turns=turns).targets
     assert (targets["b"].alpha, targets["a"].kv_extents) == (3, 24)
     assert targets["a"].open_extents == open_extents
+
+
+@pytest.mark.parametrize(("pool", "closed"), [(80, 20), (2000, 60), (-5, 0)])
+def test_where_layers_pay_for_more_than_the_pool_newcomers_leave_a_quarter_of_the_pool(
+    pool: int, closed: int
+) -> None:
+    turns = TurnLengths(1e6, drains=True, young=True)
+    terms = Terms(2 * SHARE, Policy.MIRAGE, REMAP, 1, turns)
+    assert closed_bytes(terms, 240, pool) == closed
 
 
 @pytest.mark.parametrize("serve", ["admission", "growth"])
