@@ -430,8 +430,8 @@ class Remap(Strict):
     requests get no more than its share."""
     favour: Literal["latency", "throughput"] = "latency"
     """While layers of a model are away, and in turns that drain: whether its newcomers leave free
-    all that its running requests ask for, and in turns that drain, while all of them still
-    grow, a quarter of what layers pay for, so that few are preempted; or only what they soon need."""
+    all that its running requests ask for, and in turns that drain a quarter of what layers pay for
+    while all of them grow, so that few are preempted; or only what they soon need."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     experts: bool = False
