@@ -281,8 +281,8 @@ def test_while_all_requests_grow_newcomers_leave_a_quarter_of_what_layers_pay_fo
     assert targets["a"].open_extents == open_extents
 
 
-@pytest.mark.parametrize(("pool", "closed"), [(80, 20), (2000, 60), (-5, 0)])
-def test_where_layers_pay_for_more_than_the_pool_newcomers_leave_a_quarter_of_the_pool(
+@pytest.mark.parametrize(("pool", "closed"), [(240, 60), (2000, 60), (200, 40), (120, 0), (-5, 0)])
+def test_where_layers_pay_for_more_than_the_pool_newcomers_leave_less(
     pool: int, closed: int
 ) -> None:
     turns = TurnLengths(1e6, drains=True, young=True)
