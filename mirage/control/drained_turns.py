@@ -47,8 +47,11 @@ class DrainedTurns:
         self._revoked = now
 
     def _saw(self, now: float) -> None:
-        """A turn is over. What it was longer than meant until it was revoked, nobody else waited:
-        that says nothing of turns between which memory moves."""
+        """The present turn is over.
+
+        While it lasted longer than meant before it was revoked, nobody else waited: that says
+        nothing of turns between which memory moves.
+        """
         draining_s = now - max(self._since, self._revoked)
         newest = min(now - self._since, self._meant.seconds + draining_s)
         mean = newest if self._length_s is None else self._length_s
