@@ -88,12 +88,12 @@ def test_the_log_names_the_request_by_its_id(tmp_path: Path) -> None:
         connection = served.open("GET", "/health")
         connection.getresponse().read()
         body = json.dumps({"model": "a", "prompt": "die"})
-        connection.request("POST", "/v1/completions", body, {"X-Request-Id": "job 7"})
+        connection.request("POST", "/v1/completions", body, {"X-Request-Id": "job-7"})
         assert connection.getresponse().status == 502
         connection.close()
         back(served)
         _, stderr = served.end(signal.SIGTERM)
-    assert ", id 'job 7'" in stderr
+    assert ", id 'job-7'" in stderr
 
 
 def test_of_several_the_one_that_was_there_twice_is_named(tmp_path: Path) -> None:
