@@ -117,7 +117,7 @@ class Scheduling:
         return timed
 
     def seconds(self) -> float:
-        """Of all calls so far."""
+        """Processor seconds of all calls so far."""
         return self._taken
 
 

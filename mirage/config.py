@@ -615,7 +615,7 @@ class KeeperSection(Strict):
 
 
 class HttpSection(Strict):
-    """What one client may take of the address that all are served at (docs/operating.md)."""
+    """Limits of one client at the address that all are served at (docs/operating.md)."""
 
     head_s: PositiveFloat = Field(default=10.0, le=1e6)
     """Seconds until a request's head is there, from its first byte, and of the first request from
@@ -630,7 +630,7 @@ class HttpSection(Strict):
     """Bodies of all requests that are not answered yet."""
     connections: Count = 8192
     connections_per_peer: Count = 4096
-    """Of one address, which may be a load balancer's."""
+    """Connections of one address, which may be a load balancer's."""
     stream_quiet_s: Annotated[
         Annotated[float, Field(gt=0, le=1e6)] | None, BeforeValidator(parse_span)
     ] = 15.0

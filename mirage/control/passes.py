@@ -217,7 +217,7 @@ def serve_free(level: Amount, fill: Fill) -> None:
 def _serve_each(
     level: Amount, gives: Callable[[Fill, Sequence[TenantRow]], None], fill: Fill
 ) -> None:
-    """Those that ask for more: what `gives` them, then cached prefixes."""
+    """Tenants that ask for more get what `gives` brings, then cached prefixes."""
     fill.aim(level)
     for row in fill.rows:
         if row.kept:

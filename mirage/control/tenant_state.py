@@ -29,7 +29,7 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """One joined tenant at one moment; the same object until something about it changes."""
 
     name: str
-    """That of `tenant`."""
+    """Name of `tenant`."""
     tenant: Tenant
     shape: ModelShape
     report: Report

@@ -90,7 +90,7 @@ class Fill:
     # -- several tenants ----------------------------------------------------------------
 
     def aim(self, level: Amount) -> None:
-        """From now on tenants are served up to `level`."""
+        """Serve tenants up to `level` from now on."""
         for row in self.rows:
             row.wanted = level(row)
 

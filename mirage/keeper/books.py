@@ -148,7 +148,7 @@ class KeeperBooks:
         return self._left(member, identity)
 
     def keeps_for(self, tenants: Iterable[str]) -> list[KeeperDeed]:
-        """From now on idle masters are kept for these tenants alone."""
+        """Keep idle masters for these tenants alone from now on."""
         self._for = frozenset(tenants)
         return self._make_room()
 

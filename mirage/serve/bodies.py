@@ -1,4 +1,4 @@
-"""What the router reads in a request's body, the model and a fingerprint, and writes. Pure."""
+"""Model and fingerprint in a request's body, read and written by the router. Pure."""
 
 from __future__ import annotations
 

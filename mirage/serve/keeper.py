@@ -72,7 +72,7 @@ class WeightsKeeper:
         self._declared: frozenset[str] = frozenset()
         """Tenants that keep weights."""
         self._outdated: set[str] = set()
-        """Those of which an engine lives that has other weights than they have now."""
+        """Tenants of which an engine lives that has other weights than they have now."""
         self._bounds, self._hang_s = bounds(config), config.hang_s
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[FromKeeper]

@@ -10,7 +10,7 @@ MODE = 0o600
 
 
 def replace_private(path: Path, data: bytes) -> None:
-    """Whoever reads `path` finds all of the old bytes, or all of `data`, after a crash too.
+    """Write `path`: a reader finds all old bytes, or all of `data`, after a crash too.
 
     Raises `OSError`.
     """

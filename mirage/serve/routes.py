@@ -13,9 +13,9 @@ class RouteWay(StrEnum):
     """Ways in which a request to a route of vLLM's is treated."""
 
     JSON = "passed on"
-    """To the tenant whose name a JSON object has in ``model``."""
+    """Passed to the tenant whose name a JSON object has in ``model``."""
     FORM = "passed on, by the form"
-    """To the tenant whose name a form has in ``model``, beside a file."""
+    """Passed to the tenant whose name a form has in ``model``, beside a file."""
     OWN = "own"
     """The router answers, for all tenants."""
     REFUSED = "refused"

@@ -157,7 +157,7 @@ def test_what_a_body_may_become_has_to_have_room(tmp_path: Path) -> None:
 
 
 async def many_bodies(site: Site, count: int, bytes_each: int, fit: int) -> None:
-    """Of `count` requests at once, those `fit` reach the engine whose bodies have room."""
+    """`fit` of `count` requests at once reach the engine: those whose bodies have room."""
     site.a.answer = never
     body = json.dumps({"model": "a", "prompt": "x" * bytes_each}).encode()
 

@@ -195,7 +195,7 @@ def test_a_fault_of_a_handler_is_a_place_in_the_log(
 
 
 def test_only_one_route_changes_the_server_and_not_for_pages() -> None:
-    """Whatever else is no GET passes a request on to its model, or refuses it."""
+    """All other routes that are no GET pass a request on to its model, or refuse it."""
 
     async def scenario(ask: Ask, router: Router) -> None:
         for headers, status in (

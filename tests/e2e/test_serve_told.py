@@ -20,7 +20,7 @@ SPEC = {"share_percent": 40.0, "start": "on_request", "keep_alive_s": None, "sto
 
 
 class Told:
-    """What a server tells of its tenant a, one state after the other."""
+    """Status of tenant a, one state after the other."""
 
     def __init__(self, site: Operated) -> None:
         self.site, self.since = site, 0.0

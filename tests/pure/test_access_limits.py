@@ -143,7 +143,7 @@ def test_no_minute_has_more_requests_than_the_limit(gaps: list[int], limit: int)
 @given(st.lists(st.tuples(st.integers(0, 80), st.integers(1, 30)), min_size=1, max_size=50))
 @examples(200)
 def test_what_is_told_to_wait_is_true_to_the_moment(calls: list[tuple[int, int]]) -> None:
-    """At the time that it names the request passes, and a moment earlier it does not."""
+    """The request passes at the time that it names, and a moment earlier it does not."""
     window, now, limit = RateWindow(), 0.0, 30
     for quarters, amount in calls:
         now += quarters * QUARTER_S
@@ -191,7 +191,7 @@ def test_what_it_took_beyond_counts_for_as_many_minutes_as_it_is_limits() -> Non
 
 
 def test_a_request_that_asks_for_more_than_a_limit_waits_until_nothing_else_counts() -> None:
-    """What it asks for is estimated: refused for good, it might be refused for nothing."""
+    """The cost of a request is estimated: refused for good, it might be refused for nothing."""
     limiter, limits = Limiter(), RateLimits(tokens_per_minute=100)
     limiter.leave(entered(limiter, limits, 1, 0.0), 1, 0.0)
     assert refused(limiter, limits, 5000, 1.0).wait_s == 59.0

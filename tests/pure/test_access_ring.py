@@ -1,4 +1,4 @@
-"""Who asks, by headers and a table of keys, and what he may."""
+"""Keys and rights of requests, by headers and a table of keys."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ CLIENT_LEFT = 499
 def test_tokens_of_a_request_by_what_is_known_of_it(
     answer: bytes, sent: bool, status: int, expected: dict[TokenKind, int]
 ) -> None:
-    """Who leaves a stream that tells its usage at the end has not had it for nothing."""
+    """A client that leaves a stream before its usage has not had it for nothing."""
     assert Passage("m", 8, [], read([answer]), sent).tokens(status) == expected
 
 

@@ -26,7 +26,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 def renamed(value: Any) -> Any:
-    """As the answer shall be."""
+    """The answer as it shall be."""
     match value:
         case dict():
             return {k: ALIAS if (k, v) == ("model", NAME) else renamed(v) for k, v in value.items()}
@@ -50,7 +50,7 @@ def test_keys_are_renamed_and_no_text(value: Any, cuts: list[int], compact: bool
 
 @given(st.lists(VALUES, min_size=1), st.data())
 def test_an_event_is_not_held_back(values: list[Any], data: st.DataObject) -> None:
-    """Whatever comes next: a client waits for no later event to have this one."""
+    """A client waits for no later event to have this one."""
     answer = AnswerName(NAME, ALIAS)
     for value in values:
         passed = answer.take(b"data: " + json.dumps(value).encode() + b"\n\n")

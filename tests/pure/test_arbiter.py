@@ -273,7 +273,7 @@ def test_death_passes_the_turn_on_at_once() -> None:
 
 
 def test_the_turn_of_one_that_is_killed_passes_on_and_its_memory_does_not() -> None:
-    """What it said before is heard as well."""
+    """A message that it said before is heard as well."""
     made = arbiter("temporal")
     for name in "ab":
         made.reported(name, report(False, running=1), 0.0)

@@ -1,4 +1,4 @@
-"""What one client may take: times, connections, bytes, ids."""
+"""Limits of one client: times, connections, bytes, ids."""
 
 from __future__ import annotations
 

@@ -351,6 +351,19 @@ def test_who_comes_leaves_memory_to_those_that_run_if_it_can_be_had(
     assert made.state("c") is made.state("d") is LifeState.READY
 
 
+def test_where_all_can_be_awake_nobody_yields_for_memory_to_spare() -> None:
+    made = world(160, "abcd", replace(SLOW, spare_part=0.1))
+    for name in "abc":
+        served(made, name)
+    made.advance(20)
+    made.ask("c")
+    made.ask("c")
+    said(made)
+    made.ask("d")
+    assert said(made) == ["start d"]
+    assert all(made.state(name) is LifeState.READY for name in "abc")
+
+
 def big_before_small(big: int) -> RosterWorld:
     """Of 100 bytes two busy ones have 80; one of `big` bytes was asked for, then one of 10."""
     made = world(100, "ab")

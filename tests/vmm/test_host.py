@@ -383,7 +383,7 @@ def test_threads_may_release_whether_others_do_or_not(host) -> None:
 
 
 def test_memory_that_cannot_be_freed_is_an_error_and_no_want_of_memory(host, monkeypatch) -> None:
-    """Whoever lacks memory asks again, which would bring none here."""
+    """An engine that lacks memory asks again, which would bring none here."""
 
     def refused(*_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")

@@ -1,4 +1,4 @@
-"""What a tenant allows in the body of a request, and what it sets where a body is silent. Pure."""
+"""Bounds of a tenant for the body of a request, and values where a body is silent. Pure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _check(numbers: Mapping[str, float], names: Iterable[str], most: int | None)
 
 
 def _with(body: bytes, missing: Mapping[str, Any]) -> bytes:
-    """With keys at the end of the object, where they count before any of the same name."""
+    """An object with keys at its end, where they count before any of the same name."""
     if not missing:
         return body
     end = body.rindex(b"}")

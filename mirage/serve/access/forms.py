@@ -34,4 +34,4 @@ class AccessTable(msgspec.Struct, frozen=True):
 
 
 NO_KEYS = AccessTable()
-"""Nobody is asked."""
+"""A table without keys: nobody is asked."""

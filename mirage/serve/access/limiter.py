@@ -1,4 +1,4 @@
-"""Whether a request is within the limits of its key and of its tenant. Pure.
+"""Limits of a key and of a tenant, which a request is within or not. Pure.
 
 A request and its tokens count in the minute that follows its admission. Its tokens are not known by
 then: what it asks for is booked, and put right when it has ended. What it took beyond that counts
@@ -39,7 +39,7 @@ class OverLimit(NamedTuple):
 
 @dataclass
 class LimitAccount:
-    """What one key or tenant took lately."""
+    """Requests and tokens that one key or tenant took lately."""
 
     requests: RateWindow = field(default_factory=RateWindow)
     tokens: RateWindow = field(default_factory=RateWindow)

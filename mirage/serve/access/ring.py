@@ -1,4 +1,4 @@
-"""Who asks, and whether he may, by the headers of a request and the table of keys. Pure.
+"""Key and right of a request, by its headers and the table of keys. Pure.
 
 A key is found in a dictionary, by the SHA-256 of its token. The time that this takes tells nothing
 of a token: a dictionary compares two texts only if their salted hashes are equal, and who knew the

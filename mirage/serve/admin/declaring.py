@@ -33,7 +33,7 @@ class Declaring:
     def __init__(self, applier: ConfigApplier) -> None:
         self._applier = applier
         self._under_way: set[asyncio.Future[web.StreamResponse]] = set()
-        """What was sent and is not done: the event loop alone would not keep it."""
+        """Tasks that are not done: the event loop alone would not keep them."""
 
     @property
     def revision(self) -> Revision:

@@ -1,1 +1,1 @@
-"""What one client may take of the router: time, connections, bytes; and what each is told."""
+"""Limits of one client at the router: time, connections, bytes; and the answers beyond them."""

@@ -10,7 +10,7 @@ PIECE_BYTES = 256 * KIB
 
 
 def in_pieces(body: bytes, headers: MutableMapping[str, str]) -> bytes | AsyncIterator[bytes]:
-    """What aiohttp is given for `body`; one of several pieces tells its length in `headers`."""
+    """Payload of `body` for aiohttp; one of several pieces tells its length in `headers`."""
     if len(body) <= PIECE_BYTES:
         return body
     headers["Content-Length"] = str(len(body))

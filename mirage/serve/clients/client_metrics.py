@@ -1,4 +1,4 @@
-"""How many clients were too slow or too many, for Prometheus."""
+"""Numbers of clients that were too slow or too many, for Prometheus."""
 
 from __future__ import annotations
 

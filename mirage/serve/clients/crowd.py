@@ -6,7 +6,7 @@ from collections import Counter
 
 
 class Crowd:
-    """At most `most` connections, of which at most `most_per_peer` come from one address."""
+    """Count of connections: `most` at most, `most_per_peer` of them from one address."""
 
     def __init__(self, most: int, most_per_peer: int) -> None:
         self.most, self.most_per_peer = most, most_per_peer
