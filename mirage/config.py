@@ -666,6 +666,8 @@ class Config(Strict):
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)
     """Seconds without a sign of life, or without progress, after which an engine is ended."""
+    warm_starts: bool | Literal["auto"] = "auto"
+    """True: engines start as forks of a process that has imported vLLM. auto: on a host they do."""
     block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 
@@ -732,6 +734,11 @@ class Config(Strict):
         """Most of a tenant's layers that may be given away."""
         own = tenant.max_percent
         return self.remap.max_percent if own is None else own
+
+    @property
+    def starts_warm(self) -> bool:
+        """True if engines are to start as forks."""
+        return self.device.kind == "host" if self.warm_starts == "auto" else self.warm_starts
 
     def keeps_weights(self, tenant: TenantSection) -> bool:
         """True if a tenant's weights may stay in host memory without an engine.

@@ -6,6 +6,7 @@ torch's CUDA streams and events for its whole process.
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.proof import TOKENS
 from mirage.engine.settings import EngineSettings, from_vllm
 from mirage.engine.stack import built
+from mirage.engine.start_times import StartTimes
 from mirage.engine.startup import StartUp
 from mirage.engine.tiers.offer import offer
 from mirage.tiers.client import PoolClient
@@ -38,6 +40,7 @@ class ElasticWorker(WorkerBase):
     mirage: MemoryWorker
     start_up: StartUp
     """Start-up, until the engine is warm."""
+    start_times: StartTimes
     proof_tokens: ClassVar[tuple[int, ...]] = (TOKENS,)
     """Sizes of forwards that are proven to compute the same. A host's kernels read plain weights
     where they are at each call, whatever the size."""
@@ -46,6 +49,8 @@ class ElasticWorker(WorkerBase):
         """Before the model is loaded."""
         if why := verify(self.vllm_config):
             raise RuntimeError(why)
+        self.start_times = StartTimes()
+        self.start_times.lap("process and configuration")
         super().init_device()
         self.mirage = MemoryWorker(self.make_memory(from_vllm(self.vllm_config)))
         self.start_up = self.make_start_up()
@@ -83,10 +88,12 @@ class ElasticWorker(WorkerBase):
             _forget_layers(self.vllm_config.compilation_config)
             with built(self.start_up.parameters.found):
                 super().load_model(**kwargs)
+        self.start_times.lap("weights")
         with set_current_vllm_config(self.vllm_config):
             runner = self.model_runner
             self.start_up.loaded(runner, partial(_dummy_step, self), runner.profile_run)
         self.mirage.tasks = self.get_supported_tasks()
+        self.start_times.lap("layers placed and proven")
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""
@@ -110,6 +117,7 @@ class ElasticWorker(WorkerBase):
                 "vLLM did not allocate its KV cache the way this version of MIRAGE knows: "
                 f"use vLLM {tried('or')}"
             )
+        self.start_times.lap("KV cache")
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
         """vLLM's own, whose steps also compile kernels and say nothing about T_c."""
@@ -118,6 +126,8 @@ class ElasticWorker(WorkerBase):
         done = super().compile_or_warm_up_model(*args, **kwargs)
         del self.start_up
         self.mirage.times.warm = True
+        self.start_times.lap("warm-up")
+        print(f"mirage: {self.start_times}", file=sys.stderr, flush=True)
         return done
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:

@@ -1,32 +1,52 @@
-"""A process that has imported vLLM, and answers for `mirage profile` in forks of its own.
+"""A process that has imported vLLM, and whose forks need not: engines of `mirage serve` start so.
 
 python -m mirage.engine.forkserver LISTENER
 
-LISTENER is the descriptor of a listening Unix socket, see `mirage.processes.answering`. vLLM's
-worker for a CPU is not imported here: it changes torch for the whole process, and is each
-engine's own.
+LISTENER is the descriptor of a listening Unix socket, see `mirage.processes.answering`. The
+process ends with the one that started it. vLLM's worker for a CPU is not imported here: it changes
+torch for the whole process, and is each engine's own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import signal
 import socket
 import sys
 
+import setproctitle
+import vllm.entrypoints.openai.api_server
 import vllm.v1.attention.backends.cpu_attn
 import vllm.v1.core.sched.async_scheduler
+import vllm.v1.engine.async_llm
 import vllm.v1.engine.llm_engine  # noqa: F401
 
-from mirage.engine import executor, probe, steptimes  # noqa: F401
+from mirage.engine import executor, forks, probe, scheduler, steptimes  # noqa: F401
 from mirage.processes.answering import Roles, answer_in_forks
 
-ROLES: Roles = {"probe": probe.said, "steptimes": steptimes.measure}
+READY = "ready"
+"""Role of a process that has imported all."""
+ROLES: Roles = {
+    "probe": probe.said,
+    "steptimes": steptimes.measure,
+    forks.ROLE: forks.begin_program,
+    READY: lambda _: True,
+}
+PR_SET_PDEATHSIG = 1
+
+
+def answer(listener: socket.socket) -> None:
+    """Answer until killed, at the latest when the parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.freeze()  # else each fork's first collection would write to, and so copy, all pages
+    answer_in_forks(listener, ROLES)
 
 
 def main() -> None:
-    """Answer until killed."""
-    gc.freeze()  # else each fork's first collection would write to, and so copy, all pages
-    answer_in_forks(socket.socket(fileno=int(sys.argv[1])), ROLES)
+    """Answer at the descriptor that the command line names."""
+    setproctitle.getproctitle()  # finds its room in the environment as it was
+    answer(socket.socket(fileno=int(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -60,18 +60,22 @@ def _answers(config: Config, log: Path, probe: Probe) -> Answers:
         }
         for tenant in config.tenants
     ]
+    until = _until(TIMEOUT_S + MORE_S * len(questions))
     if isinstance(probe, Path):
         with suppress(OSError, ForkEnded):
-            return {q["tenant"]: ask_at(probe, ROLE, q, log) for q in questions}
+            return {q["tenant"]: ask_at(probe, ROLE, q, log, waiting=until) for q in questions}
         probe = PROBE
-    return _of_a_child(config, questions, log, probe)
+    return _of_a_child(config, questions, log, probe, until)
 
 
 def _of_a_child(
-    config: Config, questions: list[dict[str, Any]], log: Path, probe: tuple[str, ...]
+    config: Config,
+    questions: list[dict[str, Any]],
+    log: Path,
+    probe: tuple[str, ...],
+    until: Waiting,
 ) -> Answers:
     answers: Answers = {}
-    until = _until(TIMEOUT_S + MORE_S * len(questions))
     with (
         RunDir(None) as rundir,
         asked_child(probe, log, launcher.environment(config, rundir)) as child,

@@ -28,6 +28,7 @@ from mirage.serve.registry import REACHABLE, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
+from mirage.serve.starting import start_program
 from mirage.serve.suspects import Suspects
 from mirage.serve.within import within
 from mirage.units import size
@@ -107,7 +108,7 @@ class EngineManager:
         self._device = device or DeviceHealth()
         self._command = self._command_of(config, tenant)
         self._environment = launcher.environment(config, rundir)
-        self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start)
+        self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start or start_program)
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
         """Set once the model has computed a first step in this start."""
@@ -117,6 +118,8 @@ class EngineManager:
         """Reason why the control server sent the engine away; None if it did not."""
         self._failure = ""
         """Reason why the engine did not start; empty if it did."""
+        self._start_s: dict[str, float] = {}
+        """Seconds of the parts of the last start."""
         self._error = ""
         """The exception over which its core ends."""
         self._fault: Fault | None = None
@@ -181,11 +184,17 @@ class EngineManager:
         self.backend.comeback.serves(time.monotonic())
         if self._room is not None:
             self._room.serves(time.monotonic() - begun)
-        self._say(f"ready in {time.monotonic() - begun:.0f} s")
+        self._say(f"ready in {time.monotonic() - begun:.0f} s ({self._start_words()})")
+
+    def _start_words(self) -> str:
+        """``"warm start: process 0.1 s, server 8.2 s, connection 0.0 s, first step 0.3 s"``."""
+        parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self._start_s.items())
+        return f"{'warm' if self._engine.is_warm else 'cold'} start: {parts}"
 
     async def _get_ready(self) -> None:
+        self._start_s, lap = {}, self._laps()
         try:
-            group = self._engine.start(self._command, self._environment)
+            group = await self._engine.start(self._command, self._environment)
         except OSError as error:
             self._failure = f"it cannot be started ({error})"
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
@@ -193,11 +202,15 @@ class EngineManager:
         progress = asyncio.create_task(self._tell_progress())
         try:
             begun = self._running()
+            lap("process")
             await self._answers()
+            lap("server")
             self._up = True
             self._end_if_without_core()
             await self._introduced()
+            lap("connection")
             await self._has_stepped(begun)
+            lap("first step")
         except EngineFailed as error:
             self._failure = await self._why_not(error)
             await self._look_at_device(self._fault or in_text(self._failure))
@@ -205,6 +218,16 @@ class EngineManager:
             raise self.failure from None
         finally:
             progress.cancel()
+
+    def _laps(self) -> Callable[[str], None]:
+        """Function that notes the seconds of a part of this start when the part is over."""
+        last = time.monotonic()
+
+        def lap(part: str) -> None:
+            nonlocal last
+            self._start_s[part], last = time.monotonic() - last, time.monotonic()
+
+        return lap
 
     async def _tell_progress(self) -> None:
         """A start takes from seconds to minutes: every now and then a sign that it goes on."""

@@ -10,7 +10,7 @@ from mirage.serve.control import HELLO_S
 from mirage.serve.launcher import SERVER
 from mirage.serve.outside import MARGIN_BYTES
 from mirage.serve.restarts import BACKOFF_S, REST_S
-from mirage.serve.starting import Start, start_program
+from mirage.serve.starting import Start
 
 DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}
 
@@ -24,8 +24,9 @@ class Means:
     """Process that is asked about the models."""
     device: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(DEVICE))
     """Program by kind of device, exits with 0 if it can use one; none for one that cannot fail."""
-    start: Start = start_program
-    """Function that makes a server a child process."""
+    start: Start | None = None
+    """Function that makes a server a child process; None: as `warm_starts` of the configuration has
+    it."""
     hello_s: float = HELLO_S
     """For the engine of a server that is up to come to the control socket."""
     progress_s: float = 10.0

@@ -16,7 +16,7 @@ import aiohttp
 from mirage.processes import reaper
 from mirage.processes.pidfd import ProcessEnd
 from mirage.serve.errors import EngineFailed
-from mirage.serve.starting import Child, Start, start_program
+from mirage.serve.starting import AdoptedChild, Child, Start, start_program
 
 POLL_S = 0.2
 TRACKER_S = 3.0
@@ -60,32 +60,37 @@ class EngineProcess:
         """Exit codes, or minus signals, of orphans of the group, by process id."""
         self._log_start = 0
 
-    def start(self, command: list[str], environment: dict[str, str]) -> int:
+    async def start(self, command: list[str], environment: dict[str, str]) -> int:
         """Start the server in a session of its own; returns its process group.
 
         Its output is added to the log. Raises `OSError` if it cannot be started; then it has ended
-        with `NOT_STARTED`.
+        with `NOT_STARTED`. One that was begun when this is cancelled is ended.
         """
         self._forget_core()
         self._process = None
         self._ended = asyncio.get_running_loop().create_future()
         try:
-            self._begin(command, environment)
+            await self._begin(command, environment)
         except OSError:
             self._ended.set_result(NOT_STARTED)
             raise
         assert self._process is not None
         return self._process.pid
 
-    def _begin(self, command: list[str], environment: dict[str, str]) -> None:
+    async def _begin(self, command: list[str], environment: dict[str, str]) -> None:
         self.socket.unlink(missing_ok=True)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        process = self._start(command, environment, self.log)
+        starting = asyncio.to_thread(self._start, command, environment, self.log)
+        begun = asyncio.ensure_future(starting)
+        try:
+            process = await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            _end(await begun)
+            raise
         try:
             self._ended = _when_ended(process)
         except OSError:  # nobody would hear of its end
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
             raise
         self._process = process
 
@@ -121,6 +126,11 @@ class EngineProcess:
     def server_has_ended(self) -> bool:
         """True if the server is dead, as the kernel has it."""
         return self._process is not None and self._process.poll() is not None
+
+    @property
+    def is_warm(self) -> bool:
+        """True if the server was forked from a process that has imported vLLM."""
+        return isinstance(self._process, AdoptedChild)
 
     @property
     def is_running(self) -> bool:
@@ -227,6 +237,11 @@ class EngineProcess:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-self._process.pid, os.WNOHANG))[0]:
                 self._reaped[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+
+
+def _end(process: Child) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _when_ended(process: Child) -> asyncio.Future[int]:

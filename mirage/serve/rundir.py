@@ -69,6 +69,11 @@ class RunDir:
     def tier_socket(self) -> Path:
         return tiers_beside(self.control_socket)
 
+    @property
+    def warm_socket(self) -> Path:
+        """Socket of the process that engines are forked from."""
+        return self.sockets / "warm.sock"
+
     def admin_socket(self, port: int) -> Path:
         """Socket for operators of the server whose router listens on `port`."""
         return self.sockets / f"admin-{port}.sock"

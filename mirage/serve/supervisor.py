@@ -8,8 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,13 +21,14 @@ from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
-from mirage.serve import files
+from mirage.serve import files, launcher
 from mirage.serve.access.server_keys import KeySource, ServerKeys
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.apply.applier import ConfigApplier, Origin
+from mirage.serve.ask import PROBE
 from mirage.serve.domain import Domain
 from mirage.serve.engine_manager import say
 from mirage.serve.errors import EngineFailed
@@ -38,10 +39,13 @@ from mirage.serve.ready_file import ReadyFile
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
 from mirage.serve.together import together
+from mirage.serve.warm import WarmStarts
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
 LOOKING = "looking at the models, before any engine starts"
+WARM_LOG = "@forks.log"
+"""Name that no tenant's log has."""
 HANG_UP_S = 0.5
 """A terminal that is about to close is gone then; it may send SIGHUP more than once."""
 EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
@@ -90,21 +94,39 @@ def _serve(
     profiled: Mapping[str, Profiled],
 ) -> int:
     hangups = HangUps()
-    with _signals_exit(hangups), _telling(LOOKING, means.progress_s):
-        found = preflight(declared, means.probe)
-    config = found.config
-    if found.refused and options.all_or_nothing:
-        raise refusal(found.refused)
     adopt_orphans()
-    with (
-        unread_stderr(),
-        RunDir(options.log_dir) as rundir,
-        ReaperClient(*rundir.folders, ready_file=options.ready_file) as reaper,
-    ):
+    with ExitStack() as over:
+        over.enter_context(unread_stderr())
+        with _signals_exit(hangups), _telling(LOOKING, means.progress_s):
+            rundir = over.enter_context(RunDir(options.log_dir))
+            ready_file = options.ready_file
+            reaper = over.enter_context(ReaperClient(*rundir.folders, ready_file=ready_file))
+            means, warm = _warm(declared, rundir, reaper, means)
+            if warm is not None:
+                over.callback(warm.close)
+            found = preflight(declared, means.probe)
+        config = found.config
+        if found.refused and options.all_or_nothing:
+            raise refusal(found.refused)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
         domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled)
         applier = ConfigApplier(origin, declared, found, domain, means.probe)
-        return asyncio.run(Supervisor(config, options, rundir, domain, applier, hangups).run())
+        return asyncio.run(
+            Supervisor(config, options, rundir, domain, applier, hangups, warm).run()
+        )
+
+
+def _warm(
+    config: Config, rundir: RunDir, reaper: ReaperClient, means: Means
+) -> tuple[Means, WarmStarts | None]:
+    """Means of starting engines, by `warm_starts` unless `means` say how, and who does so."""
+    if means.start is not None or not config.starts_warm:
+        return means, None
+    environment = launcher.environment(config, rundir)
+    log = rundir.logs / WARM_LOG
+    warm = WarmStarts(rundir.warm_socket, environment, log, reaper)
+    probe = means.probe if means.probe != PROBE else warm.address
+    return replace(means, start=warm.start, probe=probe), warm
 
 
 @contextmanager
@@ -150,8 +172,10 @@ class Supervisor:
         domain: Domain,
         applier: ConfigApplier,
         hangups: HangUps,
+        warm: WarmStarts | None,
     ) -> None:
         self._config, self._options, self._rundir = config, options, rundir
+        self._warm = warm
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
         self._keys = options.keys
@@ -206,7 +230,8 @@ class Supervisor:
         await self._listen_to_operators(url)
         served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
         hears = self._hear_hangups()
-        await together([served, self._say_ready(url, begun), self._admin.keep(), hears])
+        warm = [self._warm.keep(self._config.hang_s, say)] if self._warm is not None else []
+        await together([served, self._say_ready(url, begun), self._admin.keep(), hears, *warm])
 
     async def _say_ready(self, url: str, begun: float) -> None:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import math
 import os
 import shutil
 import socket
@@ -28,12 +29,12 @@ from mirage import cli
 from mirage.processes import asking
 from mirage.serve import launcher
 from mirage.serve.means import Means
-from mirage.serve.starting import Child
+from mirage.serve.starting import AdoptedChild, Child
+from mirage.serve.warm import PROGRAM, ROOM
 from mirage.tools.replay import child
 
-MODULE = "tests.e2e.warm_engines"
-FORK = "MIRAGE_TEST_FORK"
-"""Same variable as there, which cannot be imported here: it imports vLLM."""
+FORKS = "mirage.engine.forks"
+"""Imported where this process is a fork of one that has imported vLLM; only then it can be here."""
 ROOT = Path(__file__).parents[2]
 AT_IMPORT = {
     **launcher.OF_A_HOST,
@@ -43,34 +44,7 @@ AT_IMPORT = {
     "PYTHONUNBUFFERED": "1",
 }
 """Variables of `launcher.environment` that libraries read when they are imported."""
-TITLE = {"MIRAGE_TEST_TITLE": "." * 4096}
-"""A process has as much room for a title, the command line of an engine, as it began with."""
 PR_SET_CHILD_SUBREAPER = 36
-
-
-class Adopted:
-    """A `Child` that another process has forked, and that is an orphan of that one."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._status: int | None = None
-
-    def poll(self) -> int | None:
-        return self._collect(os.WNOHANG)
-
-    def wait(self) -> int:
-        status = self._collect(0)
-        assert status is not None
-        return status
-
-    def send_signal(self, sig: int, /) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, sig)
-
-    def _collect(self, flags: int) -> int | None:
-        if self._status is None and (found := os.waitpid(self.pid, flags))[0]:
-            self._status = os.waitstatus_to_exitcode(found[1])
-        return self._status
 
 
 class Warm:
@@ -81,13 +55,13 @@ class Warm:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(self.address))
             listener.listen()
-            forks = os.environ.get(FORK) == str(os.getpid())
+            forks = FORKS in sys.modules and sys.modules[FORKS].ForkedProgram.here
             self._process = _fork(listener) if forks else _program(listener)
         atexit.register(self._end)
 
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
         """Start a child, as `Means.start` does."""
-        return Adopted(self.fork(command, environment, str(log), str(log)))
+        return AdoptedChild(self.fork(command, environment, str(log), str(log)))
 
     def fork(
         self,
@@ -100,7 +74,7 @@ class Warm:
         """The process that is what the command would be; no child of this one, unless it adopts."""
         where = str(folder or Path.cwd())
         question = {"command": command, "environment": dict(environment), "folder": where}
-        asked = question | {"out": out, "err": err}
+        asked = question | {"out": out, "err": err, "until": math.inf}
         pid = asking.ask(self.address, "program", asked, Path(os.devnull))
         assert isinstance(pid, int)
         return pid
@@ -115,16 +89,16 @@ class Warm:
 def _fork(listener: socket.socket) -> Child:
     from tests.e2e import warm_engines
 
-    return Adopted(warm_engines.serve_in_fork(listener))
+    return AdoptedChild(warm_engines.serve_in_fork(listener))
 
 
 def _program(listener: socket.socket) -> Child:
     return subprocess.Popen(
-        [sys.executable, "-m", MODULE, str(listener.fileno())],
+        [*PROGRAM, str(listener.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=AT_IMPORT | TITLE | os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/e2e'}"},
+        env=AT_IMPORT | ROOM | os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/e2e'}"},
         process_group=0,
         pass_fds=[listener.fileno()],
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mirage.cli import main
 from mirage.serve.means import Means
+from mirage.serve.starting import start_program
 
 HERE = Path(__file__).parent
 
@@ -21,6 +22,7 @@ def means() -> Means:
     return Means(
         server=(str(HERE / "fake_engine.py"),),
         probe=(str(HERE / "fake_probe.py"),),
+        start=start_program,
         device={"host": ("-c", told["FAKE_DEVICE"])} if "FAKE_DEVICE" in told else {},
         hello_s=0.5 if told["FAKE_ENGINE"] == "mute" else usual.hello_s,
         progress_s=float(told.get("FAKE_PROGRESS_S", usual.progress_s)),

@@ -1,0 +1,133 @@
+"""Programs of Python's as forks of a process that has imported vLLM: engines start warm.
+
+To import vLLM takes some ten seconds of computing, and an engine is two processes. A fork has the
+imports and is otherwise what the program would be: it leads a session of its own, has the
+environment, the folder and the files that it is given, and none of its parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import signal
+import stat
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from multiprocessing.context import ForkContext, ForkProcess
+from pathlib import Path
+from typing import Any
+
+import setproctitle
+import vllm.v1.engine.utils
+
+ROLE = "program"
+
+
+class ForkedProgram:
+    """State of this process: true once it has become a program."""
+
+    here = False
+
+
+class ForkedCore(ForkProcess):
+    """An engine core, as a fork of its server, whose sockets and signals are not its own."""
+
+    def start(self) -> None:
+        """Beside the server's resource tracker, which one that is spawned has as well.
+
+        A tracker of the core's own is killed with the core, and shared memory stays.
+        """
+        resource_tracker.ensure_running()
+        super().start()
+
+    def run(self) -> None:
+        signal.set_wakeup_fd(-1)
+        let_go(stat.S_ISSOCK)
+        super().run()
+
+
+class CoresAreForks(ForkContext):
+    """Start method of engine cores. On a CPU vLLM spawns them, and each would import it again."""
+
+    Process = ForkedCore
+
+
+def begin_program(question: dict[str, Any]) -> int:
+    """Start one; the number of its process. Its files are open then: the caller may close them.
+
+    `question` has its `command` line as Python has it, the `environment`, the `folder` to work in,
+    the paths `out` and `err`, and `until` when, in seconds of the monotonic clock, it may be
+    started. Raises `TimeoutError` later on: who asked has given it up.
+    """
+    if time.monotonic() > question["until"]:
+        raise TimeoutError(f"too late to start {question['command']}")
+    paths = (os.devnull, question["out"], question["err"])
+    modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_APPEND] * 2)
+    files = [os.open(path, mode, 0o644) for path, mode in zip(paths, modes, strict=True)]
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        _become(question["command"], question["environment"], question["folder"], files)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else bool(end.code)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _become(command: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
+    """What ``python -m MODULE``, ``python -c CODE`` or ``python FILE``, and words, would do."""
+    os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    let_go(lambda mode: True)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    tempfile.tempdir = None
+    ForkedProgram.here = True
+    setproctitle.setproctitle(" ".join(command))
+    vllm.v1.engine.utils.get_mp_context = CoresAreForks
+    _run(*command[1:])
+
+
+def _run(first: str, *words: str) -> None:
+    sys.argv = [first, *words]
+    if first == "-m":
+        sys.argv = list(words)
+        warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *words[1:]]
+        exec(words[0], {"__name__": "__main__"})
+    else:
+        runpy.run_path(first, run_name="__main__")
+
+
+def let_go(of: Callable[[int], bool], keep: int = -1) -> None:
+    """Give up open files of these modes. Their numbers stay taken: objects may close them yet."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for entry in Path("/proc/self/fd").iterdir():
+        number = int(entry.name)
+        if number > 2 and number not in (null, keep) and _is(number, of):
+            os.dup2(null, number)
+    os.close(null)
+
+
+def _is(number: int, of: Callable[[int], bool]) -> bool:
+    try:
+        return of(os.fstat(number).st_mode)
+    except OSError:  # that of the folder that was listed
+        return False

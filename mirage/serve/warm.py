@@ -1,0 +1,175 @@
+"""Warm starts: engines of one server as forks of a process that has imported vLLM.
+
+That process has the environment of the engines. What libraries read of it when they are imported a
+fork cannot change, so an engine with another environment is started as a program of its own, as one
+is while the process is not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+from mirage.processes import asking
+from mirage.processes.answering import LONGEST, Query, Reply
+from mirage.processes.pidfd import ProcessEnd
+from mirage.processes.reaper_client import ReaperClient
+from mirage.processes.stopped import watch_for_stops
+from mirage.serve.starting import AdoptedChild, Child, start_program
+from mirage.wire import Broken, Channel
+
+logger = logging.getLogger("mirage.serve.warm")
+
+PROGRAM = (sys.executable, "-m", "mirage.engine.forkserver")
+READY_ROLE, PROGRAM_ROLE = "ready", "program"
+FORK_S, MARGIN_S = 10.0, 2.0
+"""Seconds for a fork, which is refused afterwards, and for that to be heard."""
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Between the ends of such processes and the starts of the next ones."""
+ROOM = {"MIRAGE_ROOM_FOR_TITLES": "." * 4096}
+"""A process has as much room for a title, the command line of an engine, as it began with."""
+
+
+class ForkIsLate(Exception):
+    """The process that is to fork does not answer in time."""
+
+
+class WarmStarts:
+    """A process that has imported vLLM, in `environment`, with its socket at `address`.
+
+    It ends with this process, and with `close`. It is started at once, and can be asked at once.
+    """
+
+    def __init__(
+        self, address: Path, environment: Mapping[str, str], log: Path, reaper: ReaperClient
+    ) -> None:
+        """Output goes to `log`: of the import, then of the last fork until it is the program.
+
+        Raises `OSError` if it cannot be started.
+        """
+        self.address, self._environment, self._log = address, dict(environment), log
+        self._reaper = reaper
+        self._looking = threading.Lock()
+        self._process: subprocess.Popen[bytes]
+        self._first: Channel[Reply] | None = None
+        """Open until the process has said that it has imported all."""
+        self._begin()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the forking process."""
+        return self._process.pid
+
+    # -- forks --------------------------------------------------------------------------
+
+    def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+        """Start a command of Python's as a fork if one can be had now, else as a program.
+
+        Orphans of the forking process have to become children of this one. Takes some 50 ms, on a
+        busy machine seconds: call it in a thread. Raises `OSError` if it cannot be started.
+        """
+        if command[0] == sys.executable and environment == self._environment and self.is_ready():
+            try:
+                return AdoptedChild(self._fork(command, environment, log))
+            except (OSError, asking.ForkEnded) as error:
+                logger.warning("no warm start: %s (see %s)", error, self._log)
+            except ForkIsLate as error:
+                logger.warning("no warm start: %s", error)
+                self._process.kill()
+        return start_program(command, environment, log)
+
+    def _fork(self, command: list[str], environment: Mapping[str, str], log: Path) -> int:
+        question = {
+            "command": command,
+            "environment": dict(environment),
+            "folder": str(Path.cwd()),
+            "out": str(log),
+            "err": str(log),
+            "until": monotonic() + FORK_S,
+        }
+        wait_s = FORK_S + MARGIN_S
+        pid = asking.ask(
+            self.address, PROGRAM_ROLE, question, self._log, waiting=_late, every_s=wait_s
+        )
+        assert isinstance(pid, int)
+        return pid
+
+    def is_ready(self) -> bool:
+        """True once it has imported vLLM, as long as it lives."""
+        with self._looking:
+            if self._process.poll() is not None:
+                return False
+            if self._first is not None and select.select([self._first], [], [], 0)[0]:
+                self._first.close()
+                self._first = None
+            return self._first is None
+
+    # -- the process --------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Called in the thread that lives as long as this process: it ends with that thread."""
+        self.address.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener, self._log.open("ab") as output:
+            listener.bind(str(self.address))
+            listener.listen()
+            self._process = subprocess.Popen(
+                [*PROGRAM, str(listener.fileno())],
+                env=ROOM | self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[listener.fileno()],
+            )
+        self._reaper.began(self._process.pid)
+        there = socket.socket(socket.AF_UNIX)
+        there.connect(str(self.address))
+        self._first = Channel(there, Reply, longest=LONGEST)
+        self._first.say(Query(READY_ROLE, None, os.devnull))
+
+    async def keep(self, hang_s: float, say: Callable[[str], None]) -> None:
+        """Start another one whenever it ends, and end one that is stopped. Never returns."""
+        pause = PAUSE_S
+        while True:
+            watch_for_stops(self.pid, hang_s)
+            begun = asyncio.get_running_loop().time()
+            with suppress(ProcessLookupError):
+                end = ProcessEnd(self.pid)
+                await end.wait()
+                end.close()
+            self._over()
+            say("the process that engines are forked from ended: starts are cold until one is up")
+            lived_s = asyncio.get_running_loop().time() - begun
+            pause = PAUSE_S if lived_s > LONGEST_PAUSE_S else min(pause * 2, LONGEST_PAUSE_S)
+            await asyncio.sleep(pause)
+            try:
+                self._begin()
+            except (OSError, Broken) as error:
+                logger.warning("no process to fork engines from: %s", error)
+
+    def close(self) -> None:
+        """End it; engines that are forks of it go on. Idempotent."""
+        self._process.kill()
+        self._over()
+        self.address.unlink(missing_ok=True)
+
+    def _over(self) -> None:
+        self._process.wait()
+        self._reaper.over(self._process.pid)
+        if self._first is not None:
+            self._first.close()
+            self._first = None
+
+
+def _late(seconds: float) -> None:
+    raise ForkIsLate(f"the process to fork from does not answer in {seconds:.1f} s")

@@ -1,0 +1,144 @@
+"""Engines of a server are forks of one process that has imported vLLM, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from supervised import assert_gone, serving, write_demo
+from warm import AT_IMPORT, ROOT, adopting
+
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve import warm
+from mirage.serve.starting import AdoptedChild
+from mirage.serve.warm import WarmStarts
+
+pytestmark = pytest.mark.e2e
+
+SAYS = "import os, sys; print('vllm' in sys.modules, os.environ['TOLD'], flush=True); sys.exit(5)"
+LONG_S = 180
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    return AT_IMPORT | dict(os.environ) | {"PYTHONPATH": str(ROOT), "TOLD": "so"}
+
+
+@pytest.fixture
+def starts(tmp_path: Path, environment: dict[str, str]) -> Iterator[WarmStarts]:
+    with adopting(), ReaperClient() as reaper:
+        made = WarmStarts(tmp_path / "warm.sock", environment, tmp_path / "log", reaper)
+        yield made
+        made.close()
+        assert not psutil.pid_exists(made.pid) and not made.address.exists()
+
+
+def said(starts: WarmStarts, environment: dict[str, str], folder: Path) -> tuple[bool, str]:
+    """True if the program was a fork; and what it printed. It has to end with its exit code."""
+    log = folder / "said"
+    log.unlink(missing_ok=True)
+    child = starts.start([sys.executable, "-c", SAYS], environment, log)
+    assert child.wait() == 5
+    return isinstance(child, AdoptedChild), log.read_text()
+
+
+def until_ready(starts: WarmStarts) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not starts.is_ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_fork_of_it_is_what_the_program_is(
+    starts: WarmStarts, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """As a program while it imports, and where the environment is another one."""
+    assert said(starts, environment, tmp_path) == (False, "False so\n")
+    until_ready(starts)
+    assert said(starts, environment, tmp_path) == (True, "True so\n")
+    other = environment | {"TOLD": "otherwise"}
+    assert said(starts, other, tmp_path) == (False, "False otherwise\n")
+
+
+def test_one_that_is_stopped_or_has_ended_costs_a_cold_start(
+    starts: WarmStarts,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warm, "FORK_S", 0.5)
+    until_ready(starts)
+    os.kill(starts.pid, signal.SIGSTOP)
+    assert not said(starts, environment, tmp_path)[0]
+    psutil.Process(starts.pid).wait(60)
+    assert not starts.is_ready()
+    assert not said(starts, environment, tmp_path)[0]
+
+
+def test_a_fork_that_comes_too_late_is_none(
+    starts: WarmStarts,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who asked has started the program by then."""
+    monkeypatch.setattr(warm, "FORK_S", -1.0)
+    monkeypatch.setattr(warm, "MARGIN_S", 60.0)
+    until_ready(starts)
+    assert not said(starts, environment, tmp_path)[0]
+    assert starts.is_ready()
+    assert "TimeoutError: too late to start" in (tmp_path / "log").read_text()
+
+
+def test_it_ends_with_who_started_it(tmp_path: Path, environment: dict[str, str]) -> None:
+    program = f"""
+import signal, time
+from pathlib import Path
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.warm import WarmStarts
+import os
+folder = Path({str(tmp_path)!r})
+starts = WarmStarts(folder / "warm.sock", dict(os.environ), folder / "log", ReaperClient())
+print(starts.pid, flush=True)
+signal.pause()
+"""
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        forking = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    forking.wait(60)
+
+
+DEFAULTS = "from mirage.cli import main; import sys; main(sys.argv[1:])"
+
+
+def test_engines_of_a_server_start_warm_and_again_after_a_kill(tmp_path: Path) -> None:
+    """As the command serves by default; nothing is left when the supervisor is killed."""
+    config = write_demo(tmp_path, ["llama"], "60MiB")
+    asked = {"model": "llama", "prompt": "a b c", "max_tokens": 8, "temperature": 0}
+    with serving(config, fake=False, program=DEFAULTS) as served:
+        served.drain()
+        status, before = served.request("POST", "/v1/completions", asked)
+        assert status == 200
+        family = served.family()
+        assert any("mirage.engine.forkserver" in p.cmdline() for p in family)
+        core = served.engine_core("llama")
+        assert os.getpgid(core.pid) == core.ppid()
+        core.kill()
+        served.until("it is noticed", lambda: served.engine_state("llama") != "ready")
+        served.until("it serves again", lambda: served.engine_state("llama") == "ready")
+        status, after = served.request("POST", "/v1/completions", asked)
+        assert status == 200 and after["choices"] == before["choices"]
+        starts = [line for line in served.log if "llama: ready in" in line]
+        assert len(starts) == 2 and all("(warm start: process" in line for line in starts)
+        family |= served.family()
+        served.process.kill()
+        assert_gone(family)
