@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import setproctitle
-import vllm.v1.engine.utils
+from vllm.v1.engine import utils
 
 ROLE = "program"
 
@@ -53,9 +53,14 @@ class ForkedCore(ForkProcess):
 
 
 class CoresAreForks(ForkContext):
-    """Start method of engine cores. On a CPU vLLM spawns them, and each would import it again."""
+    """Start method of engine cores."""
 
     Process = ForkedCore
+
+
+def fork_of_the_server() -> CoresAreForks:
+    """vLLM's start method for cores. On a CPU it spawns them, and each would import it again."""
+    return CoresAreForks()
 
 
 def begin_program(question: dict[str, Any]) -> int:
@@ -99,7 +104,7 @@ def _become(command: list[str], environment: dict[str, str], folder: str, files:
     tempfile.tempdir = None
     ForkedProgram.here = True
     setproctitle.setproctitle(" ".join(command))
-    vllm.v1.engine.utils.get_mp_context = CoresAreForks
+    utils.get_mp_context = fork_of_the_server
     _run(*command[1:])
 
 
