@@ -1,6 +1,6 @@
 """The simulator against real engines: one trace through both, on this machine.
 
-python benchmarks/crosscheck.py [--tiers] [--skip-replay DIR] [--skip-measuring] [--output DIR]
+python -m benchmarks.crosscheck [--tiers] [--skip-replay DIR] [--skip-measuring] [--output DIR]
 
 1. The demonstration models are made if they are absent.
 2. Their real vLLM engines are measured, one at a time and then served together.
@@ -31,10 +31,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from host_simulation import Host, setup, simulate
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.host_simulation import Host, setup, simulate
 from mirage import config as configuration
 from mirage import profiles
 from mirage.config import Config

@@ -3,13 +3,12 @@
 A host differs from a GPU in what its profile has no figures for, so it is added here. Engines
 have several cores to compute on, one thread each, and share them with what is before them:
 HTTP, vLLM's front end and the client. All of a step is computed on those cores, its overhead
-too. And a request takes its time until an engine sees it.
+too. And a request takes its time until an engine sees it, which is work for those cores as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,20 +19,20 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.front_ends import FrontEnds
+from benchmarks.host_world import Coming, HostWorld
 from mirage import profiles
 from mirage.config import Config
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape, Report
 from mirage.simulate import build, experiment
 from mirage.simulate.batch import SimulatedRequest
-from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
 from mirage.simulate.run import Metrics, metrics
 from mirage.simulate.tier_settings import SimulatedHostTier, SimulatedTiers
 from mirage.simulate.variants import variant
-from mirage.simulate.world import World
 from mirage.tools.profile.fitting import Fitted
 from mirage.tools.profile.serving import Extra, Serving
 from mirage.workload.dealing import TenantRequest
@@ -89,18 +88,6 @@ def _bound(extra: Extra) -> CostBound:
 
 def _times(bound: CostBound, factor: float) -> CostBound:
     return CostBound(*(round(value * factor) for value in bound))
-
-
-class HostWorld(World):
-    """Notes what every tenant holds whenever it says so."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.said: list[tuple[float, str, Report]] = []
-
-    def report(self, engine: Engine, report: Report, leaves: int) -> None:
-        self.said.append((leaves / PS, engine.name, report))
-        super().report(engine, report, leaves)
 
 
 def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> Setup:
@@ -175,25 +162,30 @@ def simulate(
 ) -> Metrics:
     """The figures of `mirage simulate` under a policy by its name, and those of `mirage replay`
     over all tenants. As an engine does, it counts requests that spill as preempted."""
-    requests = [_request(call, out) for call, out in _through(calls, host)]
-    arrivals = {
-        t.name: iter([r for r, c in zip(requests, calls, strict=True) if c.tenant == t.name])
-        for t in config.tenants
-    }
-    with (
-        mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
-        mock.patch.object(build, "World", HostWorld),
-    ):
-        most = {tenant.name: tenant.max_num_seqs for tenant in config.tenants}
-        world = build.world(made, variant(policy), seed=0, arrivals=arrivals, max_num_seqs=most)
-    assert isinstance(world, HostWorld)
+    sent = coming(calls, host)
+    world = host_world(config, made, policy, host)
+    world.send(sent)
     world.run()
     world.check()
     for engine in world.engines:
         engine.tally.flush()
     found = metrics(world.engines)
     found["preemptions"] += found["spills"]
-    return found | sampled(world) | first_tokens(requests, calls)
+    return found | sampled(world) | first_tokens([each.request for each in sent], calls)
+
+
+def host_world(config: Config, made: Setup, policy: str, host: Host) -> HostWorld:
+    """Engines without requests, and cores that they share with front ends."""
+    fronts = FrontEnds[Coming](host.cores, host.others)
+    with (
+        mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)),
+        mock.patch.object(build, "World", partial(HostWorld, fronts=fronts)),
+    ):
+        most = {tenant.name: tenant.max_num_seqs for tenant in config.tenants}
+        none_known = {name: iter(()) for name in most}
+        world = build.world(made, variant(policy), seed=0, arrivals=none_known, max_num_seqs=most)
+    assert isinstance(world, HostWorld)
+    return world
 
 
 def first_tokens(requests: Sequence[SimulatedRequest], calls: Sequence[TenantRequest]) -> Metrics:
@@ -224,43 +216,19 @@ def sampled(world: HostWorld) -> Metrics:
     }
 
 
-def _through(calls: Sequence[TenantRequest], host: Host) -> list[tuple[TenantRequest, float]]:
-    """When each call reaches its engine, in the order of the calls.
+def coming(calls: Sequence[TenantRequest], host: Host) -> list[Coming]:
+    """Requests on their way to their engines, in the order of the calls.
 
-    A tenant's front end works on all that it has in turn, so that requests that come together
-    get through together (processor sharing).
+    One that is alone takes `latency_s`, of which front ends work some.
     """
-    waited = {}
-    for name in {call.tenant for call in calls}:
-        mine = [call for call in calls if call.tenant == name]
-        times = shared([call.at_s for call in mine], host.request_s)
-        for call, at_s in zip(mine, times, strict=True):
-            waited[call.index] = at_s - call.at_s - host.request_s
-    return [(call, call.at_s + waited[call.index] + host.latency_s) for call in calls]
-
-
-def shared(arrivals: Sequence[float], work_s: float) -> list[float]:
-    """When each of several equal pieces of work ends that share one processor evenly.
-
-    `arrivals` ascend. Of equal pieces the first to come is the first to end.
-    """
-    ends: list[float] = []
-    left: deque[float] = deque()
-    now, waiting = 0.0, deque(arrivals)
-    while left or waiting:
-        ending = now + left[0] * len(left) if left else math.inf
-        until = min(ending, waiting[0] if waiting else math.inf)
-        if left:
-            done = (until - now) / len(left)
-            left = deque(each - done for each in left)
-        now = until
-        if now == ending:
-            left.popleft()
-            ends.append(now)
-        else:
-            waiting.popleft()
-            left.append(work_s)
-    return ends
+    works = [round(seconds * PS) for seconds in host.reading]
+    waits_s = max(0.0, host.latency_s - sum(host.reading))
+    found = []
+    for call in calls:
+        fronts = "client", "router", f"server of {call.tenant}"
+        way = [(front, work) for front, work in zip(fronts, works, strict=True) if work]
+        found.append(Coming(call.tenant, _request(call, call.at_s + waits_s), way))
+    return found
 
 
 def _request(call: TenantRequest, at_s: float) -> SimulatedRequest:

@@ -97,7 +97,7 @@ def served(names: list[str]) -> dict[str, Any]:
     return {
         "prompt_tokens": 16,
         "first_token_s": {name: [0.05] * 3 for name in names},
-        "front_s": dict.fromkeys(names, 0.1),
+        "front_s": {name: {"client": 0.02, "router": 0.03, "server": 0.05} for name in names},
         "burst_s": dict.fromkeys(names, 0.01),
         "loads": {
             str(size): [group([n], FEW, 1.0) for n in names]

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
-from benchmarks.host_simulation import Host, HostRoofline, sampled, setup, simulate
+from benchmarks.host_simulation import (
+    Host,
+    HostRoofline,
+    coming,
+    host_world,
+    sampled,
+    setup,
+    simulate,
+)
 from mirage import config as configuration
 from mirage import profiles
 from mirage.config import Config
+from mirage.simulate import build
 from mirage.simulate.roofline import PS, Work
 from mirage.simulate.run import Metrics
+from mirage.simulate.variants import variant
 from mirage.tools.profile.fitting import Fitted
-from mirage.tools.profile.serving import Extra
+from mirage.tools.profile.serving import Extra, Reading
 from mirage.workload import dealing, trace
+from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
 
 pytestmark = pytest.mark.pure
@@ -30,6 +43,7 @@ HOST = Host(
     front=Extra(0.001, 0.0),
     latency_s=0.03,
     request_s=0.01,
+    reading=Reading(0.001, 0.002, 0.003),
     load_s=0.0002,
 )
 
@@ -38,18 +52,22 @@ def crossed(name: str) -> Config:
     return configuration.load(CONFIGS / name)
 
 
+def loaded(config: Config) -> list[TenantRequest]:
+    """Requests of the replay that a configuration asks for."""
+    how = config.replay
+    assert how.window is not None
+    rows = trace.select(SAMPLE, how.window, None)
+    return dealing.build(config, rows, how.time_scale, how.length_scale, how.seed)
+
+
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Metrics]:
     """Figures by the policy's name."""
     found = {}
     for file, policy in (("crosscheck.yaml", "pooled"), ("crosscheck-tiers.yaml", "pooled-tiers")):
         config = crossed(file)
-        how = config.replay
-        assert how.window is not None
-        rows = trace.select(SAMPLE, how.window, None)
-        calls = dealing.build(config, rows, how.time_scale, how.length_scale, how.seed)
         made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
-        found[policy] = simulate(config, made, policy, calls, HOST)
+        found[policy] = simulate(config, made, policy, loaded(config), HOST)
     return found
 
 
@@ -88,3 +106,66 @@ def test_each_model_has_the_steps_that_its_own_engine_was_measured_with() -> Non
         Work(4, 100)
     )
     assert common / PS != pytest.approx(seconds, rel=1e-3)
+
+
+NO_READING = Reading(0.0, 0.0, 0.0)
+
+
+def first_token_s(host: Host, calls: list[TenantRequest]) -> list[float]:
+    """When each call has its first token, in seconds, under policy `pooled` in turns."""
+    config, sent = crossed("crosscheck.yaml"), coming(calls, host)
+    made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
+    world = host_world(config, made, "pooled", host)
+    world.send(sent)
+    world.run()
+    world.check()
+    return [each.request.first / PS for each in sent]
+
+
+def call(number: int, tenant: str, at_s: float = 0.0, tokens: int = 200) -> TenantRequest:
+    return TenantRequest(number, at_s, tenant, tokens, 1, clipped=False)
+
+
+@pytest.mark.parametrize(("cores", "longer"), [(1, 0.25), (2, 0.0)])
+def test_a_step_goes_on_more_slowly_while_requests_are_read(cores: int, longer: float) -> None:
+    """A quarter of a step is done when four requests come, each a sixteenth of it.
+
+    On the same core they and the step have half of it until they are read, half a step later. So
+    the step ends a quarter of itself later than it would.
+    """
+    idle = replace(HOST, cores=cores, inflation=(1.0,), front=NONE, reading=NO_READING)
+    (alone_s,) = first_token_s(idle, [call(0, "llama")])
+    hardware, model = profiles.hardware("host"), profiles.model("demo-llama")
+    step_s = HostRoofline(model, hardware, host=idle).compute_ps(Work(0, 0, 200, 200 * 201)) / PS
+    busy = replace(idle, reading=Reading(0.0, 0.0, step_s / 16))
+    read_from_s = alone_s - 0.75 * step_s
+    sent_s = read_from_s - (busy.latency_s - step_s / 16)
+    calls = [call(0, "llama"), *(call(n, "opt", sent_s) for n in range(1, 5))]
+    assert first_token_s(busy, calls)[0] == pytest.approx(alone_s + longer * step_s, abs=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["pooled-tiers", "mirage-tiers"])
+def test_without_work_in_front_all_is_as_if_arrivals_had_been_known(policy: str) -> None:
+    """To the last picosecond, with spans of many steps as with single ones."""
+    config, host = crossed("crosscheck-tiers.yaml"), replace(HOST, reading=NO_READING)
+    made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
+    told = host_world(config, made, policy, host)
+    sent = coming(loaded(config), host)
+    told.send(sent)
+    told.run()
+    known = coming(loaded(config), host)
+    arrivals = {
+        t.name: iter([k.request for k in known if k.tenant == t.name]) for t in config.tenants
+    }
+    most = {t.name: t.max_num_seqs for t in config.tenants}
+    with mock.patch.object(build, "Roofline", partial(HostRoofline, host=host)):
+        build.world(made, variant(policy), 0, arrivals=arrivals, max_num_seqs=most).run()
+    assert [s.request.first for s in sent] == [k.request.first for k in known]
+
+
+def test_a_burst_waits_for_its_front_end_and_not_for_those_of_others() -> None:
+    """Ten requests of 20 ms each in one server are all through after 200 ms."""
+    host = replace(HOST, latency_s=0.0, reading=Reading(0.0, 0.0, 0.02))
+    burst = [call(n, "llama", tokens=16) for n in range(10)]
+    llama, opt = first_token_s(host, [*burst, call(10, "opt", 1.0, tokens=16)])[-2:]
+    assert llama > 0.2 and opt - 1.0 < 0.2

@@ -33,7 +33,8 @@ from mirage.tools.profile.plan import (
     thinned,
 )
 from mirage.tools.profile.result import RunFacts, result
-from mirage.tools.profile.serving import Extra, between, extra, serving
+from mirage.tools.profile.served import ENGINES, part
+from mirage.tools.profile.serving import Extra, Reading, between, extra, serving
 from mirage.tools.profile.spread import spread
 from mirage.tools.profile.understanding import Measured, doubts, understood
 
@@ -117,9 +118,25 @@ def test_what_serving_adds_comes_out_of_bare_and_served_requests() -> None:
     found = serving(engines, known.served(NAMES), LOADS, cores=2)
     assert found.engine == pytest.approx(known.SERVED)
     assert found.inflation == pytest.approx((1.0, 1.1), rel=1e-3)
-    assert between([found, replace(found, latency_s=found.latency_s + 2)]).latency_s == (
-        pytest.approx(found.latency_s + 1)
-    )
+    assert found.reading == pytest.approx((0.02, 0.03, 0.05))
+
+
+def test_what_was_measured_twice_counts_as_its_mean() -> None:
+    found = serving({"a": known.engine(known.model())}, known.served(["a"]), LOADS, cores=2)
+    other = replace(found, latency_s=found.latency_s + 2, reading=Reading(0.04, 0.03, 0.05))
+    mean = between([found, other])
+    assert mean.latency_s == pytest.approx(found.latency_s + 1)
+    assert mean.reading._asdict() == pytest.approx({"client": 0.03, "router": 0.03, "server": 0.05})
+    assert mean.engine.step_s == pytest.approx(found.engine.step_s)
+    assert mean.inflation == pytest.approx(found.inflation)
+
+
+def test_a_process_counts_to_what_it_is() -> None:
+    server = "python -m vllm.entrypoints.openai.api_server --model a"
+    assert part("python -m mirage.tools.profile.served 6", is_client=True) == "client"
+    assert part(server, is_client=False) == "server"
+    assert part("VLLM::EngineCore", is_client=False) == ENGINES
+    assert part("python -m mirage serve a.yaml", is_client=False) == "router"
 
 
 def test_one_size_of_batch_tells_of_steps_alone() -> None:

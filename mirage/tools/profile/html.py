@@ -92,6 +92,8 @@ def _serving(result: Result) -> Iterator[tuple[str, str]]:
     alone = "a request that is alone, until the engine has it"
     yield alone, f"{found['latency_s'] * 1e3:.3g} ms"
     yield "a request of a burst, engines busy", f"{found['request_s'] * 1e3:.3g} ms"
+    reading = ", ".join(f"{value * 1e3:.3g}" for value in found["reading"])
+    yield "processor time of one, engines idle: client, router, API server", f"{reading} ms"
     inflation = ", ".join(f"{value:.2f}" for value in found["inflation"])
     yield "a step beside 0, 1, … other engines, of one alone", inflation
     yield "a control message", f"{_spread(result['message_s'], 1e3)} ms"

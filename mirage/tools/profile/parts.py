@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-FORMAT = 1
+FORMAT = 2
 """Raise it when what a part holds changes."""
 
 

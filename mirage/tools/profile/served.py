@@ -2,10 +2,10 @@
 
 All engines of the configuration are served, policy pooled. One request at a time tells what
 HTTP and vLLM's front end take before an engine sees it; many at once, how much processor time
-each costs there, and how long they take to get through while all engines compute; a few at a time,
-to one engine or to several at once, how much more processor time a request costs when several
-engines compute and share caches; and many at a time, what of that is for each step and what for
-each token.
+each costs in every process there, and how long they take to get through while all engines compute;
+a few at a time, to one engine or to several at once, how much more processor time a request costs
+when several engines compute and share caches; and many at a time, what of that is for each step and
+what for each token.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import psutil
 
 from mirage.config import Policy
 from mirage.processes.answering import answer
+from mirage.serve.launcher import SERVER
+from mirage.tools.profile.serving import Reading
 from mirage.tools.replay import client
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Journal, Outcome
@@ -35,33 +37,42 @@ SETTLE_S = 1.0
 SEED = 1
 PATIENCE_S = 120.0
 """For one request."""
+ENGINES = "engines"
 
 _numbers = count()
 
 
 class Spent:
-    """Processor seconds in a `with` block: of the engines, and of all else that serves."""
+    """Processor seconds in a `with` block: of the engines, and of the processes before them."""
 
     def __enter__(self) -> Spent:
         self._before = _processor_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
-        engines, front = _processor_seconds()
-        self.engines_s, self.front_s = engines - self._before[0], front - self._before[1]
+        spent = {part: s - self._before[part] for part, s in _processor_seconds().items()}
+        self.engines_s = spent.pop(ENGINES)
+        self.reading = Reading(**spent)
 
 
-def _processor_seconds() -> tuple[float, float]:
-    """(engines, all else) of this process and all below it."""
-    me = psutil.Process()
-    engines = front = 0.0
+def _processor_seconds() -> dict[str, float]:
+    """Of this process, the client, and of all below it."""
+    me, spent = psutil.Process(), dict.fromkeys((ENGINES, *Reading._fields), 0.0)
     for process in (me, *me.children(recursive=True)):
         times = process.cpu_times()
-        if "EngineCore" in " ".join(process.cmdline()):
-            engines += times.user + times.system
-        else:
-            front += times.user + times.system
-    return engines, front
+        spent[part(" ".join(process.cmdline()), is_client=process == me)] += (
+            times.user + times.system
+        )
+    return spent
+
+
+def part(command: str, *, is_client: bool) -> str:
+    """The field of `Reading` that a process counts to, or `ENGINES`."""
+    if is_client:
+        return "client"
+    if "EngineCore" in command:
+        return ENGINES
+    return "server" if SERVER[-1] in command else "router"
 
 
 @dataclass(frozen=True)
@@ -126,13 +137,14 @@ async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: ServedPla
     return [outcome.ttft_s for outcome in _good(journal)]
 
 
-async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
-    """Processor seconds before the engine, of each of many requests that come at once."""
+async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> dict[str, float]:
+    """Processor seconds of each of many requests that come at once, by field of `Reading`."""
     journal = Journal()
     with Spent() as spent:
         calls = [_call(tenant, (asked.prompt, 1)) for _ in range(asked.burst)]
         await client.send_all(http, calls, SEED, journal)
-    return spent.front_s / len(_good(journal))
+    requests = len(_good(journal))
+    return {part: seconds / requests for part, seconds in spent.reading._asdict().items()}
 
 
 async def _burst_beside(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
@@ -188,7 +200,7 @@ async def _under_load(
     return {
         "tenants": list(group),
         "engine_s": spent.engines_s / done,
-        "front_s": spent.front_s / done,
+        "front_s": sum(spent.reading) / done,
         "e2el_s": {
             tenant: statistics.median(outcome.e2el_s for outcome in journal.outcomes)
             for tenant, journal in journals.items()

@@ -17,6 +17,15 @@ class Extra(NamedTuple):
     token_s: float
 
 
+class Reading(NamedTuple):
+    """Processor seconds that each process before an engine spends on one request."""
+
+    client: float
+    router: float
+    server: float
+    """vLLM's, of the engine."""
+
+
 @dataclass(frozen=True)
 class Serving:
     """What no hardware file says of a machine that serves. Seconds."""
@@ -32,6 +41,8 @@ class Serving:
     """From sending to the engine, and back, of a request that is alone."""
     request_s: float
     """From one request to the next of those that come to a tenant at once, all engines busy."""
+    reading: Reading
+    """Of requests that come to a tenant at once, all engines idle."""
     load_s: float
     """T_T: what copying one layer takes; 0 if none can move."""
 
@@ -46,7 +57,13 @@ def serving(
 
     `loads` are the ones that both measured: few requests at once, and many.
     """
-    spent_s = statistics.mean(served["front_s"].values())
+    reading = Reading(
+        *(
+            statistics.mean(spent[part] for spent in served["front_s"].values())
+            for part in Reading._fields
+        )
+    )
+    spent_s = sum(reading)
     alone = {group["tenants"][0]: group for group in served["loads"]["1"]}
     engine, front = [], []
     for name, bare in engines.items():
@@ -69,6 +86,7 @@ def serving(
         front=extra(front),
         latency_s=max(0.0, statistics.median(latencies)),
         request_s=statistics.mean(served["burst_s"].values()),
+        reading=reading,
         load_s=statistics.median(layers) if layers else 0.0,
     )
 
@@ -88,7 +106,8 @@ def between(several: Sequence[Serving]) -> Serving:
     def mean(*values: Any) -> Any:
         if isinstance(values[0], tuple):
             means = [mean(*each) for each in zip(*values, strict=True)]
-            return Extra(*means) if isinstance(values[0], Extra) else tuple(means)
+            named = isinstance(values[0], Extra | Reading)
+            return type(values[0])(*means) if named else tuple(means)
         return statistics.mean(values)
 
     figures = [vars(one) for one in several]
