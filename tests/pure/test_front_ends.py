@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 from operator import itemgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import front_ends
 from benchmarks.front_ends import DONE, FrontEnds
 
 pytestmark = pytest.mark.pure
@@ -47,6 +49,11 @@ def test_a_burst_gets_through_together(cores: int, engines: int, others: float, 
     assert fronts.reading == 1
     assert ended(fronts) == [(ends, "a", number) for number in range(5)]
     assert fronts.reading == 0
+
+
+def test_the_example_is_true() -> None:
+    done = doctest.testmod(front_ends)
+    assert done.attempted > 3 and not done.failed
 
 
 def test_a_newcomer_has_its_part_at_once() -> None:
