@@ -27,7 +27,7 @@ from mirage.simulate.roofline import PS, Work
 from mirage.simulate.run import Metrics
 from mirage.simulate.variants import variant
 from mirage.tools.profile.fitting import Fitted
-from mirage.tools.profile.serving import Extra, Reading
+from mirage.tools.profile.serving import Extra, ReadingCost
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
@@ -43,7 +43,7 @@ HOST = Host(
     front=Extra(0.001, 0.0),
     latency_s=0.03,
     request_s=0.01,
-    reading=Reading(0.001, 0.002, 0.003),
+    reading=ReadingCost(0.001, 0.002, 0.003),
     load_s=0.0002,
 )
 
@@ -108,7 +108,7 @@ def test_each_model_has_the_steps_that_its_own_engine_was_measured_with() -> Non
     assert common / PS != pytest.approx(seconds, rel=1e-3)
 
 
-NO_READING = Reading(0.0, 0.0, 0.0)
+NO_READING = ReadingCost(0.0, 0.0, 0.0)
 
 
 def first_token_s(host: Host, calls: list[TenantRequest]) -> list[float]:
@@ -137,7 +137,7 @@ def test_a_step_goes_on_more_slowly_while_requests_are_read(cores: int, longer: 
     (alone_s,) = first_token_s(idle, [call(0, "llama")])
     hardware, model = profiles.hardware("host"), profiles.model("demo-llama")
     step_s = HostRoofline(model, hardware, host=idle).compute_ps(Work(0, 0, 200, 200 * 201)) / PS
-    busy = replace(idle, reading=Reading(0.0, 0.0, step_s / 16))
+    busy = replace(idle, reading=ReadingCost(0.0, 0.0, step_s / 16))
     read_from_s = alone_s - 0.75 * step_s
     sent_s = read_from_s - (busy.latency_s - step_s / 16)
     calls = [call(0, "llama"), *(call(n, "opt", sent_s) for n in range(1, 5))]
@@ -165,7 +165,7 @@ def test_without_work_in_front_all_is_as_if_arrivals_had_been_known(policy: str)
 
 def test_a_burst_waits_for_its_front_end_and_not_for_those_of_others() -> None:
     """Ten requests of 20 ms each in one server are all through after 200 ms."""
-    host = replace(HOST, latency_s=0.0, reading=Reading(0.0, 0.0, 0.02))
+    host = replace(HOST, latency_s=0.0, reading=ReadingCost(0.0, 0.0, 0.02))
     burst = [call(n, "llama", tokens=16) for n in range(10)]
     llama, opt = first_token_s(host, [*burst, call(10, "opt", 1.0, tokens=16)])[-2:]
     assert llama > 0.2 and opt - 1.0 < 0.2

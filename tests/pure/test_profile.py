@@ -34,7 +34,7 @@ from mirage.tools.profile.plan import (
 )
 from mirage.tools.profile.result import RunFacts, result
 from mirage.tools.profile.served import ENGINES, part
-from mirage.tools.profile.serving import Extra, Reading, between, extra, serving
+from mirage.tools.profile.serving import Extra, ReadingCost, between, extra, serving
 from mirage.tools.profile.spread import spread
 from mirage.tools.profile.understanding import Measured, doubts, understood
 
@@ -123,7 +123,7 @@ def test_what_serving_adds_comes_out_of_bare_and_served_requests() -> None:
 
 def test_what_was_measured_twice_counts_as_its_mean() -> None:
     found = serving({"a": known.engine(known.model())}, known.served(["a"]), LOADS, cores=2)
-    other = replace(found, latency_s=found.latency_s + 2, reading=Reading(0.04, 0.03, 0.05))
+    other = replace(found, latency_s=found.latency_s + 2, reading=ReadingCost(0.04, 0.03, 0.05))
     mean = between([found, other])
     assert mean.latency_s == pytest.approx(found.latency_s + 1)
     assert mean.reading._asdict() == pytest.approx({"client": 0.03, "router": 0.03, "server": 0.05})

@@ -25,7 +25,7 @@ import psutil
 from mirage.config import Policy
 from mirage.processes.answering import answer
 from mirage.serve.launcher import SERVER
-from mirage.tools.profile.serving import Reading
+from mirage.tools.profile.serving import ReadingCost
 from mirage.tools.replay import client
 from mirage.tools.replay.child import Server
 from mirage.tools.replay.client import Journal, Outcome
@@ -52,12 +52,12 @@ class Spent:
     def __exit__(self, *_: object) -> None:
         spent = {part: s - self._before[part] for part, s in _processor_seconds().items()}
         self.engines_s = spent.pop(ENGINES)
-        self.reading = Reading(**spent)
+        self.reading = ReadingCost(**spent)
 
 
 def _processor_seconds() -> dict[str, float]:
     """Of this process, the client, and of all below it."""
-    me, spent = psutil.Process(), dict.fromkeys((ENGINES, *Reading._fields), 0.0)
+    me, spent = psutil.Process(), dict.fromkeys((ENGINES, *ReadingCost._fields), 0.0)
     for process in (me, *me.children(recursive=True)):
         times = process.cpu_times()
         spent[part(" ".join(process.cmdline()), is_client=process == me)] += (
@@ -67,7 +67,7 @@ def _processor_seconds() -> dict[str, float]:
 
 
 def part(command: str, *, is_client: bool) -> str:
-    """The field of `Reading` that a process counts to, or `ENGINES`."""
+    """The field of `ReadingCost` that a process counts to, or `ENGINES`."""
     if is_client:
         return "client"
     if "EngineCore" in command:
@@ -138,7 +138,7 @@ async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: ServedPla
 
 
 async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> dict[str, float]:
-    """Processor seconds of each of many requests that come at once, by field of `Reading`."""
+    """Processor seconds of each of many requests that come at once, by field of `ReadingCost`."""
     journal = Journal()
     with Spent() as spent:
         calls = [_call(tenant, (asked.prompt, 1)) for _ in range(asked.burst)]

@@ -17,7 +17,7 @@ class Extra(NamedTuple):
     token_s: float
 
 
-class Reading(NamedTuple):
+class ReadingCost(NamedTuple):
     """Processor seconds that each process before an engine spends on one request."""
 
     client: float
@@ -41,7 +41,7 @@ class Serving:
     """From sending to the engine, and back, of a request that is alone."""
     request_s: float
     """From one request to the next of those that come to a tenant at once, all engines busy."""
-    reading: Reading
+    reading: ReadingCost
     """Of requests that come to a tenant at once, all engines idle."""
     load_s: float
     """T_T: what copying one layer takes; 0 if none can move."""
@@ -57,10 +57,10 @@ def serving(
 
     `loads` are the ones that both measured: few requests at once, and many.
     """
-    reading = Reading(
+    reading = ReadingCost(
         *(
             statistics.mean(spent[part] for spent in served["front_s"].values())
-            for part in Reading._fields
+            for part in ReadingCost._fields
         )
     )
     spent_s = sum(reading)
@@ -106,7 +106,7 @@ def between(several: Sequence[Serving]) -> Serving:
     def mean(*values: Any) -> Any:
         if isinstance(values[0], tuple):
             means = [mean(*each) for each in zip(*values, strict=True)]
-            named = isinstance(values[0], Extra | Reading)
+            named = isinstance(values[0], Extra | ReadingCost)
             return type(values[0])(*means) if named else tuple(means)
         return statistics.mean(values)
 
