@@ -111,6 +111,7 @@ class HostWorld(World):
         span.first_ps = self.now + left - span.begin
         span.take(1)
         self._paces[engine.name] = takes
+        engine.cut(self.now)  # sees the new end
 
     def _takes(self, engine: Engine) -> int:
         work = engine.stepper.work()
