@@ -61,7 +61,7 @@ class Vitals:
         self._children_s = 0.0
         """Processor seconds of its descendants since its last pass."""
         self._children_told_s = 0.0
-        self._heard = self._moved = now
+        self._heard = self._moved = self._had = now
         self._passes = self._requests = self._steps = 0
         self._revision = self._asked = 0
         """The newest allotment that it has seen, and the newest that it was sent."""
@@ -84,6 +84,7 @@ class Vitals:
         elif not self._is_busy():
             self._move(now)
         self._passes, self._requests = pulse.passes, pulse.requests
+        self._had = now if pulse.requests else self._had
 
     def reported(self, report: Report, now: float) -> None:
         """It has seen what it was sent up to `report.revision`."""
@@ -112,6 +113,10 @@ class Vitals:
             return f"no step for {stuck:.0f} s {self._what_waits()}"
         return ""
 
+    def had_requests(self, now: float) -> float:
+        """Second at which it last had a request, or at which nobody knows, for want of pulses."""
+        return now if now - self._heard > QUIET_S else self._had
+
     def is_in_step(self, now: float) -> bool:
         """True if it has requests and its newest pass takes longer than `QUIET_S`."""
         return self._requests > 0 and now - self._moved > QUIET_S
@@ -131,6 +136,7 @@ class Vitals:
         return self._hang_s + max(min(self._longest, LONGEST_STEP_S), first, longer)
 
     def _listen(self, now: float) -> None:
+        self._had = self.had_requests(now)
         self._quiet = self._quiet or now - self._heard > QUIET_S
         self._heard = now
 

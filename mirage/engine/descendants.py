@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+from mirage.processes.proc_stat import proc_stat
 
 
 def cpu_seconds(pid: int) -> float:
@@ -32,8 +31,5 @@ def _children(pid: int) -> Iterator[int]:
 
 
 def _seconds(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / TICKS_PER_S
+    stat = proc_stat(pid)
+    return 0.0 if stat is None else stat.cpu_s + stat.waited_s

@@ -190,6 +190,11 @@ class ControlServer:
         vitals = self._vitals.get(tenant)
         return vitals is not None and vitals.is_in_step(self.running.seconds)
 
+    def had_requests(self, tenant: str) -> float:
+        """Second of `running` at which its engine last had a request, or nobody knew."""
+        now, vitals = self.running.seconds, self._vitals.get(tenant)
+        return now if vitals is None else vitals.had_requests(now)
+
     async def parted(self, tenant: str) -> None:
         """Returns once no engine of a tenant is connected, and its memory is booked as free."""
         while tenant in self._engines:

@@ -126,6 +126,7 @@ class Domain:
             self._over,
             lambda: self._control.running.seconds,
             self.device,
+            lambda: self._control.had_requests(tenant.name),
         )
         self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
 

@@ -21,6 +21,7 @@ from mirage.serve.ending import Ending, Evidence, failed_step
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
 from mirage.serve.limits import with_causes
+from mirage.serve.lost_watch import LostWatch
 from mirage.serve.means import Means
 from mirage.serve.oom import OomKills
 from mirage.serve.process import EngineProcess
@@ -93,11 +94,13 @@ class EngineManager:
         over: Callable[[str], Awaitable[None]] = _nothing,
         running: Callable[[], float] = time.monotonic,
         device: DeviceHealth | None = None,
+        had_requests: Callable[[], float] | None = None,
     ) -> None:
         """`starting` is awaited before an engine starts.
 
         `over` is awaited with the tenant's name when no process of an engine is left. `running`
-        tells the seconds for which this server has run.
+        tells the seconds for which this server has run, `had_requests` at which of them the
+        engine's core last had a request.
         """
         socket = rundir.engine_socket(tenant.name)
         suspects = Suspects(config.hang_s)
@@ -138,8 +141,8 @@ class EngineManager:
         """True if its core ended, or left the control server, before its API server ended."""
         self._oom = OomKills()
         self._listening: asyncio.Task[None] | None = None
-        self._hang_s = config.hang_s
-        self._running = running
+        self._hang_s, self._fetches_s = config.hang_s, launcher.fetches_s(tenant)
+        self._running, self._had_requests = running, had_requests or running
         self._restarts = Restarts(means.backoff_s, means.rest_s)
         self._room: ShareRoom | None = None
         self._stopping = False
@@ -149,6 +152,7 @@ class EngineManager:
         """Its tenant is declared anew: so it is started from the next time on."""
         self._fit, self.backend.max_model_len = fit, tenant.max_model_len
         self._command = self._command_of(config, tenant)
+        self._fetches_s = launcher.fetches_s(tenant)
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
 
     def _command_of(self, config: Config, tenant: TenantSection) -> list[str]:
@@ -370,9 +374,24 @@ class EngineManager:
                 self._room.ends()
 
     async def _listen(self) -> None:
-        """Ask the API server again and again whether it lives, and end an engine whose does not."""
-        async for _ in silent(self.backend.socket, self._running, self._hang_s):
+        """Ask the API server again and again whether it lives, and end an engine whose does not.
+
+        And one whose API server and core lose requests.
+        """
+        watch = LostWatch(
+            self.backend.answers,
+            self._hang_s + self._fetches_s,
+            self._engine.pid,
+            self._running,
+            self._had_requests,
+        )
+        async for silent_s in silent(self.backend.socket, self._running, self._hang_s):
             self._oom.look()
+            if lost := watch.look(silent_s):
+                self._say(f"its API server and its core lost {lost} requests: answered with 502")
+            if why := watch.estrangement:
+                self.hangs(why)
+                return
         self.hangs(f"its API server has not answered for {self._hang_s:g} s")
 
     # -- keeping ------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import web
@@ -13,6 +14,7 @@ from multidict import CIMultiDict
 from mirage.serve import anthropic
 from mirage.serve.access.gate import Passage
 from mirage.serve.answername import TYPES, AnswerName
+from mirage.serve.awaited import AnswerLost, AwaitedAnswer
 from mirage.serve.clients.body_pieces import in_pieces
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
@@ -76,15 +78,25 @@ class Forward:
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
-            async with self._closing.running():
-                return await self._send(body)
+            async with self._closing.running(), self._awaits() as awaited:
+                return await self._send(body, awaited)
         except ApiError as error:
             if self._response is None or not self._response.prepared:
                 raise
             await self._break(self._response, error)
             return self._response
 
-    async def _send(self, body: bytes) -> web.StreamResponse:
+    @contextlib.asynccontextmanager
+    async def _awaits(self) -> AsyncIterator[AwaitedAnswer]:
+        """Context of the engine's answer. Raises `ApiError` if it is lost."""
+        try:
+            async with self._backend.answers.answer() as awaited:
+                yield awaited
+        except AnswerLost:
+            message = "its API server and its engine core lost this request: send it again"
+            raise ApiError(502, f"model {self._told.model!r}: {message}") from None
+
+    async def _send(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
         headers[HEADER] = self._told.id
         url = f"http://engine{self._request.path_qs}"
@@ -106,7 +118,7 @@ class Forward:
                 response = web.StreamResponse(status=answer.status, headers=headers)
                 self._response = response
                 try:
-                    await self._pass_through(answer, response)
+                    await self._pass_through(answer, response, awaited)
                 except BaseException:
                     self._well = False
                     raise
@@ -116,14 +128,18 @@ class Forward:
             raise await self._broke_off(error) from None
 
     async def _pass_through(
-        self, answer: aiohttp.ClientResponse, response: web.StreamResponse
+        self,
+        answer: aiohttp.ClientResponse,
+        response: web.StreamResponse,
+        awaited: AwaitedAnswer,
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
         error_event = ErrorEvent()
         if response.content_type == EVENTS and "Content-Encoding" not in response.headers:
             self._events = WholeEvents()
         try:
-            await response.prepare(self._request)
+            with awaited.passed_on():
+                await response.prepare(self._request)
             with StreamPulse(response, self._events, self._quiet_s) as pulse:
                 while True:
                     try:
@@ -137,7 +153,9 @@ class Forward:
                     error_event.look(chunk)
                     self._passage.usage.look(chunk)
                     self._well = self._well and not error_event.seen
-                    await self._write(pulse, self._name.take(chunk) if self._name else chunk)
+                    with awaited.passed_on():
+                        await self._write(pulse, self._name.take(chunk) if self._name else chunk)
+                awaited.end()
                 await self._write(pulse, self._name.rest() if self._name else b"")
             await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell

@@ -74,6 +74,8 @@ the list to who asked."""
 DOMAINS = "allowed_media_domains"
 CAREFUL = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": "32"}
 """Limits for tenants that may fetch: a host that is allowed must not send on to another."""
+FETCH_S = 120.0
+"""Most seconds of a fetch: vLLM gives a video 30, and tries three times."""
 
 
 def check_engine_args(config: Config, tenant: TenantSection) -> None:
@@ -86,6 +88,11 @@ def check_engine_args(config: Config, tenant: TenantSection) -> None:
             f"engine_args.{sorted(given)[0]} follows from device.graphs and device.compile: "
             "remove it, or set both to false"
         )
+
+
+def fetches_s(tenant: TenantSection) -> float:
+    """Seconds for which an API server may just wait for what a request names."""
+    return FETCH_S if normalised(tenant.engine_args).get(DOMAINS) else 0.0
 
 
 def command(

@@ -112,6 +112,11 @@ class _RegistryCollector(Collector):
         for name, backend in self._registry.backends.items():
             up.add_metric([name], float(backend.is_well))
         yield up
+        text = "Requests that were lost between the API server and the engine core"
+        lost = CounterMetricFamily("mirage_requests_lost", text, labels=["tenant"])
+        for name, backend in self._registry.backends.items():
+            lost.add_metric([name], float(backend.answers.lost))
+        yield lost
         for field, (name, text) in GAUGES.items():
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():

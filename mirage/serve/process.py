@@ -123,6 +123,12 @@ class EngineProcess:
         return self._reaped.get(self._core.pid, self._core.status())
 
     @property
+    def pid(self) -> int:
+        """Process of its server, and of its group."""
+        assert self._process is not None, "start comes first"
+        return self._process.pid
+
+    @property
     def server_has_ended(self) -> bool:
         """True if the server is dead, as the kernel has it."""
         return self._process is not None and self._process.poll() is not None

@@ -15,6 +15,7 @@ from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
+from mirage.serve.awaited import AwaitedAnswers
 from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending
@@ -61,6 +62,7 @@ class TenantServer:
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
     suspects: Suspects = field(default_factory=Suspects)
+    answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
     strikes: KeyStrikes = field(default_factory=KeyStrikes)
     comeback: Comeback = field(default_factory=Comeback)
     missed: bool = True

@@ -15,11 +15,12 @@ LOOK_S = 1.0
 """Seconds between two looks for an answer, and between two questions."""
 
 
-async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> AsyncIterator[None]:
+async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> AsyncIterator[float]:
     """Ends when the server on `socket` has not answered for `hang_s` seconds; else goes on.
 
-    Yields at each look. One question is asked at a time: a server that is continued answers the one
-    that it was asked before. `running` tells the seconds for which this process has run.
+    Yields the seconds since the last answer at each look. One question is asked at a time: a server
+    that is continued answers the one that it was asked before. `running` tells the seconds for
+    which this process has run.
     """
     answered = running()
     connector = aiohttp.UnixConnector(str(socket), force_close=True)
@@ -28,7 +29,7 @@ async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> A
             question = asyncio.create_task(_answers(http))
             try:
                 while not question.done() and running() - answered < hang_s:
-                    yield
+                    yield running() - answered
                     await asyncio.wait([question], timeout=LOOK_S)
             finally:
                 question.cancel()

@@ -146,3 +146,40 @@ def test_the_same_request_in_two_hangs_is_refused(tmp_path: Path) -> None:
         body = {"model": "a", "prompt": "hang", "stream": True}
         assert served.request("POST", "/v1/completions", body)[0] == 422
         assert post(served, "pids", "a")[0] == 200
+
+
+def lost(served: Served) -> float:
+    metrics = served.request("GET", "/metrics")[1].decode()
+    (line,) = [
+        x for x in metrics.splitlines() if x.startswith('mirage_requests_lost_total{tenant="a"')
+    ]
+    return float(line.split()[-1])
+
+
+def test_a_request_that_neither_has_is_answered_and_the_second_ends_the_engine(
+    tmp_path: Path,
+) -> None:
+    """Its server waits for an answer, and its core has nothing to do."""
+    with serving(write_config(tmp_path, "a", "b", hang_s=HANG_S)) as served:
+        served.drain()
+        before = post(served, "pids", "a")[1]
+        status, body = post(served, "silent", "a")
+        assert (status, lost(served)) == (502, 1)
+        words = "model 'a': its API server and its engine core lost this request: send it again"
+        assert body["error"]["message"] == words
+        assert post(served, "pids", "a")[1] == before
+        assert served.request("GET", "/health")[1]["status"] == "ok"
+
+        assert b"lost this request" in read_all(stream(served, "a"))
+        assert lost(served) == 2
+        why = "2 requests were lost between its API server and its core"
+
+        def told() -> Any:
+            return [
+                x for x in served.log if x == f"mirage: a: its engine hangs ({why}): it is ended\n"
+            ]
+
+        served.until("it is told", told)
+        served.until("a is back", lambda: served.request("GET", "/health/a")[0] == 200)
+        assert post(served, "pids", "a")[1]["core"] != before["core"]
+        assert post(served, "pids", "b")[0] == 200

@@ -1,0 +1,59 @@
+"""Requests that got lost between an API server and its engine core, both of which live. Pure.
+
+Whoever passes requests on knows which of them wait for the engine's next bytes; the engine core
+says how many requests it has. One that has waited for `hang_s` seconds while the core had none,
+and the API server computed nothing, is with neither of them. The same is true if the core had none
+when it had waited for so long, and nothing came for as long again, whatever was computed since.
+Where the core always has other requests, nobody can tell.
+
+Seconds are those of `RunningTime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
+
+IDLE_S = 3.0
+"""Seconds without work before an answer that has just been computed counts as missing."""
+MOST_LOST = 2
+"""Requests whose loss says that an API server and its core have lost each other."""
+
+W = TypeVar("W", bound=Hashable)
+
+
+class LostRequests(Generic[W]):
+    """Waits for one engine since its start. A wait ends with any byte: the next is another one."""
+
+    def __init__(self, hang_s: float) -> None:
+        self._hang_s = hang_s
+        self._since: dict[W, float] = {}
+        self._absent: dict[W, float] = {}
+        """Time at which a request that had waited for `hang_s` was not with the core."""
+        self.lost = 0
+
+    def look(self, now: float, waits: Collection[W], worked: float) -> list[W]:
+        """Those of the present `waits` that are in vain.
+
+        `worked` is the last time at which the core had requests or the API server computed, or at
+        which one of them was not known to live.
+        """
+        self._since = {wait: self._since.get(wait, now) for wait in waits}
+        self._absent = {wait: self._absent[wait] for wait in waits if wait in self._absent}
+        if now - worked < IDLE_S:
+            return []
+        lost = [wait for wait in waits if self._is_lost(wait, now, worked)]
+        self.lost += len(lost)
+        return lost
+
+    def _is_lost(self, wait: W, now: float, worked: float) -> bool:
+        since = self._since[wait]
+        if now - since < self._hang_s:
+            return False
+        absent = self._absent.setdefault(wait, now)
+        return now - min(absent, max(since, worked)) >= self._hang_s
+
+    @property
+    def estranged(self) -> bool:
+        """True if so many were lost that the engine shall be started anew."""
+        return self.lost >= MOST_LOST

@@ -1,0 +1,33 @@
+"""State and processor time of a process, as the kernel tells them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+STOPPED = "Tt"
+"""States of a process that was stopped, by a signal or by a debugger."""
+
+
+class ProcStat(NamedTuple):
+    """Fields of /proc/PID/stat."""
+
+    state: str
+    """One letter."""
+    cpu_s: float
+    """Seconds that processors have computed for it."""
+    waited_s: float
+    """The same for its children that have ended and that it has waited for."""
+
+
+def proc_stat(pid: int) -> ProcStat | None:
+    """None if there is no process `pid`, or if no file can be opened."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = words.rpartition(")")[2].split()  # after the name, which may hold anything
+    own, theirs = (sum(map(int, fields[at : at + 2])) / TICKS_PER_S for at in (11, 13))
+    return ProcStat(fields[0], own, theirs)
