@@ -2,10 +2,10 @@
 
 Run as a plain script beside the supervisor, in a session of its own. Its arguments are the
 supervisor's id, the ready file, empty if there is none, and the run's folders. Its standard input
-is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N began and ended.
-However the supervisor dies, the pipe closes; then its ready file is removed, the groups that are
-left are killed, and the folders are removed. Imports nothing of the project, so that it starts at
-once and stays small.
+is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N began and ended, and
+``=N NAME INODE`` that it made that semaphore. However the supervisor dies, the pipe closes; then
+its ready file is removed, the groups that are left are killed, and the folders and semaphores are
+removed. Imports nothing of the project, so that it starts at once and stays small.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 PATIENCE_S = 5.0
 DEAD = "ZX"
 """States of /proc/PID/stat: a zombie, or dying."""
+SHARED = Path("/dev/shm")
+SEMAPHORE = "sem."
+NAMED = "sem.mp-"
+"""Semaphores of multiprocessing; they are mapped under a name that they had before."""
 
 
 def kill_members(group: int) -> int:
@@ -79,15 +83,51 @@ def _read(path: Path) -> str:
         return ""
 
 
-def watch(lines: Iterable[str]) -> set[int]:
-    """Read until the pipe closes; the process groups that are left."""
-    groups: set[int] = set()
+def semaphores_of(group: int) -> dict[str, int]:
+    """Semaphores in /dev/shm that a process group has mapped: their inodes, by their names.
+
+    Raises `OSError` where this process may open no file to look.
+    """
+    return _named(_mapped(_members(group)))
+
+
+def remove_semaphores(made: Mapping[str, int]) -> None:
+    """Remove what groups have `made` that are dead, if it is still there and nobody has it mapped.
+
+    Their resource trackers do so, unless they were killed with them.
+    """
+    if left := made.items() & _named(set(made.values())).items():
+        everybody = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        taken = _mapped(everybody)
+        for name, inode in left:
+            if inode not in taken:
+                (SHARED / name).unlink(missing_ok=True)
+
+
+def _mapped(pids: Iterable[int]) -> set[int]:
+    """Inodes of semaphores in these processes' memory."""
+    lines = (line for pid in pids for line in _read(Path(f"/proc/{pid}/maps")).splitlines())
+    return {int(line.split()[4]) for line in lines if f"{SHARED}/{SEMAPHORE}" in line}
+
+
+def _named(inodes: set[int]) -> dict[str, int]:
+    if not inodes:
+        return {}
+    entries = [entry for entry in os.scandir(SHARED) if entry.name.startswith(NAMED)]
+    return {entry.name: entry.inode() for entry in entries if entry.inode() in inodes}
+
+
+def watch(lines: Iterable[str]) -> dict[int, dict[str, int]]:
+    """Read until the pipe closes; the process groups that are left, each with its semaphores."""
+    groups: dict[int, dict[str, int]] = {}
     for line in lines:
-        number = int(line[1:])
-        if line[0] == "+":
-            groups.add(number)
+        number, *semaphore = line[1:].split()
+        if line[0] == "-":
+            groups.pop(int(number), None)
         else:
-            groups.discard(number)
+            made = groups.setdefault(int(number), {})
+            if semaphore:
+                made[semaphore[0]] = int(semaphore[1])
     return groups
 
 
@@ -106,6 +146,8 @@ def main() -> None:
     deadline = time.monotonic() + PATIENCE_S
     while sum([_kill(group) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)
+    with contextlib.suppress(OSError):
+        remove_semaphores({name: made[name] for made in groups.values() for name in made})
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,7 +35,8 @@ class ReaperClient:
         said = "" if ready_file is None else str(ready_file.absolute())
         absolute = (str(folder.absolute()) for folder in folders)
         self._words = [str(os.getpid()), said, *absolute]
-        self._groups: set[int] = set()
+        self._groups: dict[int, dict[str, int]] = {}
+        """Process groups, each with its semaphores."""
         self._lock = threading.Lock()
         """Around the groups and the reaper that was told of them."""
         self._closing = threading.Event()
@@ -44,14 +46,21 @@ class ReaperClient:
     def began(self, group: int) -> None:
         """A process group that must not outlive this process."""
         with self._lock:
-            self._groups.add(group)
+            self._groups[group] = {}
             _tell(self._process, f"+{group}")
 
     def over(self, group: int) -> None:
         """A process group of which nothing is left."""
         with self._lock:
-            self._groups.discard(group)
+            self._groups.pop(group, None)
             _tell(self._process, f"-{group}")
+
+    def made(self, group: int, semaphores: Mapping[str, int]) -> None:
+        """Semaphores of a process group, to be removed when it is dead: inodes by their names."""
+        with self._lock:
+            if group in self._groups:
+                self._groups[group] |= semaphores
+                self._tell_made(group, semaphores)
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +115,15 @@ class ReaperClient:
                         RETRY_S,
                     )
                 return False
-            for group in self._groups:
+            for group, semaphores in self._groups.items():
                 _tell(self._process, f"+{group}")
+                self._tell_made(group, semaphores)
             logger.warning("a new reaper watches all processes (%d)", len(self._groups))
         return True
+
+    def _tell_made(self, group: int, semaphores: Mapping[str, int]) -> None:
+        for name, inode in semaphores.items():
+            _tell(self._process, f"={group} {name} {inode}")
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(

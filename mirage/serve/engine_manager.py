@@ -37,6 +37,8 @@ from vmm.faults import FAULTS, Fault, Scope, in_text
 
 ROOM_POLL_S = 0.05
 FIRST_STEP = "loaded, computing a first step"
+NOTE_S = 10.0
+"""Seconds between two looks for what an engine has in /dev/shm."""
 LEAST_S = 0.5
 """Seconds left for the first step, if the rest of a start took all of its timeout."""
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
@@ -215,6 +217,7 @@ class EngineManager:
             lap("connection")
             await self._has_stepped(begun)
             lap("first step")
+            await self._note_shared()
         except EngineFailed as error:
             self._failure = await self._why_not(error)
             await self._look_at_device(self._fault or in_text(self._failure))
@@ -241,6 +244,17 @@ class EngineManager:
             words = FIRST_STEP if self._in_first_step else self._engine.progress()
             seconds = f"{self._running() - begun:.0f} of {self._startup_timeout_s:g} s"
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
+
+    async def _keep_noting(self) -> None:
+        while True:
+            await self._note_shared()
+            await asyncio.sleep(NOTE_S)
+
+    async def _note_shared(self) -> None:
+        """Note what the engine has in /dev/shm, in case that its whole group is killed at once."""
+        with suppress(OSError):
+            if new := await asyncio.to_thread(self._engine.new_semaphores):
+                self._reaper.made(self._engine.pid, new)
 
     async def _answers(self) -> None:
         limit_s = self._startup_timeout_s
@@ -452,13 +466,21 @@ class EngineManager:
             return Pause(0.0)
         self.backend.restarts += self._has_served and self._broke
         self._say_start()
+        noting = asyncio.create_task(self._keep_noting())
+        try:
+            await self._try_to_start()
+            return await self._ended()
+        finally:
+            noting.cancel()
+
+    async def _try_to_start(self) -> None:
+        """Start it; one that fails is ended."""
         try:
             await self._start()
         except EngineFailed as error:
             if not self._device.reason and not self._stopping:
                 say(str(error))
             await self._end(grace_s=0)
-        return await self._ended()
 
     async def _ended(self) -> Pause:
         """Wait until the engine has ended and nothing of it is left; when to start it again."""

@@ -58,6 +58,7 @@ class EngineProcess:
         self._core: ProcessEnd | None = None
         self._reaped: dict[int, int] = {}
         """Exit codes, or minus signals, of orphans of the group, by process id."""
+        self._semaphores: dict[str, int] = {}
         self._log_start = 0
 
     async def start(self, command: list[str], environment: dict[str, str]) -> int:
@@ -68,6 +69,7 @@ class EngineProcess:
         """
         self._forget_core()
         self._process = None
+        self._semaphores = {}
         self._ended = asyncio.get_running_loop().create_future()
         try:
             await self._begin(command, environment)
@@ -185,6 +187,18 @@ class EngineProcess:
         words = self.last_error() or "it wrote no error"
         return f"the engine ended with {how} before it was ready: {words}"
 
+    def new_semaphores(self) -> dict[str, int]:
+        """Semaphores in /dev/shm since the last call: inodes by their names. Raises `OSError`.
+
+        They are removed when the group is gone, if nobody of it could.
+        """
+        if self._process is None:
+            return {}
+        found = reaper.semaphores_of(self._process.pid)
+        new = dict(found.items() - self._semaphores.items())
+        self._semaphores |= new
+        return new
+
     async def stop(self, grace_s: float) -> int | None:
         """Ask the server to end, wait up to `grace_s`, then kill what is left of the group.
 
@@ -198,6 +212,8 @@ class EngineProcess:
             self.kill()
         while not await self._gone(TRACKER_S):
             reaper.kill_all(self._process.pid)
+        with contextlib.suppress(OSError):
+            reaper.remove_semaphores(self._semaphores)
         return self._process.pid
 
     def kill(self) -> None:

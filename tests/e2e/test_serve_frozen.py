@@ -135,6 +135,32 @@ def test_a_process_group_that_is_stopped_leaves_nothing_shared(tmp_path: Path, e
         assert shared and not any(path.exists() for path in shared)
 
 
+@pytest.mark.parametrize("ends", ["engine", "server"])
+def test_a_process_group_that_is_killed_as_a_whole_leaves_nothing_shared(
+    tmp_path: Path, ends: str
+) -> None:
+    """Its resource tracker is killed as well, and cannot tidy up."""
+    with serving(write_config(tmp_path, "a", "b")) as served:
+        served.drain()
+        first = post(served, "pids", "a")[1]
+        family = served.family()
+        of_a = [process for process in family if os.getpgid(process.pid) == first["server"]]
+        shared, others = shared_files(of_a), shared_files(set(family) - set(of_a))
+        assert shared and others
+        for process in (served.process.pid,) if ends == "server" else ():
+            os.kill(process, signal.SIGSTOP)  # it cannot tidy up either
+        os.killpg(first["server"], signal.SIGKILL)
+        if ends == "engine":
+            served.until("a is told", lambda: served.engine_state("a") != "ready")
+            served.until("a is back", lambda: served.engine_state("a") == "ready")
+            assert others == {path for path in others if path.exists()}
+        else:
+            served.process.kill()
+            served.process.wait()
+            assert_gone(family)
+        assert not any(path.exists() for path in shared)
+
+
 def test_the_same_request_in_two_hangs_is_refused(tmp_path: Path) -> None:
     with serving(write_config(tmp_path, "a", hang_s=HANG_S)) as served:
         for _ in range(2):
