@@ -37,7 +37,7 @@ def kill_members(group: int) -> int:
     others are dead they remove the semaphores that those left in /dev/shm, and end by themselves.
     Raises `OSError` where this process may open no file to look for them; nobody is killed then.
     """
-    members = {pid: _is_tracker(pid) for pid in _members(group)}
+    members = {pid: _is_tracker(pid) for pid in members_of(group)}
     for pid, spared in members.items():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT if spared else signal.SIGKILL)
@@ -60,7 +60,7 @@ def _kill(group: int) -> int:
         return kill_all(group)
 
 
-def _members(group: int) -> Iterator[int]:
+def members_of(group: int) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             # After the name, which may hold anything: state, parent, process group.
@@ -88,7 +88,7 @@ def semaphores_of(group: int) -> dict[str, int]:
 
     Raises `OSError` where this process may open no file to look.
     """
-    return _named(_mapped(_members(group)))
+    return _named(_mapped(members_of(group)))
 
 
 def remove_semaphores(made: Mapping[str, int]) -> None:

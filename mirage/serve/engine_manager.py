@@ -30,6 +30,7 @@ from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
 from mirage.serve.starting import start_program
+from mirage.serve.standstill import Standstill
 from mirage.serve.suspects import Suspects
 from mirage.serve.within import within
 from mirage.units import size
@@ -146,6 +147,8 @@ class EngineManager:
         self._hang_s, self._fetches_s = config.hang_s, launcher.fetches_s(tenant)
         self._running, self._had_requests = running, had_requests or running
         self._restarts = Restarts(means.backoff_s, means.rest_s)
+        self._standstill: Standstill | None = None
+        """Of its last start."""
         self._room: ShareRoom | None = None
         self._stopping = False
         """True once it was told to stop, until it is called again."""
@@ -205,6 +208,7 @@ class EngineManager:
             self._failure = f"it cannot be started ({error})"
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
         self._reaper.began(group)
+        self._standstill = Standstill(group, self._hang_s, self._running())
         progress = asyncio.create_task(self._tell_progress())
         try:
             begun = self._running()
@@ -242,6 +246,7 @@ class EngineManager:
         while True:
             await asyncio.sleep(self._means.progress_s)
             words = FIRST_STEP if self._in_first_step else self._engine.progress()
+            words = self._stands_still() or words
             seconds = f"{self._running() - begun:.0f} of {self._startup_timeout_s:g} s"
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
@@ -261,17 +266,16 @@ class EngineManager:
         try:
             await within(limit_s, self._running, self._engine.ready())
         except TimeoutError:
-            raise EngineFailed(f"not ready after {limit_s:g} s: raise --startup-timeout") from None
+            raise self._late(f"not ready after {limit_s:g} s") from None
 
     async def _introduced(self) -> None:
         limit_s = self._means.hello_s
         try:
             await within(limit_s, self._running, self._engine.until(self._connected))
         except TimeoutError:
-            raise EngineFailed(
-                f"its server is up, but its engine did not connect to the control socket "
-                f"in {limit_s:g} s"
-            ) from None
+            late = "its server is up, but its engine did not connect to the control socket in"
+            why = f": {still}" if (still := self._stands_still()) else ""
+            raise EngineFailed(f"{late} {limit_s:g} s{why}") from None
 
     async def _has_stepped(self, begun: float) -> None:
         """Raises `EngineFailed` unless its model computes a step in the time of its start.
@@ -284,10 +288,18 @@ class EngineManager:
         try:
             await within(left, self._running, self._engine.until(self._stepped))
         except TimeoutError:
-            late = f"its first step was not computed after {limit_s:g} s"
-            raise EngineFailed(f"{late}: raise --startup-timeout") from None
+            raise self._late(f"its first step was not computed after {limit_s:g} s") from None
         if self._no_room:
             raise EngineFailed(self._no_room)
+
+    def _late(self, what: str) -> EngineFailed:
+        return EngineFailed(f"{what}: {self._stands_still() or 'raise --startup-timeout'}")
+
+    def _stands_still(self) -> str:
+        """Reason why its start does not go on, as far as its processes show."""
+        with suppress(OSError):
+            return self._standstill.look(self._running()) if self._standstill else ""
+        return ""
 
     @property
     def stopping(self) -> bool:

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import psutil
 import pytest
 from left_shared import shared_files
 from supervised import DEADLINE_S, Served, assert_gone, read_all, serving, write_config
+
+from mirage.serve.standstill import Standstill
 
 pytestmark = pytest.mark.e2e
 
@@ -133,6 +137,63 @@ def test_a_process_group_that_is_stopped_leaves_nothing_shared(tmp_path: Path, e
             served.process.wait()
             assert_gone(family)
         assert shared and not any(path.exists() for path in shared)
+
+
+def test_one_that_is_stopped_while_it_starts_is_not_said_to_need_more_time(tmp_path: Path) -> None:
+    waits = {"FAKE_ENGINE": f"waits:a:{tmp_path / 'never'}"}
+    config, options = write_config(tmp_path, "a"), ("--startup-timeout", "8")
+    with serving(config, *options, environment=waits, ready_timeout_s=None) as served:
+        served.drain()
+
+        def server() -> psutil.Process | None:
+            for child in psutil.Process(served.process.pid).children():
+                with contextlib.suppress(psutil.ZombieProcess):
+                    if "--uds" in child.cmdline():
+                        return child
+            return None
+
+        found = served.until("it has begun", server)
+        found.suspend()
+        served.until("it is told", lambda: any("tenant 'a': " in x for x in served.log))
+    (line,) = [x for x in served.log if "mirage: tenant 'a': " in x]
+    stopped = f"its API server (process {found.pid}) is stopped, as by SIGSTOP or a debugger"
+    assert f"not ready after 8 s: {stopped}: let it run" in line
+
+
+GROUP = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_start_that_stands_still_is_told_from_one_that_goes_on() -> None:
+    for code, still in (("input()", True), ("while True: pass", False)):
+        words = [sys.executable, "-c", GROUP, code]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        ) as group:
+            try:
+                assert group.stdout is not None
+                core, start, now = (
+                    int(group.stdout.readline()),
+                    Standstill(group.pid, 1.0, 0.0),
+                    0.0,
+                )
+                until = time.monotonic() + 2.0
+                while time.monotonic() < until:
+                    time.sleep(0.2)
+                    now += 0.2
+                    told = start.look(now)
+                assert told.startswith("its processes have computed nothing for") == still
+                assert bool(told) == still
+                os.kill(core, signal.SIGSTOP)
+                told = f"its engine core (process {core}) is stopped"
+                while not start.look(now).startswith(told):
+                    time.sleep(0.05)
+            finally:
+                os.killpg(group.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("ends", ["engine", "server"])
