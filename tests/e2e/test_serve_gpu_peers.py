@@ -1,7 +1,7 @@
 """Real vLLM engines whose KV blocks go to another GPU's memory, over the stand-in for its driver.
 
-The peer takes its memory back, and its holder is killed, while engines read from it: no text
-changes, no engine ends.
+The peer takes its memory back, and its holder is killed or frozen, while engines read from it: no
+text changes, no engine ends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def restarts(served: Served) -> list[int]:
     return [engine["restarts"] for engine in engines.values()]
 
 
-def test_blocks_lie_on_another_gpu_until_it_wants_them_back_or_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_blocks_lie_on_another_gpu_until_it_wants_them_back_or_is_lost(
+    tmp_path: Path, number: int
+) -> None:
     tiers = {"host": {"bytes": "16MiB"}, "peer": {"devices": {"gpu1": LEND}}}
     config = configured(tmp_path, tiers)
     loaded, device = load(config), os.memfd_create("mirage-device")
@@ -94,7 +97,7 @@ def test_blocks_lie_on_another_gpu_until_it_wants_them_back_or_is_lost(tmp_path:
         maps = Path(f"/proc/{served.engine_core('a').pid}/maps").read_text()
         assert "/memfd:mirage-stand-in-1" in maps, "the engine copies from its own addresses"
 
-        holder(served).send_signal(signal.SIGKILL)
+        holder(served).send_signal(number)
         ask(40)
         served.until("it is lost", lambda: peers(served)["devices"]["gpu1"]["budget_bytes"] == 0)
         served.until("nothing is lent", lambda: lent(served) == [0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +14,9 @@ import pytest
 from supervised import WITH_FAKES, serving, write_config
 from test_tier_pool import BLOCK, Process, eventually
 
+from mirage.config import load
+from mirage.serve.resizing import Resize
+from mirage.serve.tiers import TierPool
 from mirage.tiers.core import Core
 from mirage.tiers.counts import PeersState
 from mirage.tiers.ledger import Due
@@ -25,6 +29,7 @@ pytestmark = pytest.mark.e2e
 
 LEND = 4 * BLOCK
 DEVICE = 64 * BLOCK
+HANG_S = 5
 Start = Callable[[str], Process]
 WAYS = {"backed": (True, False), "lossy": (False, False)}
 LENT = {"backed-gpu": (True, True), "lossy-gpu": (False, True)}
@@ -134,6 +139,58 @@ def test_a_killed_holders_blocks_are_misses(
     with pytest.raises(ValueError, match="its holder has ended"):
         server.resize_peer("gpu1", LEND).result()
     assert [r for r in caplog.records if "is lost" in r.message][1:] == []
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_frozen_holder_is_ended_and_engines_go_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    moves: bool,
+) -> None:
+    """What it held is lost, also what it was told to copy to host memory and has not."""
+    pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
+    (device := tmp_path / "device").touch()
+    words = lending.program(device, DEVICE, BLOCK)
+    lenders = Lenders({"gpu1": 1}, lambda name: tmp_path / f"{name}.sock", words)
+    monkeypatch.setattr("mirage.serve.tiers.lenders_of", lambda peer, socket: lenders)
+    monkeypatch.setattr("mirage.serve.tiers.granule_of", lambda peer: BLOCK)
+    peer = {"devices": {"gpu1": LEND}, "backed": False}
+    tiers = {"host": {"bytes": 8 * BLOCK}, "peer": peer}
+    config = load(write_config(tmp_path, "a", "b", tiers=tiers, hang_s=HANG_S))
+    pool, begun = TierPool(config, tmp_path / "tiers.sock"), list[Process]()
+    pool.start()
+    try:
+        for tenant in ("a", "b"):
+            more = [str(device), str(DEVICE)]
+            begun.append(Process(tmp_path / "tiers.sock", tenant, more))
+        a, b = begun
+        assert a("store(1, 2)") == [1, 2]
+        assert b("reads(1)") == {1: "ready"}
+        os.kill(lenders.pids()["gpu1"], signal.SIGSTOP)
+        if moves:
+            asyncio.run(pool.resize(Resize(peer={"gpu1": 0})))
+
+        def budget() -> int:
+            state = pool.state()
+            assert state is not None and state.peers is not None
+            return state.peers.devices["gpu1"].budget_bytes
+
+        def lost() -> bool:
+            for process in (a, b):  # what they have taken is theirs meanwhile
+                assert process("reads(1)")[1] in ("ready", "absent")
+            return any("is lost" in record.message for record in caplog.records)
+
+        eventually(lost)
+        eventually(lambda: budget() == 0)
+        assert b("reads(1, 2)") == {1: "absent", 2: "absent"}
+        assert a("store(1, 2)") == [1, 2], "in host memory"
+        assert b("reads(1, 2)") == {1: "ready", 2: "ready"}
+    finally:
+        for process in begun:
+            process.kill()
+        asyncio.run(pool.stop())
+    assert not list(tmp_path.glob("*.sock"))
 
 
 TIERS: dict[str, Any] = {
