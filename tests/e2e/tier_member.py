@@ -79,8 +79,11 @@ def store(*numbers: int) -> list[int]:
 
 
 def hold(request: str, *numbers: int) -> dict[int, str]:
-    """Seek, and what comes of it; a block that is READY must be right."""
-    wanted = keys(*numbers)
+    """Seek, and what comes of it; a block that is READY must be right.
+
+    It is ``"gone"`` if the holder of its memory went meanwhile.
+    """
+    wanted, gone = keys(*numbers), set[Key]()
     pool.seek(request, wanted)
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
@@ -91,9 +94,14 @@ def hold(request: str, *numbers: int) -> dict[int, str]:
         if state is Lookup.READY:
             (place,) = pool.places(request, [key])
             text = content(key)
-            there = read(place, len(text))
+            try:
+                there = read(place, len(text))
+            except KeyError:
+                gone.add(key)
+                continue
             assert there == text, (key, there[:20])
-    return {int(key): state.value for key, state in zip(wanted, states, strict=True)}
+    found = zip(wanted, states, strict=True)
+    return {int(key): "gone" if key in gone else state.value for key, state in found}
 
 
 def reads(*numbers: int) -> dict[int, str]:

@@ -1,0 +1,129 @@
+"""Any process of a server with real engines stopped and killed: the others are answered.
+
+The engine core and the API server one at a time are in `test_serve_frozen_real.py`, the holder of a
+peer's memory in `test_serve_gpu_peers.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from left_shared import shared_files
+from supervised import Served, serving, write_demo
+from test_serve_frozen_real import HANG_S, PROBE, START_S, TOKENS, Stream, ask
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+OTHER = PROBE | {"model": "llama"}
+
+
+def named(served: Served, words: str) -> list[psutil.Process]:
+    """Living processes of the server with these `words` on their command lines."""
+    found = []
+    for process in served.family():
+        try:
+            dead = process.status() == psutil.STATUS_ZOMBIE
+            if not dead and words in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def group(served: Served) -> list[psutil.Process]:
+    """All processes of `llama`'s engine, its resource tracker among them."""
+    core = served.engine_core("llama")
+    return [p for p in served.family() if os.getpgid(p.pid) == os.getpgid(core.pid)]
+
+
+def harm(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        os.kill(process.pid, number)
+
+
+def asks_until(served: Served, done: Callable[[], bool], text: str) -> float:
+    """Ask the other engine until `done`; seconds of its longest answer."""
+    since, longest = time.monotonic(), 0.0
+    while True:
+        begin = time.monotonic()
+        status, answer = ask(served, PROBE)
+        longest = max(longest, time.monotonic() - begin)
+        assert status == 200 and answer["choices"][0]["text"] == text
+        if done():
+            return longest
+        assert time.monotonic() - since < START_S
+
+
+def restarts(served: Served) -> list[int]:
+    engines = served.request("GET", "/mirage/state")[1]["engines"]
+    return [engine["restarts"] for engine in engines.values()]
+
+
+HELPERS = {
+    "keeper": ("mirage.keeper.process", "another keeper of weights is up"),
+    "reaper": ("reaper.py", "a new reaper watches all processes"),
+}
+
+
+@pytest.mark.parametrize("mode", ["spatial", "temporal"])
+def test_the_others_are_answered(tmp_path: Path, mode: str) -> None:
+    config = write_demo(
+        tmp_path,
+        ["llama", "opt"],
+        "64MiB",
+        TOKENS + 100,
+        sharing={"mode": mode},
+        hang_s=HANG_S,
+    )
+    with serving(config, fake=False, ready_timeout_s=START_S) as served:
+        served.drain()
+        text = ask(served, PROBE)[1]["choices"][0]["text"]
+
+        # Helpers: no engine notices, and there is another one soon.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for what, (words, told) in HELPERS.items():
+                (helper,) = named(served, words)
+                before = len([line for line in served.log if told in line])
+                harm([helper], number)
+                longest = asks_until(
+                    served, lambda: len([x for x in served.log if told in x]) > before, text
+                )
+                print(f"{mode}, {what}, {number}: longest answer {longest:.1f} s")
+                assert ask(served, OTHER)[0] == 200
+                served.until("it is gone", lambda: not helper.is_running() or _is_dead(helper))
+            trackers = named(served, "multiprocessing.resource_tracker")
+            harm(trackers, number)
+            assert ask(served, PROBE)[1]["choices"][0]["text"] == text
+            assert ask(served, OTHER)[0] == 200
+        assert restarts(served) == [0, 0]
+        assert served.request("GET", "/health")[1]["status"] == "ok"
+
+        # The whole engine at once; its tracker is dead by now, or is killed with it.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            shared, stream = shared_files(group(served)), Stream(served)
+            harm(group(served), number)
+            seen: list[int] = []
+
+            def told_and_back() -> bool:
+                seen.append(served.request("GET", "/health/llama")[0])
+                return 503 in seen and seen[-1] == 200
+
+            longest = asks_until(served, told_and_back, text)
+            print(f"{mode}, whole engine, {number}: longest answer {longest:.1f} s")
+            assert b'"error"' in stream.end(), "it looks complete"
+            assert ask(served, OTHER)[0] == 200
+            assert shared and not [path for path in shared if path.exists()]
+        assert restarts(served) == [2, 0]
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
