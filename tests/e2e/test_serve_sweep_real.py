@@ -71,59 +71,58 @@ HELPERS = {
 }
 
 
+def harms_helper(served: Served, what: str, number: int, text: str) -> None:
+    """No engine notices, and there is another one soon."""
+    words, told = HELPERS[what]
+    (helper,) = named(served, words)
+
+    def count() -> int:
+        return len([line for line in served.log if told in line])
+
+    before = count()
+    harm([helper], number)
+    longest = asks_until(served, lambda: count() > before, text)
+    print(f"{what}, {number}: longest answer {longest:.1f} s")
+    assert ask(served, OTHER)[0] == 200
+    served.until("it is gone", lambda: helper not in named(served, words))
+
+
+def harms_trackers(served: Served, number: int, text: str) -> None:
+    """All engines go on without."""
+    harm(named(served, "multiprocessing.resource_tracker"), number)
+    assert ask(served, PROBE)[1]["choices"][0]["text"] == text
+    assert ask(served, OTHER)[0] == 200
+
+
+def harms_engine(served: Served, number: int, text: str) -> None:
+    """The whole of it at once; nobody of it can tidy up if its tracker was killed before."""
+    shared, stream, seen = shared_files(group(served)), Stream(served), list[int]()
+    harm(group(served), number)
+
+    def told_and_back() -> bool:
+        seen.append(served.request("GET", "/health/llama")[0])
+        return 503 in seen and seen[-1] == 200
+
+    longest = asks_until(served, told_and_back, text)
+    print(f"whole engine, {number}: longest answer {longest:.1f} s")
+    assert b'"error"' in stream.end(), "it looks complete"
+    assert ask(served, OTHER)[0] == 200
+    assert shared and not [path for path in shared if path.exists()]
+
+
 @pytest.mark.parametrize("mode", ["spatial", "temporal"])
 def test_the_others_are_answered(tmp_path: Path, mode: str) -> None:
-    config = write_demo(
-        tmp_path,
-        ["llama", "opt"],
-        "64MiB",
-        TOKENS + 100,
-        sharing={"mode": mode},
-        hang_s=HANG_S,
-    )
+    changes = {"sharing": {"mode": mode}, "hang_s": HANG_S}
+    config = write_demo(tmp_path, ["llama", "opt"], "64MiB", TOKENS + 100, **changes)
     with serving(config, fake=False, ready_timeout_s=START_S) as served:
         served.drain()
         text = ask(served, PROBE)[1]["choices"][0]["text"]
-
-        # Helpers: no engine notices, and there is another one soon.
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for what, (words, told) in HELPERS.items():
-                (helper,) = named(served, words)
-                before = len([line for line in served.log if told in line])
-                harm([helper], number)
-                longest = asks_until(
-                    served, lambda: len([x for x in served.log if told in x]) > before, text
-                )
-                print(f"{mode}, {what}, {number}: longest answer {longest:.1f} s")
-                assert ask(served, OTHER)[0] == 200
-                served.until("it is gone", lambda: not helper.is_running() or _is_dead(helper))
-            trackers = named(served, "multiprocessing.resource_tracker")
-            harm(trackers, number)
-            assert ask(served, PROBE)[1]["choices"][0]["text"] == text
-            assert ask(served, OTHER)[0] == 200
+            for what in HELPERS:
+                harms_helper(served, what, number, text)
+            harms_trackers(served, number, text)
         assert restarts(served) == [0, 0]
         assert served.request("GET", "/health")[1]["status"] == "ok"
-
-        # The whole engine at once; its tracker is dead by now, or is killed with it.
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            shared, stream = shared_files(group(served)), Stream(served)
-            harm(group(served), number)
-            seen: list[int] = []
-
-            def told_and_back() -> bool:
-                seen.append(served.request("GET", "/health/llama")[0])
-                return 503 in seen and seen[-1] == 200
-
-            longest = asks_until(served, told_and_back, text)
-            print(f"{mode}, whole engine, {number}: longest answer {longest:.1f} s")
-            assert b'"error"' in stream.end(), "it looks complete"
-            assert ask(served, OTHER)[0] == 200
-            assert shared and not [path for path in shared if path.exists()]
+            harms_engine(served, number, text)
         assert restarts(served) == [2, 0]
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
