@@ -29,8 +29,8 @@ from mirage.serve.registry import REACHABLE, TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
-from mirage.serve.starting import start_program
 from mirage.serve.standstill import Standstill
+from mirage.serve.starting import start_program
 from mirage.serve.suspects import Suspects
 from mirage.serve.within import within
 from mirage.units import size
