@@ -33,7 +33,8 @@ class KVGroup(msgspec.Struct, frozen=True):
         """KV blocks of a request that is `tokens` long."""
         if not self.grows:
             return self.most_blocks
-        return min(ceil_div(tokens, self.block_tokens), self.most_blocks)
+        blocks = -(-tokens // self.block_tokens)
+        return blocks if blocks < self.most_blocks else self.most_blocks
 
 
 class KVGroups(msgspec.Struct, frozen=True):

@@ -74,10 +74,7 @@ class TurnTaking:
 
     def may_step(self, begun: int) -> bool:
         """Whether another step may be scheduled, with `begun` requests not finished."""
-        return not self._rests and self._has_turn(begun)
-
-    def _has_turn(self, begun: int) -> bool:
-        return self.granted or (self._drain and begun > 0)
+        return not self._rests and (self.granted or self._drains(begun))
 
     def admits(self, requests: Begun) -> Admits:
         """Requests that the next step may have. A turn that drains begins no others."""
@@ -104,4 +101,7 @@ class TurnTaking:
 
     def holds(self, begun: int, *, executing: bool) -> bool:
         """What is reported: False promises that no step of this engine runs."""
-        return self._has_turn(begun) or executing
+        return self.granted or self._drains(begun) or executing
+
+    def _drains(self, begun: int) -> bool:
+        return self._drain and begun > 0

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from mirage.simulate.prefix import Prefix
-from mirage.units import ceil_div
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +32,8 @@ class SimulatedRequest:
     """Tokens with KV, while it is not in the batch."""
     blocks: int = 0
     """KV blocks, while it is not in the batch."""
+    starting: int = 0
+    """KV blocks with which it can start, while it waits."""
     joined: int = -1
     """The batch's counter when it joined, -1 while it is not in it."""
     finish: int = -1
@@ -114,7 +115,7 @@ class Batch:
         self._due[request.residue + b] += 1
         self.size += 1
         self.context += request.computed
-        self.blocks += ceil_div(request.computed, b)
+        self.blocks += -(-request.computed // b)
         request.blocks = 0
         heappush(self._finishes, (request.finish, request.number, request))
 
@@ -124,11 +125,13 @@ class Batch:
         done = self.steps - request.joined
         request.computed += done
         request.generated += done
-        request.longest = max(request.longest, self.gaps.since(request.joined))
+        longest = self.gaps.since(request.joined)
+        if longest > request.longest:
+            request.longest = longest
         request.joined = request.finish = -1
         self._due[request.residue] -= 1
         self._due[request.residue + b] -= 1
-        request.blocks = ceil_div(request.computed, b)
+        request.blocks = -(-request.computed // b)
         self.size -= 1
         self.context -= request.computed
         self.blocks -= request.blocks
@@ -152,7 +155,7 @@ class Batch:
     def affordable(self, free: int, most: int) -> int:
         """How many of the next `most` steps find their blocks among `free`."""
         b = self.block_tokens
-        if self.size * ceil_div(most, b) <= free:
+        if self.size * -(-most // b) <= free:
             return most
         rounds, free = divmod(free, self.size)
         start = self.steps % b
@@ -162,14 +165,13 @@ class Batch:
                 break
             free -= due
             steps += 1
-        return min(steps, most)
+        return steps if steps < most else most
 
     def advance(self, steps: int) -> list[SimulatedRequest]:
         """Decode `steps` steps, none beyond the next finish; returns those that finished."""
         b = self.block_tokens
-        rounds, rest = divmod(steps, b)
         start = self.steps % b
-        self.blocks += rounds * self.size + sum(self._due[start : start + rest])
+        self.blocks += steps // b * self.size + sum(self._due[start : start + steps % b])
         self.context += steps * self.size
         self.steps += steps
         finished = []

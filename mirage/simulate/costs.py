@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mirage.simulate.batch import Batch
 from mirage.simulate.holding import SimulatedMemory
-from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, Work
+from mirage.simulate.roofline import NOTHING_STREAMED, PS, CostBound, Roofline, Streaming, Work
 
 
 class ExpertTimes(NamedTuple):
@@ -43,7 +43,9 @@ class StepCosts:
         """All bounds of the next step, which computes so many tokens."""
         co_runners, streams = self._co_runners()
         holding = self._holding
-        load = self.load_ps * max(1, streams) if holding.alpha else 0
+        if not holding.alpha:
+            return self.roofline.bounds(NOTHING_STREAMED, co_runners)
+        load = self.load_ps * max(1, streams)
         return self.roofline.bounds(Streaming(holding.alpha, holding.beta, load), co_runners)
 
     def took(self, tokens: int, steps: int) -> float:

@@ -9,6 +9,7 @@ The engine does them in their order whenever something happens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 from mirage.control.growth_hold import GrowthHold
@@ -23,7 +24,7 @@ from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
 from mirage.simulate.returning import Returning
 from mirage.simulate.reuse import Reuse
-from mirage.simulate.roofline import PS, Roofline
+from mirage.simulate.roofline import NEVER, PS, Roofline
 from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Scheduler
 from mirage.simulate.speaking import Speaker
@@ -95,7 +96,10 @@ class Engine:
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
         self.queues = Queues(arrivals, limits.group, reuse)
         self.room = make_room(self.queues, holding, self.growth_hold, limits)
-        self.costs = make_costs(roofline, holding, load_ps, self._co_runners)
+        co_runners = partial(world.co_runners, self)
+        self.costs = make_costs(roofline, holding, load_ps, co_runners)
+        self.next_event = self.queues.next_arrival
+        """When `wake` should be called, in picoseconds; `NEVER` for not before a message."""
         self.stirred = False
         """Whether a message came that an idle engine must act on."""
         self._inbox: list[Allotment | Refusal | Turn] = []
@@ -113,6 +117,8 @@ class Engine:
             self._speaker.speak,
             self.loads,
         )
+        self._returns = self.queues.reuse.keeps or loads is not None
+        """Whether KV that leaves requests may come back: else there is nothing to do for it."""
         self._returning = Returning(
             self.queues,
             self.room,
@@ -122,34 +128,13 @@ class Engine:
             self._moves,
             self.tally,
             self.turn,
-            self._co_runners,
+            co_runners,
         )
         self.stepper = StepTaker(
             self.queues, self.room, self.costs, self._moves, holding, self.tally, self._finished
         )
 
     # -- what the world asks ------------------------------------------------------------
-
-    def next_event(self) -> int | None:
-        """When `wake` should be called, in picoseconds; None for not before a message."""
-        if self.stepper.stepping:
-            return self.stepper.span.end
-        queues = self.queues
-        if not queues.unfinished:
-            return queues.next_arrival
-        if self.loads.under_way:
-            times = (self.loads.next_end(), queues.next_arrival, self._hold_end())
-            return min((time for time in times if time is not None), default=None)
-        return self._hold_end()
-
-    def _hold_end(self) -> int | None:
-        """When waiting for memory is over, of an engine that could step."""
-        queues, hold = self.queues, self.growth_hold
-        waits = queues.held or (queues.stuck and hold.may_hold())
-        if waits and self.turn.may_step(queues.begun):
-            assert hold.since is not None, "held without a shortage"
-            return round(hold.since * PS) + self.limits.hold_ps
-        return None
 
     @property
     def stepping(self) -> bool:
@@ -176,19 +161,24 @@ class Engine:
         computed = self.stepper.stepping
         if computed:
             self.stepper.complete(now)
-        self._returning.receive(now)
-        self._returning.arrive(now)
+        if self._returns:
+            self._returning.receive(now)
+        self._arrive(now)
         if not self.holding.reconciled and self._move(now):
             self._speaker.speak(now)
-        self._obey(now)
+        if self._inbox:
+            self._obey(now)
         self._speaker.maybe(now)
-        self._returning.trim(now)
+        if self._returns:
+            self._returning.trim(now)
         self._step(now)
         if self.stepper.stepping != computed:
             self.world.co_runners_changed(self)
         if now >= self.tally.timeline.due:
             holding = self.holding
-            self.tally.sample(now, holding.extents, self.queues.used_blocks, holding.alpha)
+            used = self.queues.used_blocks
+            self.tally.timeline.add((now, holding.extents, used, holding.alpha))
+        self.next_event = self._next_event()
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
         """Acted on at once between steps, else at the next step's end."""
@@ -196,7 +186,7 @@ class Engine:
         if self.stepper.stepping:
             self.cut(now)
         else:
-            self._returning.arrive(now)
+            self._arrive(now)
             self._obey(now)
             self.stirred = True
 
@@ -205,10 +195,40 @@ class Engine:
         self.queues.come(request)
         if self.stepper.stepping:
             self.cut(now)
+        else:
+            self.next_event = self._next_event()
 
     def cut(self, now: int) -> None:
         """Let the span end with the step that is under way."""
         self.stepper.span.cut(now)
+        self.next_event = self.stepper.span.end
+
+    # -- when something happens ---------------------------------------------------------
+
+    def _next_event(self) -> int:
+        if self.stepper.stepping:
+            return self.stepper.span.end
+        queues = self.queues
+        if not queues.unfinished:
+            return queues.next_arrival
+        if self.loads.under_way:
+            return min(self.loads.next_end(), queues.next_arrival, self._hold_end())
+        return self._hold_end()
+
+    def _hold_end(self) -> int:
+        """When waiting for memory is over, of an engine that could step."""
+        queues, hold = self.queues, self.growth_hold
+        waits = queues.held or (queues.stuck and hold.may_hold())
+        if waits and self.turn.may_step(queues.begun):
+            assert hold.since is not None, "held without a shortage"
+            return round(hold.since * PS) + self.limits.hold_ps
+        return NEVER
+
+    def _arrive(self, now: int) -> None:
+        """Requests that have come wait, and what lies below for them begins to come up."""
+        if self.queues.next_arrival <= now:
+            for request in self.queues.arrive(now):
+                self.loads.arrived(request, now)
 
     # -- messages -----------------------------------------------------------------------
 
@@ -246,25 +266,22 @@ class Engine:
     def _step(self, now: int) -> None:
         """Begin the next step, or the span of steps that are alike."""
         chunks = self._scheduler.schedule(now)
-        self._returning.trim(now)
+        if self._returns:
+            self._returning.trim(now)
         if chunks is not None:
             self.stepper.begin(now, chunks, self._horizon())
             self.world.began(self)
-        self._returning.pace(self.stepper.span.first_ps if self.stepping else None)
+        if self._returns:
+            self._returning.pace(self.stepper.span.first_ps if self.stepping else None)
 
     def _horizon(self) -> Horizon | None:
         """What no span goes beyond; None if steps are to be single."""
         if self.growth_hold.missing or self.loads.under_way or not self.world.skipping:
             return None
-        event = self._speaker.due if self.limits.elastic else None
+        event = self._speaker.due if self.limits.elastic else NEVER
         if not self.queues.waiting and self.turn.granted:
-            arrival = self.queues.next_arrival
-            if arrival is not None and (event is None or arrival < event):
-                event = arrival
+            event = min(event, self.queues.next_arrival)
         return Horizon(event, self.world.until)
-
-    def _co_runners(self) -> tuple[int, int]:
-        return self.world.co_runners(self)
 
     def _finished(self, request: SimulatedRequest, now: int) -> None:
         self.tally.finished(request, now)

@@ -42,14 +42,11 @@ class SimulatedMemory(CountedMemory):
         self.alpha, self.beta, self.experts = first.alpha, first.beta, first.experts
         self.usable_extents, self.retiring_extents = first.kv_extents, 0
         self.granted_bytes, self.revision, self.reconciled = first.grant_bytes, 0, True
+        self.blocks = self._allocatable()
+        """Blocks that may be allocated."""
         self._used_blocks = 0
         """Blocks that requests used when it was told last."""
         self._way = Way(self)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that may be allocated; the null block is none of them."""
-        return self.usable_extents * self.shape.extent_blocks - 1
 
     @property
     def open_extents(self) -> int | None:
@@ -80,11 +77,16 @@ class SimulatedMemory(CountedMemory):
         before = self._state
         for move in self._way.moves():
             self.make(move)
+        self.blocks = self._allocatable()
         self.reconciled = self._way.reached
         after = self._state
         if before == after:
             return False, 0
         return True, self._copies(before[:2], after[:2])
+
+    def _allocatable(self) -> int:
+        """Without the null block."""
+        return self.usable_extents * self.shape.extent_blocks - 1
 
     @property
     def _state(self) -> tuple[int, int, int, int]:

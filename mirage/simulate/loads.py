@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -15,7 +16,7 @@ from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.hierarchy import Hierarchy, Hit
 from mirage.simulate.lanes import Lane
 from mirage.simulate.reuse import PrefixCache, PrefixFound
-from mirage.simulate.roofline import PS
+from mirage.simulate.roofline import NEVER, PS
 from mirage.simulate.savings import Savings
 from mirage.simulate.tally import Tally
 from mirage.tiers.blocks import Name
@@ -46,10 +47,8 @@ class RequestLoad:
 class NoLoads:
     """Nothing lies below: what an engine without tiers does."""
 
-    @property
-    def under_way(self) -> bool:
-        """Whether any request waits for blocks."""
-        return False
+    under_way: Sized = ()
+    """Loads for which requests wait."""
 
     def arrived(self, request: SimulatedRequest, now: int) -> None:
         """It entered the queue: what lies deepest begins to come up."""
@@ -71,9 +70,9 @@ class NoLoads:
     def pace(self, free_ps: int, step_ps: int) -> None:
         """From the last `advance` on the link is free for so much of each step."""
 
-    def next_end(self) -> int | None:
-        """When a wait will be over at the present pace; None if none will."""
-        return None
+    def next_end(self) -> int:
+        """When a wait will be over at the present pace; `NEVER` if none will."""
+        return NEVER
 
 
 class TierLoads(NoLoads):
@@ -92,7 +91,7 @@ class TierLoads(NoLoads):
         self._tally, self._savings = tally, savings
         peer = hierarchy.speeds.get(Medium.PEER)
         self._peer = peer.lane() if peer else None
-        self._loads: list[RequestLoad] = []
+        self.under_way: list[RequestLoad] = []
         """In the order in which they can be read."""
         self._at, self._pace = 0, (1, 1)
         self.cache: PrefixCache
@@ -107,10 +106,6 @@ class TierLoads(NoLoads):
         return ends
 
     # -- up -----------------------------------------------------------------------------
-
-    @property
-    def under_way(self) -> bool:
-        return bool(self._loads)
 
     def arrived(self, request: SimulatedRequest, now: int) -> None:
         if request.prefix is not None and request.prefix.shared:
@@ -135,14 +130,14 @@ class TierLoads(NoLoads):
             self._hierarchy.leave(self._guest, request.number, now)
             self._arrived(load)
             return False
-        insort(self._loads, load, key=lambda x: x.begin)
+        insort(self.under_way, load, key=lambda x: x.begin)
         return True
 
     def advance(self, now: int) -> list[SimulatedRequest]:
         self._transfer(now)
-        over = [x for x in self._loads if now >= x.late_from or (not x.left and x.end <= now)]
+        over = [x for x in self.under_way if now >= x.late_from or (not x.left and x.end <= now)]
         for load in over:
-            self._loads.remove(load)
+            self.under_way.remove(load)
             self._hierarchy.leave(self._guest, load.request.number, now)
             if load.left or load.end > now:
                 self._tally.counters.late_loads += 1
@@ -153,15 +148,15 @@ class TierLoads(NoLoads):
     def pace(self, free_ps: int, step_ps: int) -> None:
         self._pace = max(0, free_ps), step_ps
 
-    def next_end(self) -> int | None:
+    def next_end(self) -> int:
         ends, time = [], self._at
-        for load in self._loads:
+        for load in self.under_way:
             end = load.end
             if load.left:
                 time = max(time, load.begin) + self._takes(load)
                 end = max(end, time)
             ends.append(min(load.late_from, end))
-        return min(ends, default=None)
+        return min(ends, default=NEVER)
 
     def _load(
         self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
@@ -183,7 +178,7 @@ class TierLoads(NoLoads):
         """First who can be read first."""
         free, step = self._pace
         time = self._at
-        for load in self._loads:
+        for load in self.under_way:
             time = max(time, load.begin)
             if time >= until or not free:
                 break

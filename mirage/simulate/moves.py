@@ -43,7 +43,7 @@ class Moves:
 
     def delay(self, now: int, step_ps: int) -> int:
         """How much longer than `step_ps` a step takes that begins now."""
-        delay = max(0, self.ready_at - now)
+        delay = self.ready_at - now if self.ready_at > now else 0
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - step_ps)
         return delay

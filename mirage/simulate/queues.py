@@ -16,6 +16,7 @@ from itertools import chain, islice
 from mirage.facts import KVGroup
 from mirage.simulate.batch import Batch, SimulatedRequest
 from mirage.simulate.reuse import Reuse
+from mirage.simulate.roofline import NEVER
 
 
 class Queues:
@@ -40,7 +41,10 @@ class Queues:
         """When the batch's newest tokens came, in picoseconds."""
         self._group = group
         self._arrivals = arrivals
-        self._upcoming = next(arrivals, None)
+        self._upcoming: SimulatedRequest | None
+        self.next_arrival: int
+        """When the next request comes, in picoseconds."""
+        self._expect(next(arrivals, None))
         self._other_blocks = 0
         """Blocks of requests that are not in the batch."""
         self._waiting_blocks = 0
@@ -63,20 +67,16 @@ class Queues:
         """Blocks of all running requests, and of those that load."""
         return self.batch.blocks + self._other_blocks - self.reuse.shared
 
-    @property
-    def next_arrival(self) -> int | None:
-        """When the next request comes, in picoseconds; None for never."""
-        return None if self._upcoming is None else self._upcoming.arrival
-
     def blocks_starting(self, slots: int) -> int:
         """Blocks that the first `slots` requests lack to start, those that load before others."""
         blocks = 0
         if self.loading:
-            blocks = sum(self._to_start(r) for r in islice(self.loading, max(0, slots)))
+            first = islice(self.loading, max(0, slots))
+            blocks = sum(max(0, self._group.blocks(r.known + 1) - r.blocks) for r in first)
             slots -= len(self.loading)
         if slots >= len(self.waiting):
             return blocks + self._waiting_blocks
-        return blocks + sum(self._to_start(r) for r in islice(self.waiting, max(0, slots)))
+        return blocks + sum(r.starting for r in islice(self.waiting, max(0, slots)))
 
     @property
     def first_loaded(self) -> SimulatedRequest | None:
@@ -110,24 +110,28 @@ class Queues:
     def arrive(self, now: int) -> list[SimulatedRequest]:
         """All that have come by `now` wait; who has come since it was asked last."""
         arrived = []
-        while self._upcoming is not None and self._upcoming.arrival <= now:
-            self.waiting.append(self._upcoming)
-            self._waiting_blocks += self._to_start(self._upcoming)
-            arrived.append(self._upcoming)
-            self._upcoming = next(self._arrivals, None)
+        while (request := self._upcoming) is not None and request.arrival <= now:
+            self.waiting.append(request)
+            self._waits(request)
+            arrived.append(request)
+            self._expect(next(self._arrivals, None))
         return arrived
 
     def come(self, request: SimulatedRequest) -> None:
         """One more, of which nobody knew; it arrives after those that were known."""
         if self._upcoming is None:
-            self._upcoming = request
+            self._expect(request)
         else:
             self._arrivals = chain(self._arrivals, (request,))
+
+    def _expect(self, request: SimulatedRequest | None) -> None:
+        self._upcoming = request
+        self.next_arrival = NEVER if request is None else request.arrival
 
     def admit(self, blocks: int, *, loading: bool = False) -> None:
         """The first that waits runs with `blocks` for its prompt, or loads into them."""
         request = self.waiting.popleft()
-        self._waiting_blocks -= self._to_start(request)
+        self._waiting_blocks -= request.starting
         self._preempted -= request.generated > 0
         request.blocks = blocks
         self._other_blocks += blocks
@@ -190,10 +194,11 @@ class Queues:
         request.blocks = request.computed = 0
         self._preempted += request.generated > 0
         self.waiting.appendleft(request)
-        self._waiting_blocks += self._to_start(request)
+        self._waits(request)
 
-    def _to_start(self, request: SimulatedRequest) -> int:
-        return max(0, self._group.blocks(request.known + 1) - request.blocks)
+    def _waits(self, request: SimulatedRequest) -> None:
+        request.starting = self._group.blocks(request.known + 1)
+        self._waiting_blocks += request.starting
 
     # -- running ------------------------------------------------------------------------
 

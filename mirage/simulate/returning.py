@@ -33,11 +33,6 @@ class Returning:
         self._loads, self._moves, self._tally = loads, moves, tally
         self._turn, self._co_runners = turn, co_runners
 
-    def arrive(self, now: int) -> None:
-        """Requests that have come wait, and what lies below for them begins to come up."""
-        for request in self._queues.arrive(now):
-            self._loads.arrived(request, now)
-
     def receive(self, now: int) -> None:
         """Requests whose blocks have come from below wait to start, or give them up."""
         loaded = self._loads.advance(now)

@@ -13,15 +13,19 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+import msgspec
+
 from mirage.control.step_times import step_cost_bounds
 from mirage.profiles import Hardware, Model
 from mirage.streaming.layer_sets import even, nested
 
 PS = 10**12
 """Picoseconds in a second: the unit of simulated time."""
+NEVER = 1 << 62
+"""A time that no simulation reaches."""
 
 
-class Work(NamedTuple):
+class Work(msgspec.Struct, frozen=True):
     """What one step does, in tokens."""
 
     sequences: int

@@ -20,6 +20,7 @@ class QueueRoom:
         self, queues: Queues, holding: SimulatedMemory, growth_hold: GrowthHold, limits: StepLimits
     ) -> None:
         self._queues, self._holding, self._limits = queues, holding, limits
+        self._keeps = limits.kept != "nothing"
         self._wants = Wants(
             KVGroups((limits.group,)),
             holding.shape.extent_blocks,
@@ -43,13 +44,16 @@ class QueueRoom:
         """Blocks that running requests lack for their next token, or one that is stuck to start."""
         queues = self._queues
         needed = queues.batch.blocks_due() + len(queues.held)
-        if not queues.running and (loaded := queues.first_loaded) is not None:
+        if queues.loading and not queues.running and (loaded := queues.first_loaded):
             needed = queues.lacks(loaded)
-        return max(0, needed - self.free)
+        lacking = needed - self.free
+        return lacking if lacking > 0 else 0
 
     def for_newcomers(self) -> int:
         """Blocks that waiting requests may have, once the running ones have this step's."""
         due, holding = self._queues.batch.blocks_due(), self._holding
+        if not self._keeps:
+            return self.free - due
         left = self._wants.left_free(
             len(self._queues.running),
             holding.usable_extents,

@@ -52,14 +52,20 @@ class Scheduler:
         queues = self._queues
         if not queues.unfinished or not self._turn.may_step(queues.begun):
             return None
-        preempted = self._make_room(now)
-        if not self._turn.may_step(queues.begun):
-            return None  # the controller's answer took the turn
+        preempted = False
+        self._growth_hold.begin_step()
+        self._return_held()
+        if lacking := self._room.lacking():
+            preempted = self._make_room(lacking, now)
+            if not self._turn.may_step(queues.begun):
+                return None  # the controller's answer took the turn
+        else:
+            self._growth_hold.end_step()
         chunks, budget = self._continued()
-        if not preempted and queues.loading:
+        if queues.loading and not preempted:
             resumed, budget = self._resumed(budget)
             chunks += resumed
-        if not preempted and not queues.held and queues.first_loaded is None:
+        if queues.waiting and not (preempted or queues.held or queues.first_loaded):
             chunks += self._admitted(budget, now)
         return chunks if chunks or queues.batch.size else None
 
@@ -70,21 +76,17 @@ class Scheduler:
 
     # -- room for those that run --------------------------------------------------------
 
-    def _make_room(self, now: int) -> bool:
-        """Blocks for every running request; True if some run on, of which others were preempted."""
-        hold, elastic = self._growth_hold, self._limits.elastic
-        hold.begin_step()
-        self._return_held()
-        lacking = self._room.lacking()
-        if lacking and elastic:
+    def _make_room(self, lacking: int, now: int) -> bool:
+        """Blocks for those that run; True if some run on, of which others were preempted."""
+        if self._limits.elastic:
+            hold = self._growth_hold
             self._ask(lacking, now)
-            lacking = self._room.lacking()
-        if not lacking:
-            hold.end_step()
-            return False
-        if elastic and hold.may_hold():
-            self._tally.counters.holds += self._queues.hold(self._room.free)
-            return False
+            if not self._room.lacking():
+                hold.end_step()
+                return False
+            if hold.may_hold():
+                self._tally.counters.holds += self._queues.hold(self._room.free)
+                return False
         while self._room.lacking() and self._gives_way():
             pass
         self._return_held()
@@ -141,7 +143,7 @@ class Scheduler:
         """The first chunks of waiting requests, within `budget` tokens."""
         queues, limits = self._queues, self._limits
         chunks: list[Chunk] = []
-        free = self._room.for_newcomers() if queues.waiting else 0
+        free = self._room.for_newcomers()
         while queues.waiting and budget > 0 and self._has_slot():
             request = queues.waiting[0]
             if not request.generated and not self._turn.granted:

@@ -14,7 +14,7 @@ from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
-from mirage.simulate.roofline import CostBound, Work
+from mirage.simulate.roofline import NEVER, CostBound, Work
 from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Chunk
 from mirage.simulate.span import Span, largest, steps_alike, steps_until
@@ -24,8 +24,8 @@ from mirage.simulate.tally import Tally
 class Horizon(msgspec.Struct, frozen=True):
     """What a span does not go beyond. Picoseconds."""
 
-    event: int | None
-    """When the end of the step that is under way must be seen; None for never."""
+    event: int
+    """When the end of the step that is under way must be seen."""
     until: int
     """No span goes on beyond the step that is under way then, which is one of its own."""
 
@@ -92,13 +92,11 @@ class StepTaker:
         steps = batch.affordable(self._room.growth, batch.next_finish())
         steps = steps_alike(bounds, bound, work, steps)
         first, growth = span.first_ps, span.growth_ps
-        if horizon.event is not None:
-            seen = steps_until(first, growth, steps, horizon.event - span.begin)
-            steps = min(steps, max(1, seen))
-        if horizon.until > span.begin:
-            before = steps_until(first, growth, steps + 1, horizon.until - span.begin) - 1
-            steps = min(steps, max(1, before))
-        return max(1, steps)
+        if horizon.event < NEVER:
+            steps = steps_until(first, growth, steps, horizon.event - span.begin)
+        if span.begin < horizon.until < NEVER:
+            steps = steps_until(first, growth, steps + 1, horizon.until - span.begin) - 1
+        return steps if steps > 1 else 1
 
     # -- the end ------------------------------------------------------------------------
 
@@ -108,6 +106,8 @@ class StepTaker:
         self._count(now)
         self._emit_gaps()
         self._leave(self._queues.decoded(self.span.steps, now), now)
+        if not self.chunks:
+            return
         for request, tokens in self.chunks:
             request.computed += tokens
             if request.computed == request.known:
@@ -140,12 +140,14 @@ class StepTaker:
         if not size:
             return
         last = span.first_ps + (span.steps - 1) * span.growth_ps
-        first_end = span.begin + span.first_ps
-        longest = max(last, first_end - queues.emitted if size > len(queues.late) else 0)
-        queues.batch.gaps.add(queues.batch.steps + span.steps, longest)
+        end = queues.batch.steps + span.steps
         if queues.emitted == span.begin and not queues.late:
+            queues.batch.gaps.add(end, last)
             gaps.add(span.first_ps, span.growth_ps, span.steps, size)
             return
+        first_end = span.begin + span.first_ps
+        longest = max(last, first_end - queues.emitted if size > len(queues.late) else 0)
+        queues.batch.gaps.add(end, longest)
         for request in queues.late:
             gaps.add(first_end - request.last, 0, 1, 1)
             request.longest = max(request.longest, first_end - request.last)

@@ -19,12 +19,11 @@ from mirage.control.arbiter import Arbiter
 from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
-from mirage.simulate.roofline import PS
+from mirage.simulate.roofline import NEVER, PS
 
 At = Callable[[int], None]
 """What happens at a time in picoseconds."""
 ToEngine = Allotment | Refusal | Turn
-NEVER = 1 << 62
 MOST_AT_ONCE = 1000
 """Reports at one moment; more would be a loop between demand and allotments."""
 
@@ -107,7 +106,7 @@ class World:
 
     def _check_ended(self, until: int) -> None:
         """Raises `EndlessWorld` if work is left that will never be done."""
-        left = [e.name for e in self.engines if e.has_work or e.next_event() is not None]
+        left = [e.name for e in self.engines if e.has_work or e.next_event < NEVER]
         if until == NEVER and left:
             raise EndlessWorld(
                 f"simulated time passes {NEVER / PS / 86400:.0f} days with work left for "
@@ -168,9 +167,8 @@ class World:
         if self._under_way:
             first, happen = self._under_way[0][0], self._deliver
         for engine in self.engines:
-            time = engine.next_event()
-            if time is not None and time < first:
-                first, happen = time, engine.wake
+            if engine.next_event < first:
+                first, happen = engine.next_event, engine.wake
         for domain in self.domains:
             if domain.deadline < first:
                 first, happen = max(domain.deadline, self.now), domain.decide

@@ -41,7 +41,7 @@ class Alone:
     def run(self, engine: Engine, until: int = 10**18) -> int:
         """All events of `engine`, the last one at or before `until`; how many."""
         same = events = 0
-        while (time := engine.next_event()) is not None and time <= until:
+        while (time := engine.next_event) <= until:
             same = same + 1 if time <= self.now else 0
             assert same < 100, "time stands still"
             self.now = max(time, self.now)

@@ -22,7 +22,7 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.loads import NoLoads
 from mirage.simulate.queues import Queues
 from mirage.simulate.reuse import PrefixFound
-from mirage.simulate.roofline import PS, CostBound, Streaming, Work
+from mirage.simulate.roofline import NEVER, PS, CostBound, Streaming, Work
 from mirage.tiers.contract import Medium
 
 pytestmark = pytest.mark.pure
@@ -51,11 +51,7 @@ class Below(NoLoads):
 
     def __init__(self, blocks: dict[int, int], takes: int) -> None:
         self.blocks, self.takes = blocks, takes
-        self.coming: dict[SimulatedRequest, int] = {}
-
-    @property
-    def under_way(self) -> bool:
-        return bool(self.coming)
+        self.under_way: dict[SimulatedRequest, int] = {}
 
     def seek(self, request: SimulatedRequest, found: PrefixFound, now: int) -> list[Hit]:
         return [Hit(Medium.HOST, now)] * self.blocks.get(request.number, 0)
@@ -64,18 +60,18 @@ class Below(NoLoads):
         self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
     ) -> bool:
         if hits:
-            self.coming[request] = now + self.takes
+            self.under_way[request] = now + self.takes
         return bool(hits)
 
     def advance(self, now: int) -> list[SimulatedRequest]:
-        over = [request for request, end in self.coming.items() if end <= now]
+        over = [request for request, end in self.under_way.items() if end <= now]
         for request in over:
-            del self.coming[request]
+            del self.under_way[request]
             request.computed = B * self.blocks[request.number]
         return over
 
-    def next_end(self) -> int | None:
-        return min(self.coming.values(), default=None)
+    def next_end(self) -> int:
+        return min(self.under_way.values(), default=NEVER)
 
 
 class Even:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from mirage import profiles
 from mirage.control.step_times import step_time
@@ -71,7 +72,7 @@ def test_a_step_takes_what_the_pipeline_of_its_layers_takes(
     layers = LAYER_SETS[sets](n, alpha + beta if alpha else 0)
     exact = step_time(layers, n, beta, Fraction(load), t_compute)
     short = exact - step_ps(line, Streaming(alpha, beta, load), co_runners, work)
-    assert -1 <= short < 1 + sum(work) + 1
+    assert -1 <= short < 1 + sum(astuple(work)) + 1
     assert short <= exact / 1000
     if not alpha:
         assert short == 0
@@ -118,7 +119,7 @@ def test_compute_is_bytes_or_flops_whichever_take_longer(
     found = roofline(model, hardware, fraction).compute_ps(work, co_runners)
     overhead = device.step_overhead_ms.value / 1e3
     assert found / PS == pytest.approx(seconds + overhead, rel=1e-3)
-    assert abs(found / PS - seconds - overhead) * PS <= co_runners * (1 + sum(work)) + 10
+    assert abs(found / PS - seconds - overhead) * PS <= co_runners * (1 + sum(astuple(work))) + 10
 
 
 @given(co_runners=st.integers(1, 3), work=works)
@@ -160,7 +161,7 @@ def test_one_sequence_of_opt_13b_reads_its_weights() -> None:
 def test_each_bound_is_linear_in_context(bounds, work, size, steps) -> None:
     for bound in bounds:
         times = [
-            bound.at(work._replace(context=work.context + step * size)) for step in range(steps)
+            bound.at(replace(work, context=work.context + step * size)) for step in range(steps)
         ]
         assert sum(times) == total(bound.at(work), bound.context * size, steps)
 

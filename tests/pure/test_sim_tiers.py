@@ -303,14 +303,14 @@ def test_loads_share_the_link_with_streamed_layers() -> None:
     from mirage.simulate.loads import RequestLoad, TierLoads
 
     loads = TierLoads.__new__(TierLoads)
-    loads._loads, loads._at = [], 0
+    loads.under_way, loads._at = [], 0
     loads.pace(1, 4)
-    loads._loads.append(RequestLoad(None, 1, 0, 100, 0, PS))  # type: ignore[arg-type]
+    loads.under_way.append(RequestLoad(None, 1, 0, 100, 0, PS))  # type: ignore[arg-type]
     loads._transfer(200)
-    assert loads._loads[0].left == 50
+    assert loads.under_way[0].left == 50
     loads.pace(0, 4)
     loads._transfer(10_000)
-    assert loads._loads[0].left == 50, "layers take all of it"
+    assert loads.under_way[0].left == 50, "layers take all of it"
     loads.pace(1, 1)
     assert loads.next_end() == 10_050
 
