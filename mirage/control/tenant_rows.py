@@ -37,8 +37,11 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
     moves = terms.policy is Policy.MIRAGE
     ever = most_alpha(t.tenant, shape, rules) if moves else 0
 
+    least, most = shape.min_extents, shape.max_extents
+
     def fit(extents: int) -> int:
-        return min(max(extents, shape.min_extents), shape.max_extents)
+        enough = extents if extents > least else least
+        return enough if enough < most else most
 
     now_s = t.report.layer_compute_s
     computes = t.least_compute_s, now_s, t.peak_compute_s, BEARABLE * now_s

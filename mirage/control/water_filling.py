@@ -104,7 +104,10 @@ class Fill:
 
     def usable(self, wanted: int) -> int:
         """Bytes of the `wanted` free ones that may become KV of demand."""
-        return wanted if self._most_kv is None else min(wanted, self._most_kv - self._kv)
+        if self._most_kv is None:
+            return wanted
+        left = self._most_kv - self._kv
+        return wanted if wanted < left else left
 
     def share_out(self, rows: Iterable[TenantRow], kind: Kind = Kind.KV) -> None:
         """Give free bytes, the same to each until it has enough (max-min fairness)."""
@@ -135,13 +138,15 @@ class Fill:
             for row in donors:
                 bound = limit(row)
                 if at_once:
-                    bound = min(bound, row.hidden if row.active else row.out)
+                    first = row.hidden if row.active else row.out
+                    bound = bound if bound < first else first
                 if bound <= row.given:
                     continue
-                short = ceil_div(max(0, wanted - self.free), row.unit_bytes)
-                if units := min(short, bound - row.given):
-                    self.give_away(row, units)
-                    self.brought += units * row.unit_bytes
+                units = min(ceil_div(wanted - self.free, row.unit_bytes), bound - row.given)
+                self.give_away(row, units)
+                self.brought += units * row.unit_bytes
+                if wanted <= self.free:
+                    return
 
     def take_prefixes(self, wanted: int) -> None:
         """Take prefixes until `wanted` bytes are free: low priorities, then who keeps most."""
@@ -161,7 +166,8 @@ class Fill:
 
     def _give_up_to(self, row: TenantRow, most_bytes: int, kind: Kind) -> int:
         """Bytes that were given."""
-        extents = min(row.wanted - row.kv, most_bytes // row.extent_bytes)
+        extents, short = most_bytes // row.extent_bytes, row.wanted - row.kv
+        extents = extents if extents < short else short
         if extents <= 0:
             return 0
         self.give(row, extents, kind)

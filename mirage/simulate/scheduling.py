@@ -144,11 +144,13 @@ class Scheduler:
         queues, limits = self._queues, self._limits
         chunks: list[Chunk] = []
         free = self._room.for_newcomers()
-        while queues.waiting and budget > 0 and self._has_slot():
+        slots = limits.max_num_seqs - len(queues.running)
+        while queues.waiting and budget > 0 and slots > 0:
             request = queues.waiting[0]
             if not request.generated and not self._turn.granted:
                 break  # draining
-            blocks = limits.group.blocks(request.known)
+            known = request.known
+            blocks = limits.group.blocks(known)
             found = queues.reuse.find(request)
             if blocks - found.shared > free:
                 break
@@ -161,8 +163,10 @@ class Scheduler:
             free -= (first if loading else blocks) - found.shared
             queues.admit(first if loading else blocks, loading=loading)
             if not loading:
-                chunks.append((request, min(request.known - request.computed, budget)))
-                budget -= chunks[-1][1]
+                tokens = min(known - request.computed, budget)
+                chunks.append((request, tokens))
+                budget -= tokens
+                slots -= 1
         return chunks
 
     def _has_slot(self) -> bool:
