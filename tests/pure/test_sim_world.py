@@ -149,6 +149,7 @@ class Watch(Observer):
         parts = [*batch, *queues.prefilling, *queues.held]
         self.must("running", sorted(map(id, parts)) == sorted(map(id, queues.running)), name)
         self.must("batch", len(batch) == queues.batch.size, (name, len(batch), queues.batch.size))
+        self._look_at_kept(engine)
         for what, value in (
             ("bytes", holding.held_bytes),
             ("alpha", holding.alpha),
@@ -157,6 +158,19 @@ class Watch(Observer):
             self.most[f"{what} {name}"] = max(self.most[f"{what} {name}"], value)
         least = self.least.get(name, holding.extents)
         self.least[name] = min(least, holding.extents)
+
+    def _look_at_kept(self, engine: Engine) -> None:
+        """What is kept until it changes is what would be found anew."""
+        name, holding, queues = engine.name, engine.holding, engine.queues
+        usable = holding.usable_extents * holding.shape.extent_blocks - 1
+        self.must("allocatable", holding.blocks == usable, (name, holding.blocks, usable))
+        group = engine.limits.group
+        lacks = [group.blocks(r.known + 1) - r.blocks for r in [*queues.loading, *queues.waiting]]
+        starting = queues.blocks_starting(len(lacks))
+        self.must("starting", starting == sum(max(0, n) for n in lacks), (name, starting))
+        if engine.stepping or not queues.unfinished:
+            event = engine.stepper.span.end if engine.stepping else queues.next_arrival
+            self.must("event", engine.next_event == event, (name, engine.next_event, event))
 
     def _beside(self, engine: Engine) -> list[Engine]:
         """Engines that step at this moment and take compute and link from `engine`."""
@@ -271,6 +285,12 @@ def test_memory_is_never_overcommitted(mode: str, policy: str) -> None:
 def test_used_blocks_are_those_of_the_running_requests_and_fit(mode: str, policy: str) -> None:
     broken = played(mode, policy).watch.broken
     assert not broken.keys() & {"blocks", "room", "running", "batch"}, broken
+
+
+@each_world
+def test_what_is_kept_is_what_would_be_found_anew(mode: str, policy: str) -> None:
+    broken = played(mode, policy).watch.broken
+    assert not broken.keys() & {"allocatable", "starting", "event"}, broken
 
 
 @each_world
