@@ -413,8 +413,8 @@ class SharingSection(Strict):
 
 Kept = Literal["nothing", "soon", "lent", "asked"]
 """KV kept for running requests: none, the blocks of their next steps, or all that they ask for;
-`lent`: all of it while layers of their model are away, or of any in turns that drain, else those
-of their next steps."""
+`lent`: all of it while layers of their model are away, or of any in turns, else those of their next
+steps."""
 
 
 class Remap(Strict):
@@ -429,8 +429,8 @@ class Remap(Strict):
     """Time between tokens to keep: while a model's decode step computes for longer, its waiting
     requests get no more than its share."""
     favour: Literal["latency", "throughput"] = "latency"
-    """While layers of a model are away, and in turns that drain: whether its newcomers leave free
-    all that its running requests ask for, and in turns that drain a quarter of what layers pay for
+    """While layers of a model are away, or of any in turns: whether its newcomers leave free all
+    that its running requests ask for, and in turns that drain a quarter of what layers pay for
     while all of them grow, so that few are preempted; or only what they soon need."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""

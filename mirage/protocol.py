@@ -169,7 +169,7 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     experts: int = 0
     """Experts of each layer whose memory is given away; only where alpha is 0."""
     lent: bool = False
-    """True if layers of any model pay for memory in turns that drain."""
+    """True if layers of any model pay for memory in turns."""
     asleep: bool = False
     """True for an engine that shall compute nothing and hold `geometry.asleep_bytes`, no more.
 

@@ -7,7 +7,7 @@ from math import inf
 
 from mirage.config import Policy
 from mirage.control.hidden_layers import hidden_alpha
-from mirage.control.lending import PARAMETERS_PART, worth_lending
+from mirage.control.lending import MOST_PART, worth_keeping, worth_lending
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
@@ -27,15 +27,32 @@ def most_lent(
     most = inf if turns.drains else covered(rows)
     if rules.lend_pool is not None:
         return int(min(most, rules.lend_pool * max(0, pool)))
-    link, staying, lending = 0.0, PARAMETERS_PART, False
+    link, staying, lending = 0.0, MOST_PART, False
     for t in tenants:
         if load_s := t.report.layer_load_s:
             link = max(link, t.shape.layer_bytes / load_s)
         staying = min(staying, t.staying_part)
         lending = lending or t.layers_out > 0
-    worth = worth_lending(pool, link * turns.seconds, staying, most=most, lending=lending)
+    turn_bytes = link * turns.seconds
+    worth = worth_lending(pool, turn_bytes, staying, most=most, lending=lending)
+    if lending and not turns.drains:
+        running = _grown(tenants, rows, pool)
+        kept = worth_keeping(pool, turn_bytes, staying, most=most, running_bytes=running)
+        worth = max(worth, kept)
     largest = max([r.unit_bytes for r in rows], default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
+
+
+def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], pool: int) -> int:
+    """Bytes beyond `pool` that running requests grow to.
+
+    0 while requests of a tenant wait that has less than its share: others' growth would keep from
+    it what it waits for, turn after turn.
+    """
+    for t, row in zip(tenants, rows, strict=True):
+        if t.report.waiting and t.used_extents < row.share:
+            return 0
+    return sum(t.growth_extents * t.shape.extent_bytes for t in tenants) - pool
 
 
 def covered(rows: Sequence[TenantRow]) -> int:

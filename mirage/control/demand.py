@@ -76,6 +76,11 @@ def lacks_growth(report: Report) -> bool:
     return report.growth_extents > report.kv_usable_extents
 
 
+def lacks_admission(report: Report) -> bool:
+    """Whether requests wait for more memory than there is."""
+    return report.waiting > 0 and report.admission_extents > report.kv_usable_extents
+
+
 def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]:
     """Extents in total for growth, and for admission, that a report asks for.
 

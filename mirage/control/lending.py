@@ -5,6 +5,9 @@ brought back over the link, and those of others go instead. So what is lent cost
 the link once in each turn, and brings larger batches to all of them.
 
 At once an idle model has its layers brought back when it wakes, and nobody knows when that is.
+While nobody waits for its memory, it rests for long beside its way back. While somebody does, it
+rests for as long as its way back takes: that costs at most twice what would have been best, had one
+known when it wakes.
 """
 
 from __future__ import annotations
@@ -13,14 +16,22 @@ from functools import lru_cache
 from math import inf, log, sqrt
 
 PARAMETERS_PART = 1 / 3
-"""Of a decode step, at most the part that is taken not to grow with the batch.
+"""Of a decode step, the part that is taken not to grow with the batch while that is not measured.
 
 Low, so that lending is rather too little than too much: large batches of long contexts come
 down to it.
 """
-LEAST_GAIN = 0.05
-"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen, and on
-real engines it was none (1 layer at a gain of 0.04, and end-to-end times 14 % longer)."""
+MOST_PART = 1 / 2
+"""At most that part, whatever was measured: batches are small before memory is short."""
+LEAST_GAIN = 0.02
+"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen. What need
+not be computed anew, since it is not preempted, comes on top."""
+WAY_BACK_PART = 0.05
+"""Of the time that memory was waited for, the part that its way back takes at most."""
+
+
+HALVINGS = 20
+"""Steps of a search, each of which halves what is left."""
 
 
 @lru_cache(maxsize=64)
@@ -30,6 +41,7 @@ def worth_lending(
     part: float = PARAMETERS_PART,
     *,
     most: float = inf,
+    least: float = LEAST_GAIN,
     lending: bool = False,
 ) -> int:
     """Bytes of layers up to which lending brings more than it costs, at most `most`.
@@ -42,31 +54,70 @@ def worth_lending(
     stays takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
     Bringing x back takes the part x/r of a turn, r = turn_bytes / pool_bytes. The best x is where
     g'/g, which is p / ((1 + x)(1 + (1 - p) x)), has fallen to the cost of the last byte, 1/r.
-    Nothing is lent for less than `LEAST_GAIN`, and nothing goes on being for less than half of it:
+    Nothing is lent for less than `least`, and nothing goes on being for less than half of it:
     `part` is measured and moves, and what is called back has to be computed anew.
     """
     if pool_bytes <= 0 or turn_bytes <= 0:
         return 0
-    p = min(part, PARAMETERS_PART)
+    p = min(part, MOST_PART)
     # (1 - p) x^2 + (2 - p) x + 1 - p r = 0
     square, linear, constant = 1 - p, 2 - p, 1 - p * turn_bytes / pool_bytes
     if constant >= 0:
         return 0
     x = (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
     x = min(x, most / pool_bytes)
-    gain = log((1 + x) / (p + (1 - p) * (1 + x))) - x * pool_bytes / turn_bytes
-    return int(x * pool_bytes) if gain >= LEAST_GAIN / (2 if lending else 1) else 0
+    gain = _gain(x, p, turn_bytes / pool_bytes)
+    return int(x * pool_bytes) if gain >= least / (2 if lending else 1) else 0
 
 
-def rest_enough(way_back_s: float, longest_s: float, most_s: float) -> float:
+def worth_keeping(
+    pool_bytes: int, turn_bytes: float, part: float, *, most: float, running_bytes: int
+) -> int:
+    """Bytes of layers up to which lending goes on where it has begun; see `worth_lending`.
+
+    `running_bytes`: what running requests want beyond the pool.
+
+    What is called back is preempted, and computed anew. So while that costs `LEAST_GAIN` of the
+    tokens at most, as much stays as would be best at `MOST_PART`, or as running requests grow to.
+    """
+    best = worth_lending(pool_bytes, turn_bytes, MOST_PART, most=most, lending=True)
+    wanted = min(max(best, running_bytes), most)
+    return int(min(wanted, _bearable(pool_bytes, turn_bytes, part))) if wanted > 0 else 0
+
+
+@lru_cache(maxsize=64)
+def _bearable(pool_bytes: int, turn_bytes: float, part: float) -> float:
+    """Bytes up to which lending costs `LEAST_GAIN` of the tokens at most."""
+    if pool_bytes <= 0 or turn_bytes <= 0:
+        return 0.0
+    p, ratio = min(part, MOST_PART), turn_bytes / pool_bytes
+    low, high = 0.0, ratio  # a way back of a whole turn
+    for _ in range(HALVINGS):
+        x = (low + high) / 2
+        low, high = (x, high) if _gain(x, p, ratio) >= -LEAST_GAIN else (low, x)
+    return low * pool_bytes
+
+
+def _gain(x: float, p: float, ratio: float) -> float:
+    """Logarithm of the tokens a second with x times the pool lent, over those with nothing lent."""
+    return log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
+
+
+def rest_enough(
+    way_back_s: float, longest_s: float, most_s: float, *, awaited: bool = False
+) -> float:
     """Seconds without work after which a model that runs beside others lends all it may.
 
     `way_back_s`: what loading all of that takes, 0 while unknown; `longest_s`: the longest that
-    it lately had no work before more came; `most_s` is always enough.
+    it lately had no work before more came; `most_s` is always enough; `awaited`: whether requests
+    of others wait for memory.
 
-    Then bringing it back takes `LEAST_GAIN` of the time that was waited for it at most, and who
-    never paused for half as long is likely to pause for longer than so far.
+    If they do, as long as the way back takes. Else bringing it back takes `WAY_BACK_PART` of the
+    time that was waited for it at most, and who never paused for half as long is likely to pause
+    for longer than so far.
     """
     if way_back_s <= 0:
         return most_s
-    return min(most_s, max(way_back_s / LEAST_GAIN, 2 * longest_s))
+    if awaited:
+        return min(most_s, way_back_s)
+    return min(most_s, max(way_back_s / WAY_BACK_PART, 2 * longest_s))

@@ -66,6 +66,7 @@ from msgspec.structs import replace
 
 from mirage.config import Policy
 from mirage.control.covering import most_lent
+from mirage.control.demand import lacks_admission
 from mirage.control.hidden_layers import slots
 from mirage.control.latest import Latest
 from mirage.control.lending import rest_enough
@@ -159,10 +160,13 @@ class Planner:
     ) -> tuple[TenantRow, ...]:
         """Rows before any pass."""
         rules, turns = terms.rules, terms.turns is not None
-        rows = tuple(
-            self._rows[t.name].of(t, terms, turns or now - t.last_busy >= _enough(t, rules))
-            for t in tenants
-        )
+        waiting = set() if turns else {t.name for t in tenants if lacks_admission(t.report)}
+
+        def rests(t: TenantSnapshot) -> bool:
+            awaited = bool(waiting - {t.name})
+            return turns or now - t.last_busy >= _enough(t, rules, awaited=awaited)
+
+        rows = tuple(self._rows[t.name].of(t, terms, rests(t)) for t in tenants)
         keeping = not turns and _keeps_prefixes(terms.policy, rules)
         return keeping_prefixes(tenants, rows) if keeping else rows
 
@@ -195,10 +199,10 @@ class _Filled(NamedTuple):
     """Bytes that layers and experts pay for."""
 
 
-def _enough(t: TenantSnapshot, rules: Rules) -> float:
+def _enough(t: TenantSnapshot, rules: Rules, *, awaited: bool) -> float:
     """Seconds without work after which it has rested."""
     way_back_s = most_alpha(t.tenant, t.shape, rules) * t.report.layer_load_s
-    return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s)
+    return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s, awaited=awaited)
 
 
 def _passes(policy: Policy, rules: Rules, at_once: bool, wakes: bool) -> tuple[Pass, ...]:
@@ -238,5 +242,5 @@ def _target(t: TenantSnapshot, row: TenantRow, paid: int, closed: int, terms: Te
     beta = slots(t, alpha, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
     given = alpha, beta, row.kv, open_extents(row, closed)
-    lent = paid > 0 and terms.turns is not None and terms.turns.drains
+    lent = paid > 0 and terms.turns is not None
     return unnumbered(t.shape, *given, recall=recall, experts=experts, lent=lent)

@@ -15,6 +15,9 @@ from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.worth import Layers, Price, drop, spill
 from mirage.geometry import token_bytes
 
+LEAST_GAIN = 0.05
+"""More tokens a second, both ways paid, below which nothing is spilled."""
+
 
 class TurnLengths(NamedTuple):
     """How tenants take turns."""
@@ -54,7 +57,8 @@ def worth_spilling(t: TenantSnapshot, turns: TurnLengths) -> int:
     """
     most = min(t.report.kv_used_extents * t.shape.extent_bytes, turns.below_bytes)
     pool_bytes = t.report.kv_extents * t.shape.extent_bytes
-    return worth_lending(pool_bytes, layers_of(t).link_bytes_s * turns.seconds, most=most)
+    turn_bytes = layers_of(t).link_bytes_s * turns.seconds
+    return worth_lending(pool_bytes, turn_bytes, most=most, least=LEAST_GAIN)
 
 
 def _down(t: TenantSnapshot, nbytes: int) -> Price:

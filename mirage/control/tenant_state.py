@@ -52,7 +52,8 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     least_compute_s: float = 0.0
     """The smallest T_c that it ever reported, as of a batch of one; 0 before the first."""
     mean_compute_s: float = 0.0
-    """The mean T_c of its reports with running requests; 0 before the first."""
+    """The mean T_c of its reports with running requests, since others waited for the first time of
+    those in which others do; 0 before the first."""
     again_blocks_s: float = 0.0
     """Cached blocks that no request had and that one took again, per second of the last minute."""
     longest_pause_s: float = 0.0
@@ -99,6 +100,8 @@ class _Record:
     mean_compute_s: float = 0.0
     computing: int = 0
     """Reports that the mean is of."""
+    queued: bool = False
+    """True if it is of reports with waiting requests."""
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
 
@@ -110,12 +113,18 @@ class _Record:
         self.activity = before.seen(busy, now)
 
     def computed(self, report: Report) -> None:
-        """Note the T_c of a report, if it has one."""
+        """Note the T_c of a report, if it has one.
+
+        How long steps are while requests wait is what memory is lent by. Those before, of small
+        batches, would say that larger ones cost little.
+        """
         now = report.layer_compute_s
         if not now:
             return
         self.least_compute_s = min(self.least_compute_s or inf, now)
-        if report.running:
+        if report.waiting and report.running and not self.queued:
+            self.queued, self.computing = True, 0
+        if report.running and (report.waiting or not self.queued):
             self.computing += 1
             self.mean_compute_s += (now - self.mean_compute_s) / self.computing
 

@@ -55,7 +55,7 @@ class SimulatedMemory(CountedMemory):
 
     @property
     def lent(self) -> bool:
-        """True if layers of the model are away, or of any in turns that drain."""
+        """True if layers of the model are away, or of any in turns."""
         return self._way.lent
 
     def recalls(self, used_blocks: int, running: int) -> bool:

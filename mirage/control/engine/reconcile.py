@@ -125,7 +125,7 @@ class Reconciler:
 
     @property
     def lent(self) -> bool:
-        """True if layers of the model are away, or of any in turns that drain."""
+        """True if layers of the model are away, or of any in turns."""
         return self._way.lent
 
     def aim(self, allotment: Allotment) -> bool:

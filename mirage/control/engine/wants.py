@@ -45,9 +45,8 @@ class Wants:
         """Blocks that waiting requests leave free, of extents that are all or in part open to them.
 
         `wanted` is the demand of this moment; `lent`: whether layers of the model are away, or of
-        any in turns that drain. Then memory is so short that who grows beyond what was left free is
-        preempted, and computed anew in longer steps; in a turn that drains all that it began grow
-        together.
+        any in turns. Then memory is so short that who grows beyond what was left free is preempted,
+        and computed anew in longer steps; in a turn that drains all that it began grow together.
         """
         if self.kept == "nothing":
             return 0

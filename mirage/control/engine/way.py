@@ -217,7 +217,7 @@ class Way:
 
     @property
     def lent(self) -> bool:
-        """True if layers of the model are away, or of any in turns that drain."""
+        """True if layers of the model are away, or of any in turns."""
         return self._memory.alpha > 0 or (self.target is not None and self.target.lent)
 
     def moves(self) -> Iterator[Move]:
