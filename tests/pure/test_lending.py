@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.lending import LEAST_GAIN, PARAMETERS_PART, rest_enough, worth_lending
+from mirage.control.lending import (
+    LEAST_GAIN,
+    MOST_PART,
+    PARAMETERS_PART,
+    WAY_BACK_PART,
+    rest_enough,
+    worth_keeping,
+    worth_lending,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -15,9 +23,8 @@ pools = st.integers(1, 200 * GIB)
 ratios = st.floats(0, 1e4)
 
 
-def tokens(x: float, ratio: float) -> float:
+def tokens(x: float, ratio: float, p: float = PARAMETERS_PART) -> float:
     """Tokens a second with x times the pool lent, of those with none, at its first-order cost."""
-    p = PARAMETERS_PART
     return (1 + x) / (p + (1 - p) * (1 + x)) * 2.718281828459045 ** (-x / ratio)
 
 
@@ -28,15 +35,15 @@ def test_neither_more_nor_less_would_pay_better(pool: int, ratio: float) -> None
         assert tokens(other, ratio) <= tokens(best, ratio) * (1 + 1e-9)
 
 
-@given(pools, st.floats(0, 7))
-def test_nothing_pays_where_a_turn_loads_less_than_seven_times_the_kv(pool: int, r: float) -> None:
+@given(pools, st.floats(0, 4.9))
+def test_nothing_pays_where_a_turn_loads_less_than_five_times_the_kv(pool: int, r: float) -> None:
     assert worth_lending(pool, r * pool) == 0
 
 
 @given(st.integers(GIB, 200 * GIB), st.floats(0, 1e3))
 def test_what_is_lent_brings_clearly_more_tokens(pool: int, ratio: float) -> None:
     lent = worth_lending(pool, ratio * pool) / pool
-    assert lent == 0 or tokens(lent, ratio) > 1.05
+    assert lent == 0 or tokens(lent, ratio) > 1 + LEAST_GAIN
 
 
 @given(pools, ratios, st.floats(0.01, 1), st.floats(0.01, 1))
@@ -65,14 +72,49 @@ def test_a_part_that_brings_too_little_is_not_lent_either() -> None:
     """Who covers less than what would pay best covers too little for it to be felt."""
     whole = worth_lending(10 * GIB, 400 * GIB)
     assert worth_lending(10 * GIB, 400 * GIB, most=whole / 2) == whole // 2
-    assert worth_lending(10 * GIB, 400 * GIB, most=whole / 20) == 0
+    assert worth_lending(10 * GIB, 400 * GIB, most=whole / 50) == 0
+    assert worth_lending(10 * GIB, 400 * GIB, most=whole / 20, least=0.05) == 0
 
 
 def test_what_is_lent_is_not_called_back_for_a_small_change() -> None:
-    pays = [r for r in range(50, 100) if worth_lending(GIB, r / 10 * GIB)]
-    goes_on = [r for r in range(50, 100) if worth_lending(GIB, r / 10 * GIB, lending=True)]
+    pays = [r for r in range(30, 100) if worth_lending(GIB, r / 10 * GIB)]
+    goes_on = [r for r in range(30, 100) if worth_lending(GIB, r / 10 * GIB, lending=True)]
     assert goes_on[0] < pays[0]
     assert set(pays) < set(goes_on)
+
+
+KEPT = st.integers(GIB, 200 * GIB), st.floats(0.1, 1e3), st.floats(0.01, 1), st.floats(0, 5)
+
+
+@given(*KEPT, st.floats(0, 5))
+def test_what_stays_lent_costs_little_and_is_no_more_than_is_best_or_than_what_runs(
+    pool: int, ratio: float, part: float, most: float, running: float
+) -> None:
+    best = worth_lending(pool, ratio * pool, 1, most=most * pool, lending=True)
+    wants = int(running * pool)
+    kept = worth_keeping(pool, ratio * pool, part, most=most * pool, running_bytes=wants)
+    assert 0 <= kept <= min(most * pool, max(best, wants))
+    cost = tokens(kept / pool, ratio, min(part, MOST_PART))
+    assert cost >= (1 - LEAST_GAIN) * (1 - 1e-4)
+
+
+@given(*KEPT)
+def test_what_has_begun_to_pay_stays_lent(
+    pool: int, ratio: float, part: float, most: float
+) -> None:
+    lent = worth_lending(pool, ratio * pool, part, most=most * pool)
+    kept = worth_keeping(pool, ratio * pool, part, most=most * pool, running_bytes=0)
+    assert kept >= lent * (1 - 1e-4)
+
+
+def test_what_stays_lent_is_no_less_for_a_part_that_was_measured_too_high_at_first() -> None:
+    """Where batches are large at last, nothing new would be lent."""
+    pool, turn = GIB, 4.0 * GIB
+    early, late = worth_lending(pool, turn, 0.5), worth_lending(pool, turn, 0.38)
+    assert (early > 0, late) == (True, 0)
+    assert worth_keeping(pool, turn, 0.38, most=2.0 * pool, running_bytes=0) > 0.9 * early
+    assert worth_keeping(pool, turn, 0.1, most=2.0 * pool, running_bytes=2 * pool) < early / 4
+    assert worth_keeping(0, turn, 0.5, most=GIB, running_bytes=GIB) == 0
 
 
 @given(st.floats(0, 100), st.floats(0, 1e3), st.floats(0, 1e3))
@@ -82,6 +124,8 @@ def test_a_rest_is_long_beside_its_way_back_and_beside_all_pauses_or_the_longest
     rest = rest_enough(way_back, pause, most)
     assert rest <= most
     if way_back and rest < most:
-        assert way_back <= LEAST_GAIN * rest * (1 + 1e-9)
+        assert way_back <= WAY_BACK_PART * rest * (1 + 1e-9)
         assert rest >= 2 * pause
-    assert rest_enough(0.0, pause, most) == most
+    assert rest_enough(0.0, pause, most) == rest_enough(0.0, pause, most, awaited=True) == most
+    if way_back:
+        assert rest_enough(way_back, pause, most, awaited=True) == min(way_back, most)

@@ -56,9 +56,9 @@ def test_a_short_turn_over_a_slow_link_wins_little_and_a_longer_one_would() -> N
     (line,) = outlook(config(turn_s=1.0), fits(), H100)
     assert "the link loads 51 GB in one" in line
     assert "is 40 GB" in line
-    assert "Turns from 5.8 s" in line
-    assert outlook(config(turn_s=5.8), fits(), H100) == []
-    assert worth_lending(40 * GB, 5.8 * 51e9) >= 4 * GB
+    assert "Turns from 3.9 s" in line
+    assert outlook(config(turn_s=4.0), fits(), H100) == []
+    assert worth_lending(40 * GB, 4.0 * 51e9) >= 4 * GB
 
 
 def test_a_fast_link_is_worth_no_word() -> None:

@@ -444,12 +444,32 @@ def test_at_once_it_has_rested_when_its_way_back_is_little_of_that_and_no_pause_
     assert planned(asks, asleep, now=5.0 + rest - 1e-6)["b"][0] < 8
 
 
+@pytest.mark.parametrize(("usable", "rest"), [(10, 0.45), (34, 9.0)])
+def test_at_once_it_rests_for_its_way_back_while_requests_of_others_wait_for_memory(
+    usable: int, rest: float
+) -> None:
+    asks = tenant("a", 10, 0, 24, times=(1.0, 0.1))
+    queue = {"waiting": 3, "admission_extents": 34, "kv_usable_extents": usable}
+    asks = structs.replace(asks, report=structs.replace(asks.report, **queue))
+    asleep = tenant("b", active=False, times=(0.05, 1e-3), last_busy=5.0)
+    assert planned(asks, asleep, now=5.0 + rest + 1e-6)["b"][0] == 8
+    assert planned(asks, asleep, now=5.0 + rest - 1e-6)["b"][0] < 8
+
+
+def test_at_once_nobody_rests_less_for_what_its_own_requests_wait_for() -> None:
+    asks = tenant("a", 10, 24, times=(1.0, 0.1))
+    asleep = tenant("b", active=False, times=(0.05, 1e-3), last_busy=5.0)
+    queue = {"waiting": 3, "admission_extents": 34, "kv_usable_extents": 10}
+    asleep = structs.replace(asleep, report=structs.replace(asleep.report, **queue))
+    assert planned(asks, asleep, now=5.0 + 8.0)["b"][0] < 8
+
+
 @WISHES
-@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (320.0, 7), (240.0, 0)])
+@pytest.mark.parametrize(("turn_s", "given"), [(800.0, 8), (190.0, 7), (110.0, 0)])
 def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
     wishes: tuple[int, int], turn_s: float, given: int
 ) -> None:
-    """A layer takes 4 s and is a tenth of all KV: of 320 s, in which eighty load, seven pay."""
+    """A layer takes 4 s and is a tenth of all KV: of 190 s, in which 47 load, seven pay."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0), last_busy=5.0)
     targets = planned(asks, asleep, turns=TurnLengths(turn_s), now=5.0)
@@ -458,10 +478,36 @@ def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
 
 @WISHES
 def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -> None:
-    """765 bytes would pay; an eighth layer would have to come back as a whole."""
+    """736 bytes would pay; an eighth layer would have to come back as a whole."""
     asks = tenant("a", 10, *wishes, times=(4.0, 1.0))
     asleep = tenant("b", active=False, times=(4.0, 1.0))
-    assert planned(asks, asleep, turns=TurnLengths(320.0)) == {"a": (0, 32), "b": (7, 2)}
+    assert planned(asks, asleep, turns=TurnLengths(190.0)) == {"a": (0, 32), "b": (7, 2)}
+
+
+@pytest.mark.parametrize(
+    ("away", "staying", "given"),
+    [(0, 0.5, 7), (0, 0.33, 0), (7, 0.33, 7), (7, 0.25, 5), (7, 0.1, 1)],
+)
+def test_in_turns_what_is_lent_stays_lent_while_it_costs_little(
+    away: int, staying: float, given: int
+) -> None:
+    """As much as is best where half of a step stays, while it costs two tokens of a hundred."""
+    asks = tenant("a", 10, 0, 24, times=(4.0, 1.0))
+    asleep = tenant("b", active=False, alpha=away, beta=2 if away else 1, kv=2, times=(4.0, 1.0))
+    both = [structs.replace(t, mean_compute_s=1 / staying) for t in (asks, asleep)]
+    assert planned(*both, turns=TurnLengths(190.0))["b"][0] == given
+
+
+@pytest.mark.parametrize(("waits", "given"), [(False, 8), (True, 7)])
+def test_in_turns_running_requests_grow_on_unless_somebody_waits_for_its_share(
+    waits: bool, given: int
+) -> None:
+    """Seven layers are best, and an eighth costs little."""
+    grows = tenant("a", 32, 3, 0, kv=32, times=(4.0, 1.0))
+    asleep = tenant("b", 2, active=False, alpha=7, beta=2, kv=2, times=(4.0, 1.0))
+    waiting = structs.replace(asleep.report, waiting=int(waits))
+    asleep = structs.replace(asleep, report=waiting)
+    assert planned(grows, asleep, turns=TurnLengths(190.0))["b"][0] == given
 
 
 @pytest.mark.parametrize(("drains", "given"), [(True, 8), (False, 3)])
@@ -500,11 +546,12 @@ def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, giv
     [
         (TurnLengths(1.0, drains=True), 0.5, True),
         (TurnLengths(1.0, drains=True), 0.0, False),
-        (TurnLengths(1.0), 0.5, False),
+        (TurnLengths(1.0), 0.5, True),
+        (TurnLengths(1.0), 0.0, False),
         (None, 0.5, False),
     ],
 )
-def test_all_hear_that_layers_pay_in_turns_that_drain(
+def test_all_hear_that_layers_pay_in_turns(
     turns: TurnLengths | None, part: float, lent: bool
 ) -> None:
     fixed = REMAP.model_copy(update={"lend_pool": part})
@@ -518,7 +565,7 @@ def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
     """Else each turn would lend some more, and leave it to the next one's owner."""
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))
     asleep = tenant("b", active=False, alpha=3, kv=2, times=(4.0, 1.0))
-    assert planned(runs, asleep, turns=TurnLengths(160.0)) == {"a": (0, 22), "b": (2, 2)}
+    assert planned(runs, asleep, turns=TurnLengths(40.0)) == {"a": (0, 22), "b": (2, 2)}
 
 
 def test_without_a_cap_all_is_lent_in_any_turn() -> None:

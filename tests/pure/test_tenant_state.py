@@ -184,6 +184,22 @@ def test_peaks_linger_and_the_lost_leave_nothing() -> None:
     assert [t.name for t in made.snapshot(3.0).tenants] == ["b"]
 
 
+def test_a_mean_step_is_one_with_requests_that_wait_once_some_did() -> None:
+    made = store()
+
+    def mean(compute_s: float, waiting: int, running: int = 1) -> float:
+        asks = report(used=2, running=running, waiting=waiting, layer_compute_s=compute_s)
+        made.reported("a", asks, 0.0)
+        return made.snapshot(0.0).tenants[0].mean_compute_s
+
+    assert mean(0.1, waiting=0) == pytest.approx(0.1)
+    assert mean(0.3, waiting=0) == pytest.approx(0.2)
+    assert mean(0.5, waiting=4) == pytest.approx(0.5), "small batches before say nothing"
+    assert mean(0.1, waiting=0) == mean(0.1, waiting=4, running=0) == pytest.approx(0.5)
+    assert mean(0.7, waiting=1) == pytest.approx(0.6)
+    assert made.snapshot(0.0).tenants[0].staying_part == pytest.approx(0.1 / 0.6)
+
+
 def test_waiting_requests_linger_only_where_they_are_remapped_for() -> None:
     for serves, peak in ((True, 12), (False, 2)):
         made = store(for_admission=serves)
