@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import inf, log, sqrt
 
 PARAMETERS_PART = 1 / 3
-"""Of a decode step, the part that is taken not to grow with the batch while that is not measured.
+"""Of a decode step, the part that is taken not to grow with the batch by who has not measured it.
 
 Low, so that lending is rather too little than too much: large batches of long contexts come
 down to it.
@@ -24,12 +24,10 @@ down to it.
 MOST_PART = 1 / 2
 """At most that part, whatever was measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
-"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen. What need
-not be computed anew, since it is not preempted, comes on top."""
+"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen. What is not
+preempted need not be computed anew, which comes on top."""
 WAY_BACK_PART = 0.05
 """Of the time that memory was waited for, the part that its way back takes at most."""
-
-
 HALVINGS = 20
 """Steps of a search, each of which halves what is left."""
 
@@ -77,8 +75,9 @@ def worth_keeping(
 
     `running_bytes`: what running requests want beyond the pool.
 
-    What is called back is preempted, and computed anew. So while that costs `LEAST_GAIN` of the
-    tokens at most, as much stays as would be best at `MOST_PART`, or as running requests grow to.
+    What is called back is preempted, and computed anew. So as much stays as would be best at
+    `MOST_PART`, or as running requests grow to, while lending that costs `LEAST_GAIN` of the tokens
+    at most.
     """
     best = worth_lending(pool_bytes, turn_bytes, MOST_PART, most=most, lending=True)
     wanted = min(max(best, running_bytes), most)
