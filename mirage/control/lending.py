@@ -24,8 +24,8 @@ down to it.
 MOST_PART = 1 / 2
 """At most that part, whatever was measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
-"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen. What is not
-preempted need not be computed anew, which comes on top."""
+"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen. On top
+comes what is not computed anew, since it is not preempted."""
 WAY_BACK_PART = 0.05
 """Of the time that memory was waited for, the part that its way back takes at most."""
 HALVINGS = 20
