@@ -11,6 +11,7 @@ from typing import Any, cast
 from aiohttp import StreamReader, web
 
 from mirage.serve.clients.bare_answer import bare
+from mirage.serve.clients.framing import framing_fault
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.patience import late_head
 from mirage.serve.comeback import LOOK_AGAIN_S
@@ -76,6 +77,17 @@ class ClientConnection(Protocol):
         self._stop_clock()
         self._serves, self._heard, self._content = True, False, request.content
 
+    def refusal(self, request: web.Request) -> web.Response | None:
+        """Answer to a request that another reader may read otherwise; nothing behind it is read."""
+        codings = request.headers.getall("Transfer-Encoding", ())
+        if not (words := framing_fault(request.version, codings)):
+            return None
+        error = ApiError(400, words)
+        self._refused_before(error, self._peer)
+        response = error.response(request.path)
+        response.force_close()
+        return response
+
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
@@ -132,7 +144,9 @@ class ClientConnection(Protocol):
 
 @web.middleware
 async def tells_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The head of a request is there."""
+    """The head of a request is there: it is let through if there is one way to read it."""
     if isinstance(request.protocol, ClientConnection):
         request.protocol.begins(request)
+        if (refusal := request.protocol.refusal(request)) is not None:
+            return refusal
     return await handler(request)

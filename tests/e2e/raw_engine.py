@@ -1,0 +1,56 @@
+"""An engine that reads requests by itself, strictly, and keeps what it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ANSWER = b'{"choices": []}'
+TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
+
+
+@dataclass
+class RawEngine:
+    """Requests in the order in which they came: `prompts`, and what was wrong with them."""
+
+    prompts: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await self._one(reader, writer)
+        writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        line, *headers = head[:-4].split(b"\r\n")
+        if not re.fullmatch(rb"POST /v1/[!-~]+ HTTP/1\.1", line):
+            self.violations.append(f"line {line!r}")
+        if wrong := [each for each in headers if not TOKEN.fullmatch(each)]:
+            self.violations.append(f"headers {wrong!r}")
+        names = [each.partition(b":")[0].lower() for each in headers]
+        if names.count(b"content-length") != 1 or b"transfer-encoding" in names:
+            self.violations.append(f"no one end: {names!r}")
+            return
+        length = int(headers[names.index(b"content-length")].partition(b":")[2])
+        self.prompts.append(json.loads(await reader.readexactly(length))["prompt"])
+        told = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + told + ANSWER)
+        if rest := await reader.read():
+            self.violations.append(f"behind a request: {rest[:80]!r}")
+
+
+@contextlib.asynccontextmanager
+async def raw_engine(path: Path) -> AsyncIterator[RawEngine]:
+    """One that listens at `path`."""
+    engine = RawEngine()
+    server = await asyncio.start_unix_server(engine.serve, path)
+    try:
+        yield engine
+    finally:
+        server.close()

@@ -1,0 +1,103 @@
+"""Requests that two readers might take for different ones: refused, or read once by both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from attending import nobody
+from clients import connected
+from odd_requests import HIDDEN, OddRequest, corpus, malformed
+from raw_engine import ANSWER, RawEngine, raw_engine
+
+from mirage.config import Policy
+from mirage.control.roster.states import LifeState
+from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.router import Router
+
+pytestmark = pytest.mark.e2e
+
+QUIET_S = 1.0
+"""Seconds without a byte after which no more of an answer is waited for."""
+STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+AT_ONCE = 20
+
+
+async def said(url: str, odd: OddRequest) -> bytes:
+    """All that is answered: to its end, or until all that is legal has been answered."""
+    reader, writer = await connected(url, odd.data)
+    told = b""
+    with contextlib.suppress(TimeoutError, ConnectionError):
+        while not odd.legal or told.count(ANSWER) < odd.most:
+            async with asyncio.timeout(QUIET_S):
+                if not (more := await reader.read(1 << 16)):
+                    break
+            told += more
+    writer.close()
+    return told
+
+
+def check(odd: OddRequest, told: bytes, seen: Counter[str]) -> list[str]:
+    """What is wrong with what was answered to one, and with what was `seen` behind."""
+    statuses = [int(each) for each in STATUS.findall(told)]
+    wrong = [f"{odd.name}: {status}" for status in statuses if status >= 500]
+    if seen[odd.name] > odd.most or (odd.legal and seen[odd.name] < odd.most):
+        wrong.append(f"{odd.name}: {seen[odd.name]} of {odd.most} were seen, answers {statuses}")
+    if refusals := [each for each in statuses if each >= 400]:
+        last = told.rpartition(b"\r\n\r\n")[2]
+        if refusals[-1] == statuses[-1] and b"HEAD" not in odd.data[:5]:
+            try:
+                json.loads(last)
+            except ValueError:
+                wrong.append(f"{odd.name}: {last[:80]!r}")
+    return wrong
+
+
+def run(folder: Path, odd: list[OddRequest]) -> tuple[list[bytes], RawEngine]:
+    """All that is answered to each, and the engine that they may have come to."""
+
+    async def main() -> tuple[list[bytes], RawEngine]:
+        async with raw_engine(folder / "a.sock") as engine:
+            tenant = TenantServer("a", folder / "a.sock", 256, LifeState.READY)
+            router = Router(Registry(Policy.MIRAGE, 1 << 30, {"a": tenant}), nobody())
+            url = await router.start("127.0.0.1", 0)
+            few = asyncio.Semaphore(AT_ONCE)
+
+            async def one(each: OddRequest) -> bytes:
+                async with few:
+                    return await said(url, each)
+
+            try:
+                return await asyncio.gather(*map(one, odd)), engine
+            finally:
+                await router.stop()
+
+    return asyncio.run(main())
+
+
+def faults(odd: list[OddRequest], told: list[bytes], seen: Counter[str]) -> list[str]:
+    """What is wrong with any."""
+    return [line for each, said in zip(odd, told, strict=True) for line in check(each, said, seen)]
+
+
+def test_no_request_is_hidden_in_another_one(tmp_path: Path) -> None:
+    odd = corpus()
+    assert len({each.name for each in odd}) == len(odd)
+    told, engine = run(tmp_path, odd)
+    assert faults(odd, told, Counter(engine.prompts)) == []
+    assert engine.violations == []
+    assert HIDDEN not in engine.prompts
+
+
+def test_what_is_malformed_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    odd = [OddRequest(str(n), data, 0) for n, data in enumerate(malformed(1, 300))]
+    told, engine = run(tmp_path, odd)
+    assert faults(odd, told, Counter()) == []
+    assert engine.prompts == []
+    assert {int(status) for said in told for status in STATUS.findall(said)} == {400}
+    assert len(caplog.records) < 100 and not [each for each in caplog.records if each.exc_info]
