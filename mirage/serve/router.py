@@ -31,6 +31,7 @@ from mirage.serve.forward import Forward
 from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError, errors_as_json, model_cards
+from mirage.serve.openapi import OWN_PATH, openapi_text
 from mirage.serve.registry import REACHABLE, Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize, Resizing
 from mirage.serve.roster.attendance import Attendance
@@ -133,6 +134,7 @@ class Router:
             web.get("/mirage/state", self._state),
             web.get(history.ROUTE, self._timeline),
             *self._admin(host),
+            web.get(OWN_PATH, self._openapi),
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
             *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
@@ -330,6 +332,9 @@ class Router:
         if backend.reason and self._near(request):
             body["reason"] = backend.reason
         return web.json_response(body, status=200 if ready else 503)
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return web.Response(body=openapi_text(), content_type="application/json")
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = self.metrics.render()

@@ -71,6 +71,7 @@ ROUTES: dict[str, RouteDecision] = {
     **_each(RouteWay.OWN, "all tenants, with aliases and adapters", "/v1/models"),
     **_each(RouteWay.OWN, "the health of all tenants, without their reasons from afar", "/health"),
     **_each(RouteWay.OWN, "the server's own metrics", "/metrics"),
+    **_each(RouteWay.OWN, "the routes of this server, not those of an engine", "/openapi.json"),
     # -- refused
     **_each(
         RouteWay.REFUSED,
@@ -168,7 +169,7 @@ ROUTES: dict[str, RouteDecision] = {
     **_each(
         RouteWay.REFUSED,
         "an engine's pages would tell of routes that are not passed on: see docs/routes.md",
-        *("/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/static"),
+        *("/docs", "/docs/oauth2-redirect", "/redoc", "/static"),
     ),
 }
 """Decisions by path, as FastAPI writes it. All methods of a refused path are refused."""

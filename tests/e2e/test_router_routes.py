@@ -12,6 +12,7 @@ import aiohttp
 import openai
 import pytest
 from aiohttp import web
+from aiohttp.hdrs import METH_ANY
 from test_router import FakeEngine, Site, never, serving
 from test_router_keys import KEYS, bearer, x_api_key
 from yarl import URL
@@ -249,5 +250,17 @@ def test_an_alias_that_goes_is_served_to_its_end(tmp_path: Path) -> None:
             assert answer.status == 404
         assert not task.done()
         task.cancel()
+
+    run(tmp_path, scenario)
+
+
+def test_the_document_has_every_route_that_answers(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        async with site.http.get(site.url + "/openapi.json") as answer:
+            told = await answer.json()
+        found = {(verb.upper(), path) for path, verbs in told["paths"].items() for verb in verbs}
+        routes = {(each.method, each.path) for each in site.router.routes("127.0.0.1")}
+        refused = {(METH_ANY, path) for path in REFUSED_ROUTES}
+        assert found == {(verb, path.replace(":.+", "")) for verb, path in routes - refused}
 
     run(tmp_path, scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from children import must, spawn_anew
 
-from mirage.serve.routes import NEWER, ROUTES
+from mirage.serve.openapi import openapi_text
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, NEWER, ROUTES
 
 pytestmark = pytest.mark.engine
 
@@ -31,6 +33,7 @@ BEHIND = {
     *("/v1/chat/completions/batch", "/fault_tolerance/apply", "/adapters", "/static"),
 }
 """Routes of flags, variables, tasks and packages: if one is not found, not all was asked for."""
+SERVE = Path(__file__).parents[2] / "mirage" / "serve"
 ELSEWHERE = {"/ready", "/readyz"}
 """Routes of other servers of vLLM's: its supervisor of several, and its preloader."""
 
@@ -55,3 +58,22 @@ def test_every_route_of_vllms_has_a_decision() -> None:
     assert found >= BEHIND
     assert found - ROUTES.keys() == set(), "say in mirage/serve/routes.py what is done with them"
     assert ROUTES.keys() - found <= NEWER, "vLLM has these no more"
+
+
+def test_schemas_of_requests_are_those_of_the_installed_vllm(tmp_path: Path) -> None:
+    file = tmp_path / "request_schemas.json"
+    must(spawn_anew("app_schemas.py", str(file)))
+    found, here = file.read_text(), (SERVE / file.name).read_text()
+    if json.loads(found)["vllm"] == json.loads(here)["vllm"]:
+        assert here == found, (
+            f"make it anew: python tests/engine/app_schemas.py {SERVE / file.name}"
+        )
+    else:  # another one than that of the document
+        assert json.loads(found)["requests"].keys() >= json.loads(here)["requests"].keys()
+
+
+def test_the_document_refers_to_what_it_has() -> None:
+    document = json.loads(openapi_text())
+    assert document["paths"].keys() >= {*JSON_ROUTES, *FORM_ROUTES}
+    referred = set(re.findall(r"#/components/schemas/(\w+)", openapi_text().decode()))
+    assert referred <= document["components"]["schemas"].keys()

@@ -19,7 +19,7 @@ from mirage.serve.routes import ROUTES, RouteWay
 BARE = frozenset({"/live", "/ready"})
 """Routes that ask for no key."""
 OF_MODELS = frozenset(
-    {"/v1/models", "/v1/models/{model}"}
+    {"/v1/models", "/v1/models/{model}", "/openapi.json"}
     | {path for path, decision in ROUTES.items() if decision.way is not RouteWay.OWN}
 )
 """Routes that any key opens, with those that are refused."""

@@ -1,0 +1,86 @@
+"""The OpenAPI document of the router's routes, with vLLM's own schemas of the requests.
+
+The schemas are data (`request_schemas.json`), which `tests/engine/app_schemas.py` takes from vLLM.
+A route that vLLM has only for a model that pools is told without one.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from mirage.serve import history
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, ROUTES
+
+OWN_PATH = "/openapi.json"
+READ = {
+    "/live": "200 as long as the server runs",
+    "/ready": "200 if a request may be served",
+    "/health": "the health of all tenants",
+    "/health/{model}": "the health of one tenant",
+    "/metrics": "metrics in Prometheus's form",
+    "/v1/models": "all tenants, with aliases and adapters",
+    "/v1/models/{model}": "one of them",
+    "/mirage/state": "the newest sample of all tenants",
+    history.ROUTE: "samples of all tenants, a page at a time",
+    OWN_PATH: "this document",
+}
+"""Routes that are asked by GET, and what they answer."""
+QUERIES = {history.ROUTE: ("since", "limit")}
+"""Numbers in a query."""
+ANY_BODY = {
+    "type": "object",
+    "properties": {"model": {"type": "string"}},
+    "required": ["model"],
+}
+ANSWERS = {"200": {"description": "the answer"}, "default": {"description": "an error"}}
+
+
+@cache
+def openapi_text() -> bytes:
+    """The document as JSON."""
+    return json.dumps(_document()).encode()
+
+
+def _document() -> dict[str, Any]:
+    asked = json.loads((files("mirage.serve") / "request_schemas.json").read_text())
+    bodies = {
+        **dict.fromkeys(JSON_ROUTES, "application/json"),
+        **dict.fromkeys(FORM_ROUTES, "multipart/form-data"),
+    }
+    posts = {
+        path: {"post": _post(path, kind, asked["requests"].get(path, ANY_BODY))}
+        for path, kind in bodies.items()
+    }
+    gets = {path: {"get": _get(path, summary)} for path, summary in READ.items()}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "MIRAGE",
+            "version": asked["vllm"],
+            "description": f"Requests are those of vLLM {asked['vllm']}, which its models read.",
+        },
+        "paths": gets | posts,
+        "components": {
+            "schemas": asked["schemas"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _post(path: str, kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    body = {"required": True, "content": {kind: {"schema": schema}}}
+    return {"summary": ROUTES[path].why, "requestBody": body, "responses": ANSWERS}
+
+
+def _get(path: str, summary: str) -> dict[str, Any]:
+    names = [("model", "path", "string")] if "{model}" in path else []
+    names += [(name, "query", "number") for name in QUERIES.get(path, ())]
+    parameters = [
+        {"name": name, "in": where, "required": where == "path", "schema": {"type": kind}}
+        for name, where, kind in names
+    ]
+    return {"summary": summary, "parameters": parameters, "responses": ANSWERS}
