@@ -33,6 +33,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from mirage.config import LARGEST_BODY
 from mirage.protocol import (
     BEAT_S,
     PROTOCOL_VERSION,
@@ -206,7 +207,7 @@ async def serve(uds: Path, name: str) -> None:
         child.wait()
         print("ValueError: no such chat template", file=sys.stderr)
         os._exit(2)
-    app = web.Application()
+    app = web.Application(client_max_size=LARGEST_BODY)
     app.router.add_get("/health", lambda request: health(child))
     app.router.add_post("/v1/completions", lambda request: complete(request, name, child))
     runner = web.AppRunner(app, handler_cancellation=True)
@@ -236,19 +237,20 @@ async def complete(
     there is, ``wait`` answers in half a second, ``fail`` fails and the engine lives."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
-    if body["prompt"] == "hang":
+    prompt = body.get("prompt")
+    if prompt == "hang":
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"data: {}\n\n")
         await asyncio.Event().wait()
-    if body["prompt"] == "silent":
+    if prompt == "silent":
         await asyncio.Event().wait()
-    if (number := ENDS.get(body["prompt"])) is not None:
+    if (number := ENDS.get(str(prompt))) is not None:
         child.send_signal(number)
         await asyncio.Event().wait()
-    if body["prompt"] == "fail":
+    if prompt == "fail":
         return web.json_response({"error": {"message": "no"}}, status=500)
-    if body["prompt"] == "wait":
+    if prompt == "wait":
         await asyncio.sleep(0.5)
     return web.json_response({"server": os.getpid(), "core": child.pid})
 

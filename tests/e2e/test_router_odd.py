@@ -28,12 +28,12 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 AT_ONCE = 20
 
 
-async def said(url: str, odd: OddRequest) -> bytes:
-    """All that is answered: to its end, or until all that is legal has been answered."""
+async def said(url: str, odd: OddRequest, mark: bytes = ANSWER) -> bytes:
+    """All that is answered: to its end, or until `mark` has come for each that is legal."""
     reader, writer = await connected(url, odd.data)
     told = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
-        while not odd.legal or told.count(ANSWER) < odd.most:
+        while not odd.legal or told.count(mark) < odd.most:
             async with asyncio.timeout(QUIET_S):
                 if not (more := await reader.read(1 << 16)):
                     break
