@@ -118,10 +118,11 @@ pure lab vmm engine e2e: $(STAMP) ## One layer of tests; with WHICH=slow its slo
 		MIRAGE_TESTS=$(WHICH) TMPDIR=$$t $(BIN)/python -m pytest -q --durations=10 tests/$@; \
 		status=$$?; rm -rf $$t; [ $$status -eq 5 ] || exit $$status
 
-names: $(STAMP) ## Tables of the names that we use of vLLM: of the installed one and of the newest
+names: $(STAMP) ## Tables of the names that we use of vLLM, installed and newest; its requests' schemas
 	$(BIN)/python -m tests.newest $(NEWEST)
 	$(BIN)/python -m tests.vllm_names $(NEWEST)
 	$(BIN)/python -m mirage.doctor.names.page docs/vllm-hooks.md
+	PYTHONPATH=. $(BIN)/python tests/engine/app_schemas.py mirage/serve/request_schemas.json
 
 newest: export WHICH := test
 newest: names ## Our sources and the engine tests on the newest vLLM's Python files

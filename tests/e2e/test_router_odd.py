@@ -50,7 +50,7 @@ def check(odd: OddRequest, told: bytes, seen: Counter[str]) -> list[str]:
         wrong.append(f"{odd.name}: {seen[odd.name]} of {odd.most} were seen, answers {statuses}")
     if refusals := [each for each in statuses if each >= 400]:
         last = told.rpartition(b"\r\n\r\n")[2]
-        if refusals[-1] == statuses[-1] and b"HEAD" not in odd.data[:5]:
+        if refusals[-1] == statuses[-1] and b"HEAD " not in odd.data:
             try:
                 json.loads(last)
             except ValueError:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -109,15 +110,18 @@ async def _large_bodies(served: Served) -> None:
     memory, most = front.memory(), 0
     more = "x" * BODY_BYTES
     data = json.dumps({"model": "a", "prompt": "silent", "more": more}).encode()
-    asking = [asyncio.create_task(sent_whole(served.url, data)) for _ in range(BODIES)]
-    fit = BUDGET // len(data)
+    fit, held = BUDGET // len(data), list[None]()
+    sent = partial(held.append, None)
+    asking = [asyncio.create_task(sent_whole(served.url, data, sent)) for _ in range(BODIES)]
+    steady, over = Steady(served.url), asyncio.Event()
+    others = asyncio.create_task(steady.rate(over.is_set))
     async with asyncio.timeout(300):
-        while sum(task.done() for task in asking) < BODIES - fit:
+        while len(held) < fit or sum(task.done() for task in asking) < BODIES - fit:
             most = max(most, front.memory())
             await asyncio.sleep(0.05)
     answers = [task.result() for task in asking if task.done()]
-    steady = Steady(served.url)
-    await steady.rate(after(2))
+    over.set()
+    await others
     for task in asking:
         task.cancel()
     await asyncio.gather(*asking, return_exceptions=True)

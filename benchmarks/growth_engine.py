@@ -1,0 +1,202 @@
+"""A light engine that grows its KV memory piece by piece, and streams chunks at a pace.
+
+Takes the command line of `mirage.serve.launcher.command`. For each piece it says what it wants, as
+an engine does after a step, waits for its allotment and maps the memory; a line of ``GROWTH_FILE``
+has the time when it asked, on the clock of all processes, and the seconds until the piece was
+usable. ``GROWTH_CORE`` is the processor that it runs on. A completion of N `max_tokens` is a stream
+of so many events, `best_of` of them a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from mirage.protocol import (
+    BEAT_S,
+    PROTOCOL_VERSION,
+    Allotment,
+    Hello,
+    ModelShape,
+    Pulse,
+    Report,
+    Shutdown,
+    Stepped,
+    ToEngine,
+)
+from mirage.wire import Channel, encode
+from vmm.host import HostDriver
+
+PAGE = 1 << 16
+EXTENT = 8 * PAGE
+LAYER = FIXED = PAGE
+LAYERS, MOST, LEAST = 2, 120, 8
+SHAPE = ModelShape(LAYERS, LAYER, FIXED, EXTENT, 1, 16, MOST, LEAST, LAYERS)
+FULL = 100
+"""Extents that are enough: more than the share of 60."""
+SECOND = "second"
+"""Of two tenants the one that grows in each second turn, while the other one wants little."""
+TURN_S = 1.0
+PAUSE_S = 0.005
+"""Seconds between two pieces: a decode step."""
+REST_S = 0.02
+EVENT = b'data: {"choices": [{"index": 0, "text": " token", "finish_reason": null}]}\n\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--uds", type=Path)
+    parser.add_argument("--additional-config", type=json.loads)
+    parser.add_argument("--core", action="store_true")
+    options, _ = parser.parse_known_args()
+    os.sched_setaffinity(0, {int(os.environ["GROWTH_CORE"])})
+    mirage = options.additional_config["mirage"]
+    if options.core:
+        Core(str(mirage["tenant"])).run(str(mirage["control"]))
+    else:
+        asyncio.run(serve(options.uds))
+
+
+class Core:
+    """The process that holds the memory."""
+
+    def __init__(self, tenant: str) -> None:
+        self._tenant = tenant
+        self._told: queue.SimpleQueue[Allotment | None] = queue.SimpleQueue()
+        self._driver = HostDriver(PAGE)
+        self._begin = self._driver.reserve(MOST * EXTENT)
+        self._pages: list[Any] = []
+        """Of each extent that is mapped."""
+        self._newest = Allotment(0, 0, 0, 0, _held(0))
+
+    def run(self, address: str) -> None:
+        with socket.socket(socket.AF_UNIX) as control:
+            control.connect(address)
+            self._control, self._lock = control, threading.Lock()
+            self._say(Hello(PROTOCOL_VERSION, self._tenant, os.getpid(), SHAPE, _held(0)))
+            self._report(0)
+            self._say(Stepped())
+            for work in (self._beat, self._listen):
+                threading.Thread(target=work, daemon=True).start()
+            goes_on = self._obey(self._told.get())
+            while goes_on:
+                goes_on = self._grow() if self._has_turn() else self._rest()
+
+    def _has_turn(self) -> bool:
+        return int(time.monotonic() / TURN_S) % 2 == (self._tenant == SECOND)
+
+    def _grow(self) -> bool:
+        """One piece more, unless it has enough; false at the end of the server."""
+        time.sleep(PAUSE_S)
+        if (wanted := len(self._pages) + 1) > FULL:
+            return self._rest(wanted - 1)
+        asked = time.monotonic()
+        self._report(wanted)
+        while len(self._pages) < wanted:
+            if not self._obey(self._told.get(), wanted):
+                return False
+        with Path(os.environ["GROWTH_FILE"]).open("a") as log:
+            log.write(f"{asked} {time.monotonic() - asked}\n")
+        return True
+
+    def _rest(self, wanted: int = LEAST) -> bool:
+        """Do what it is told, for a while; false at the end of the server."""
+        self._report(wanted)
+        try:
+            return self._obey(self._told.get(timeout=REST_S), wanted)
+        except queue.Empty:
+            return True
+
+    def _obey(self, told: Allotment | None, wanted: int = LEAST) -> bool:
+        """Hold what it says, and want so many extents; false at the end of the server."""
+        if told is None:
+            return False
+        self._newest = told
+        while len(self._pages) < told.kv_extents:
+            pages = self._driver.create(EXTENT // PAGE)
+            self._driver.map(self._begin + len(self._pages) * EXTENT, pages)
+            self._pages.append(pages)
+        while len(self._pages) > told.kv_extents:
+            pages = self._pages.pop()
+            self._driver.unmap(self._begin + len(self._pages) * EXTENT, EXTENT)
+            self._driver.release(pages)
+        self._report(wanted)
+        return True
+
+    def _report(self, wanted: int) -> None:
+        told, has = self._newest, len(self._pages)
+        report = Report(told.revision, True, _held(has), told.alpha, told.beta, has, 0)
+        report.kv_usable_extents = report.kv_blocks = has
+        report.kv_used_extents = report.kv_used_blocks = min(wanted, has)
+        report.growth_extents = report.admission_extents = wanted
+        report.running, report.asleep = int(wanted > 0), told.asleep
+        self._say(report)
+
+    def _say(self, message: Any) -> None:
+        with self._lock if hasattr(self, "_lock") else contextlib.nullcontext():
+            self._control.sendall(encode(message))
+
+    def _beat(self) -> None:
+        passes = 0
+        while True:
+            passes += 1
+            self._say(Pulse(passes, 0))
+            time.sleep(BEAT_S)
+
+    def _listen(self) -> None:
+        channel: Channel[ToEngine] = Channel(self._control, ToEngine)
+        for message in channel.until_end():
+            if isinstance(message, Shutdown):
+                break
+            if isinstance(message, Allotment):
+                self._told.put(message)
+        self._told.put(None)
+
+
+def _held(extents: int) -> int:
+    return LAYERS * LAYER + FIXED + extents * EXTENT
+
+
+async def serve(uds: Path) -> None:
+    child = subprocess.Popen([sys.executable, *sys.argv, "--core"])
+    app = web.Application()
+    app.router.add_get("/health", lambda request: asyncio.sleep(0, web.Response()))
+    app.router.add_post("/v1/completions", stream)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.UnixSite(runner, str(uds)).start()
+    while child.poll() is None:
+        await asyncio.sleep(0.5)
+    os._exit(1)
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """Events at the pace that was asked for; one that is late does not wait."""
+    asked = await request.json()
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    if not asked.get("stream"):
+        return response
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for number in range(asked["max_tokens"]):
+        await asyncio.sleep(max(0.0, begun + number / asked["best_of"] - loop.time()))
+        await response.write(EVENT)
+    return response
+
+
+if __name__ == "__main__":
+    main()
