@@ -22,8 +22,9 @@ NAMES = ("a", "b")
 def test_nothing_in_our_document_is_answered_with_a_fault(tmp_path: Path) -> None:
     with serving(write_config(tmp_path, *NAMES)) as served:
         served.drain()
-        words = fuzz(served, tmp_path, list(NAMES), 20, SEED)
-        assert not words, words
+        found = fuzz(served, tmp_path, list(NAMES), 30, SEED, "fuzzing")
+        print(dict(found))
+        assert found and not [status for status in found if status >= 500 and status != 501]
         assert not [line for line in served.log if "internal errors" in line]
         assert served.end(signal.SIGTERM)[0] == 0
 
