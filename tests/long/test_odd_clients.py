@@ -237,6 +237,6 @@ async def _soak(served: Served, models: tuple[str, ...], operations: int) -> Non
     grown = held[-1][0] - held[0][0]
     told = [f"{memory / MIB:.1f} MiB {files}" for memory, files in held]
     print(f"{operations} operations: {dict(soak.count)}; memory and descriptors {told}")
-    print(f"{grown / MIB / minutes * 10:+.2f} MiB in ten minutes, of {minutes:.1f} that were seen")
+    print(f"{grown / MIB:+.2f} MiB in {minutes:.1f} minutes after a fifth of the operations")
     assert not [status for status in soak.count if status >= 500]
     assert grown < SPARE
