@@ -50,6 +50,8 @@ FULL = 100
 SECOND = "second"
 """Of two tenants the one that grows in each second turn, while the other one wants little."""
 TURN_S = 1.0
+SETTLES_S = 0.1
+"""Seconds of a turn that are not counted: the other one may not have said yet that it rests."""
 PAUSE_S = 0.005
 """Seconds between two pieces: a decode step."""
 REST_S = 0.02
@@ -108,8 +110,10 @@ class Core:
         while len(self._pages) < wanted:
             if not self._obey(self._told.get(), wanted):
                 return False
-        with Path(os.environ["GROWTH_FILE"]).open("a") as log:
-            log.write(f"{asked} {time.monotonic() - asked}\n")
+        took = time.monotonic() - asked
+        if asked % TURN_S > SETTLES_S:
+            with Path(os.environ["GROWTH_FILE"]).open("a") as log:
+                log.write(f"{asked} {took}\n")
         return True
 
     def _rest(self, wanted: int = LEAST) -> bool:
