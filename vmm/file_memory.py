@@ -1,8 +1,9 @@
-"""Memory of a file: allocated, in huge pages where that is allowed, and given back.
+"""Memory of files: allocated, in huge pages where that is allowed, mapped and given back.
 
 The kernel hands out and frees pages of 4 KiB one by one: half a gigabyte takes a third of a second,
-and in huge pages a tenth of that. Where these are not allowed, memory is at least freed by a
-thread beside what else goes on, since to unmap it takes as long again.
+and in huge pages a tenth of that. Where these are not allowed, memory is at least freed by
+threads beside what else goes on. It frees memory of one file by one thread at a time, so there are
+several files.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from vmm import libc
 
 SHARED_HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 ALLOWING = ("advise", "within_size", "always")
+FILES = 4
+WINDOW_BYTES = 32 << 20
+"""Consecutive offsets of one file."""
 
 
 def huge_pages_allowed() -> bool:
@@ -30,19 +34,19 @@ def huge_pages_allowed() -> bool:
 
 
 class FileMemory:
-    """Memory of the file behind descriptor `fd`, which is owned by others.
+    """Memory of several files of one `name`, which die with this process, by one range of offsets.
 
-    Calls may come from any thread.
+    Each file has a window of these offsets in turn. Calls may come from any thread.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, name: str) -> None:
+        self._fds = [os.memfd_create(name, os.MFD_CLOEXEC) for _ in range(FILES)]
         self._lock = threading.Lock()
         """Held while what is freed beside is added to, or waited for."""
         self._inside = 0
         """Number of threads inside of `beside`."""
-        self._thread: ThreadPoolExecutor | None = None
-        """Thread that frees; there while any is inside."""
+        self._threads: dict[int, ThreadPoolExecutor] = {}
+        """Thread that frees memory of each file; there while any is inside."""
         self._begun: list[Future[None]] = []
         self._huge = huge_pages_allowed()
 
@@ -51,40 +55,63 @@ class FileMemory:
         return libc.HUGE_PAGE_BYTES if self._huge and nbytes >= libc.HUGE_PAGE_BYTES else 1
 
     def allocate(self, offset: int, nbytes: int) -> None:
-        """Have memory behind these bytes of the file, zeroed. All or none; raises `OSError`."""
+        """Have memory behind these bytes, zeroed. All or none; raises `OSError`."""
+        try:
+            for piece in self._pieces(offset, nbytes):
+                self._allocate(*piece)
+        except OSError:
+            for piece in self._pieces(offset, nbytes):
+                libc.punch(*piece)
+            raise
+
+    def map(self, address: int, offset: int, nbytes: int) -> None:
+        """Put these bytes at addresses. Raises `OSError`, with a part of them mapped perhaps."""
+        for fd, place, size in self._pieces(offset, nbytes):
+            libc.map_file(address, size, fd, place)
+            address += size
+
+    def used_bytes(self) -> int:
+        """Memory of the files, as the kernel counts it."""
+        return sum(os.fstat(fd).st_blocks * 512 for fd in self._fds)
+
+    def close(self) -> None:
+        """Give up the files. Their memory goes with the last mapping."""
+        for fd in self._fds:
+            os.close(fd)
+
+    def _pieces(self, offset: int, nbytes: int) -> Iterator[tuple[int, int, int]]:
+        """Descriptor, offset and size of each part that lies in one window."""
+        end = offset + nbytes
+        while offset < end:
+            window = offset // WINDOW_BYTES
+            size = min(end, (window + 1) * WINDOW_BYTES) - offset
+            yield self._fds[window % FILES], offset, size
+            offset += size
+
+    def _allocate(self, fd: int, offset: int, nbytes: int) -> None:
         if self.alignment(nbytes) > 1:
             try:
-                self._populate(offset, nbytes)
+                _populate(fd, offset, nbytes)
                 return
             except OSError:  # not in that way, perhaps in the other
-                libc.punch(self._fd, offset, nbytes)
-        os.posix_fallocate(self._fd, offset, nbytes)
-
-    def _populate(self, offset: int, nbytes: int) -> None:
-        """Allocate by a mapping that asks for huge pages."""
-        if os.fstat(self._fd).st_size < offset + nbytes:
-            os.ftruncate(self._fd, offset + nbytes)
-        address = libc.reserve(nbytes, libc.HUGE_PAGE_BYTES)
-        try:
-            libc.map_file(address, nbytes, self._fd, offset, populate=False)
-            libc.populate_huge(address, nbytes)
-        finally:
-            libc.free(address, nbytes)
+                libc.punch(fd, offset, nbytes)
+        os.posix_fallocate(fd, offset, nbytes)
 
     def punch(self, offset: int, nbytes: int) -> None:
-        """Free these bytes of the file; while any thread is inside of `beside`, by its end.
+        """Free these bytes; while any thread is inside of `beside`, by its end.
 
         Raises `OSError`.
         """
-        with self._lock:
-            if self._thread is not None:
-                self._begun.append(self._thread.submit(libc.punch, self._fd, offset, nbytes))
-                return
-        libc.punch(self._fd, offset, nbytes)
+        for piece in self._pieces(offset, nbytes):
+            with self._lock:
+                if thread := self._threads.get(piece[0]):
+                    self._begun.append(thread.submit(libc.punch, *piece))
+                    continue
+            libc.punch(*piece)
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Inside, a thread frees; at the end all is free. Raises its `OSError`."""
+        """Inside, threads free; at the end all is free. Raises their `OSError`."""
         self._enter()
         try:
             yield
@@ -103,11 +130,26 @@ class FileMemory:
     def _enter(self) -> None:
         with self._lock:
             self._inside += 1
-            self._thread = self._thread or ThreadPoolExecutor(1, "vmm-free")
+            for fd in self._fds:
+                if fd not in self._threads:
+                    self._threads[fd] = ThreadPoolExecutor(1, "vmm-free")
 
     def _leave(self) -> None:
         with self._lock:
             self._inside -= 1
-            if not self._inside and self._thread is not None:
-                self._thread.shutdown()
-                self._thread = None
+            if not self._inside:
+                for thread in self._threads.values():
+                    thread.shutdown()
+                self._threads = {}
+
+
+def _populate(fd: int, offset: int, nbytes: int) -> None:
+    """Allocate by a mapping that asks for huge pages."""
+    if os.fstat(fd).st_size < offset + nbytes:
+        os.ftruncate(fd, offset + nbytes)
+    address = libc.reserve(nbytes, libc.HUGE_PAGE_BYTES)
+    try:
+        libc.map_file(address, nbytes, fd, offset, populate=False)
+        libc.populate_huge(address, nbytes)
+    finally:
+        libc.free(address, nbytes)

@@ -77,8 +77,7 @@ class HostDriver(Driver):
         """Held where the page table is written or copies read it: they wait for no system call."""
         self._streams: set[ThreadStream] = set()
         self._closed = False
-        self._fd = os.memfd_create("vmm", os.MFD_CLOEXEC)
-        self._memory = FileMemory(self._fd)
+        self._memory = FileMemory("vmm")
         self._blank: set[Page] = set()
         """Pages that have not been mapped since they were created."""
         _drivers.add(self)
@@ -176,7 +175,7 @@ class HostDriver(Driver):
         with self._opened() as table:
             table.check_unmap(address, nbytes)
             with refusing(f"unmapping {nbytes} bytes at {address:#x}"):
-                libc.fence_off(address, nbytes)
+                libc.unmap_file(address, nbytes)
             with self._lock:
                 table.enter_unmap(address, nbytes)
 
@@ -224,7 +223,7 @@ class HostDriver(Driver):
     def used_bytes(self) -> int:
         with self._opened():
             self._settle()
-            return os.fstat(self._fd).st_blocks * 512
+            return self._memory.used_bytes()
 
     def check_integrity(self) -> None:
         with self._opened() as table:
@@ -247,7 +246,7 @@ class HostDriver(Driver):
                 libc.free(address, nbytes)
             with suppress(OSError):  # what is being freed is this file's
                 self._memory.settle()
-            os.close(self._fd)
+            self._memory.close()
 
     # Inside
 
@@ -282,7 +281,7 @@ class HostDriver(Driver):
     def _map_runs(self, address: int, pages: Sequence[Page]) -> None:
         for run in runs(pages):
             offset, nbytes = self._place(run)
-            libc.map_file(address, nbytes, self._fd, offset)
+            self._memory.map(address, offset, nbytes)
             address += nbytes
 
     def _check_copy(self, dst: int, src: int, nbytes: int) -> None:
@@ -321,7 +320,7 @@ class HostDriver(Driver):
         self._closed = True
         for address, nbytes in self._table.reservations:
             libc.fence_off(address, nbytes)
-        os.close(self._fd)
+        self._memory.close()
 
 
 class HostBuffer:

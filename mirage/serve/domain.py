@@ -276,6 +276,7 @@ class Domain:
     def shows(self, name: str, state: LifeState) -> None:
         """A tenant is in another state."""
         self.registry.backends[name].enters(state)
+        self.registry.moved.set()
 
     def _end_debtor(self, name: str, why: str) -> None:
         """End an engine unless it is in a step: that is judged by its signs of life."""

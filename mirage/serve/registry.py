@@ -176,6 +176,8 @@ class Registry:
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a tenant has entered another state; who waits for it clears it."""
 
     def serving(self, model: str) -> TenantServer | None:
         """The tenant that serves `model`, which is one of its names."""

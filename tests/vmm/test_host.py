@@ -269,7 +269,7 @@ def test_a_copy_waits_for_no_change_of_other_memory(host, monkeypatch) -> None:
 
         return made
 
-    for place, name in ((os, "posix_fallocate"), (libc, "map_file"), (libc, "fence_off")):
+    for place, name in ((os, "posix_fallocate"), (libc, "map_file"), (libc, "unmap_file")):
         monkeypatch.setattr(place, name, beside(getattr(place, name)))
     monkeypatch.setattr(libc, "punch", beside(libc.punch))
     pages = host.create(4)
@@ -293,13 +293,70 @@ def test_memory_that_is_released_beside_other_work_is_free_at_the_end(host, monk
     with host.releasing():
         host.release(pages[:2])
         host.release(pages[2:3])
-        assert os.fstat(host._fd).st_blocks * 512 == 4 * page, "not yet"
+        assert host._memory.used_bytes() == 4 * page, "not yet"
         punched.set()
-    assert os.fstat(host._fd).st_blocks * 512 == host.used_bytes() == page
+    assert host._memory.used_bytes() == host.used_bytes() == page
     assert threading.current_thread() not in threads
     host.release(pages[3:])
     assert threads[-1] is threading.current_thread() and host.used_bytes() == 0
     host.check_integrity()
+
+
+@pytest.fixture
+def windows(monkeypatch) -> HostDriver:
+    """A driver whose files take turns every four pages."""
+    monkeypatch.setattr(vmm.file_memory, "WINDOW_BYTES", 4 * PAGE)
+    with HostDriver(PAGE) as driver:
+        yield driver
+
+
+def test_memory_of_several_files_is_freed_at_one_time(windows, monkeypatch) -> None:
+    """The kernel frees memory of one file by one thread at a time."""
+    pages, both = windows.create(8), threading.Barrier(2)
+    punch = libc.punch
+
+    def together(*args: int) -> None:
+        both.wait(10)
+        punch(*args)
+
+    monkeypatch.setattr(libc, "punch", together)
+    with windows.releasing():
+        windows.release(pages)
+    assert windows.used_bytes() == 0
+    windows.check_integrity()
+
+
+def test_pages_of_several_files_are_neighbours_in_memory(windows) -> None:
+    address, pages = windows.reserve(10 * PAGE), windows.create(10)
+    windows.map(address, pages)
+    view = windows.tensor(address, 10 * PAGE).view(torch.int32)
+    view.copy_(torch.arange(view.numel()))
+    again = windows.reserve(6 * PAGE)
+    windows.map(again, pages[2:8])
+    there = windows.tensor(again, 6 * PAGE).view(torch.int32)
+    assert torch.equal(there, torch.arange(there.numel()) + 2 * PAGE // 4)
+    windows.unmap(again, 6 * PAGE)
+    windows.unmap(address, 10 * PAGE)
+    windows.release(pages[3:9])
+    windows.check_integrity()
+    windows.map(again, windows.create(6))
+    assert not windows.tensor(again, 6 * PAGE).any()
+
+
+def test_memory_that_one_of_several_files_lacks_is_had_of_none(windows, monkeypatch) -> None:
+    allocate, allowed = os.posix_fallocate, iter([True, True, False])
+
+    def third_window_full(fd: int, offset: int, nbytes: int) -> None:
+        if not next(allowed):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(fd, offset, nbytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", third_window_full)
+        with pytest.raises(OutOfMemory, match="10 pages"):
+            windows.create(10)
+    windows.check_integrity()
+    assert windows.used_bytes() == 0
 
 
 def test_what_is_created_waits_for_what_is_released_before_it(monkeypatch) -> None:

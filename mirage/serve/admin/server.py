@@ -23,7 +23,7 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.unread import AnsweringRunner
 
 LOOK_S = 0.05
-"""Between two looks at the tenants' states, which remember those that they had between them."""
+"""Longest time between two looks at the tenants' states, of which some change unannounced."""
 SHUTDOWN_S = 1.0
 MODE = 0o600
 
@@ -88,7 +88,9 @@ class AdminServer:
         """Tell who watches of changes. Never returns."""
         while True:
             self._look()
-            await asyncio.sleep(LOOK_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._view.moved()
 
     async def stop(self) -> None:
         """Let nobody in any more. Idempotent."""

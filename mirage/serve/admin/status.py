@@ -76,6 +76,11 @@ class TenantsView:
         }
         return self._journal.look(found, self._clock(), revision)
 
+    async def moved(self) -> None:
+        """Wait until a tenant enters another state; at once if one has since the last wait."""
+        await self._registry.moved.wait()
+        self._registry.moved.clear()
+
     def status(self, name: str) -> TenantStatus:
         """One tenant, as it was at the last look."""
         tenant = self.sections[name]
