@@ -43,7 +43,9 @@ def around(short: Path) -> dict[str, str]:
 
 
 @contextmanager
-def served(folder: Path, short: Path, *options: str, **changes: Any) -> Iterator[Served]:
+def served(
+    folder: Path, short: Path, *options: str, look_s: float = 0.05, **changes: Any
+) -> Iterator[Served]:
     """Three tenants of 40 %, one of which is awake."""
     folder.mkdir(exist_ok=True)
     tenants = [
@@ -53,7 +55,8 @@ def served(folder: Path, short: Path, *options: str, **changes: Any) -> Iterator
     told = {"device": {"memory": "4MiB"}, "tenants": tenants, "roster": ROSTER} | changes
     told = {key: value for key, value in told.items() if value is not None}
     config = write_config(folder, *"abc", **told)
-    with serving(config, *options, environment=around(short)) as server:
+    environment = around(short) | {"FAKE_LOOK_S": str(look_s)}
+    with serving(config, *options, environment=environment) as server:
         server.drain()
         yield server
 
@@ -203,6 +206,14 @@ def test_who_watches_hears_of_each_change(server: Served, short: Path) -> None:
         ("a", "draining", "sleeping"),
     ]
     connection.close()
+
+
+def test_a_state_is_told_by_itself_and_not_by_the_next_look(tmp_path: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder,
+        served(tmp_path, Path(folder), look_s=3600.0),
+    ):
+        assert "a is sleeping" in said(Path(folder), "tenants", "sleep", "a", "--wait")
 
 
 def test_who_knows_an_older_revision_changes_nothing(server: Served, short: Path) -> None:

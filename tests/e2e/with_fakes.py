@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from mirage.cli import main
+from mirage.serve.admin import server
 from mirage.serve.means import Means
 from mirage.serve.starting import start_program
 
@@ -34,4 +35,5 @@ def means() -> Means:
 
 if __name__ == "__main__":
     os.environ.setdefault("FAKE_ENGINE", "")
+    server.LOOK_S = float(os.environ.get("FAKE_LOOK_S", server.LOOK_S))
     main(sys.argv[1:], means())
