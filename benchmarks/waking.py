@@ -3,11 +3,12 @@
 python benchmarks/waking.py [--layers 16] [--layer-mib 32] [--kv-mib 512] [--link-gb-s 1]
                             [--rounds 10] [--prompt 81] [--tiers]
 
-A sleep lasts from an operator's act to the state, of a model that has all of its KV cache; a wake from the request to its first token, less
-what the same request takes of a model that is awake. The last line compares the medians with the
-aims: a sleep under 100 ms, a wake at most 1.5 times its bytes over the link and 50 ms. A long
-prompt is computed while layers are loaded, so it has a shorter wake than a short one. Bytes of the
-sleeper are those that `check` promises, and the blocks of the engine's memfds, seen from outside.
+A sleep lasts from an operator's act to the state, of a model that has all of its KV cache; a wake
+from the request to its first token, less what the same request takes of a model that is awake. The
+last line compares the medians with the aims: a sleep under 100 ms, a wake at most 1.5 times its
+bytes over the link and 50 ms. A long prompt is computed while layers are loaded, so it has a
+shorter wake than a short one. Bytes of the sleeper are those that `check` promises, and the blocks
+of the engine's memfds, seen from outside.
 """
 
 from __future__ import annotations
