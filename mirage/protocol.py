@@ -15,9 +15,11 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
+LEASE_MARGIN_S = 15.0
+"""Seconds after the lease in which what shall end with it is ended from outside; then it ends."""
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -46,16 +48,6 @@ class ModelShape(msgspec.Struct, frozen=True):
     """Layers that have experts, if they may be given away."""
     expert_bytes: int = 0
     """Of one expert of one layer, whole pages."""
-
-
-class Hello(msgspec.Struct, tag="hello", tag_field="type"):
-    """First message of an engine. `held_bytes` is what it holds right now."""
-
-    version: int
-    tenant: str
-    pid: int
-    shape: ModelShape
-    held_bytes: int
 
 
 class Report(Counters, tag="report", tag_field="type"):
@@ -177,6 +169,27 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     0 of a model without a KV cache."""
 
 
+class Holdings(msgspec.Struct, frozen=True):
+    """Memory that an engine has from a server that is gone, whose promises it keeps."""
+
+    allotment: Allotment
+    """The newest that it has seen."""
+    report: Report
+    """Its state now; the revision is that of the allotment."""
+
+
+class Hello(msgspec.Struct, tag="hello", tag_field="type"):
+    """First message of an engine. `held_bytes` is what it holds right now."""
+
+    version: int
+    tenant: str
+    pid: int
+    shape: ModelShape
+    held_bytes: int
+    holdings: Holdings | None = None
+    """Of an engine that has served already, and comes back to another server; else None."""
+
+
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):
     """No memory can be had for what the engine last asked: it may preempt now."""
 
@@ -200,9 +213,19 @@ class Alive(msgspec.Struct, tag="alive", tag_field="type", frozen=True):
     """
 
 
+class Lease(msgspec.Struct, tag="lease", tag_field="type", frozen=True):
+    """The engine may go on for so many seconds after its server has gone without a `Shutdown`.
+
+    It holds no more than it was allotted meanwhile, and says hello to the next server at the same
+    socket. Before it is told it ends with its server.
+    """
+
+    seconds: float
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
     """The control server is going away: finish the step and exit."""
 
 
 FromEngine = Hello | Report | Pulse | Stepped | CoreFailed
-ToEngine = Allotment | Refusal | Turn | Alive | Shutdown
+ToEngine = Allotment | Refusal | Turn | Alive | Lease | Shutdown

@@ -67,12 +67,22 @@ class Arbiter:
         self.controller.removed(name)
 
     def joined(self, hello: Hello, now: float) -> None:
-        """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined`."""
-        self.controller.joined(hello.tenant, hello.shape, hello.held_bytes, now)
+        """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined` and `adopted`."""
+        if (holdings := hello.holdings) is None:
+            self.controller.joined(hello.tenant, hello.shape, hello.held_bytes, now)
+            return
+        self.controller.adopted(hello.tenant, hello.shape, holdings, now)
+        if holdings.allotment.asleep:
+            self._sleepers.add(hello.tenant)
+        self._heard(hello.tenant, holdings.report, now)
 
     def reported(self, tenant: str, report: Report, now: float) -> None:
         """Raises `LedgerError` if the engine breaks the protocol."""
         self.controller.reported(tenant, report, now)
+        self._heard(tenant, report, now)
+
+    def _heard(self, tenant: str, report: Report, now: float) -> None:
+        """Note work and turn of a report that is booked."""
         if tenant in self._ending:
             return
         if tenant in self._sleepers:

@@ -47,7 +47,7 @@ from mirage.control.targets import (
 )
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.protocol import Allotment, Holdings, ModelShape, Refusal, Report
 from scheduler.clocked import Clocked
 from scheduler.tenants import Tenant
 
@@ -172,6 +172,22 @@ class Controller:
         if lean and self._policy is Policy.MIRAGE:
             self._lean.add(name)
         self._planned = None
+
+    def adopted(self, name: str, shape: ModelShape, holdings: Holdings, now: float) -> None:
+        """An engine said hello that another server had: it goes on with what it has.
+
+        Raises `LedgerError` if that is more than is free, or more than it was granted.
+        """
+        allotment, report = holdings.allotment, holdings.report
+        self._grants.adopted(name, allotment, report.held_bytes)
+        self._joined.add(name)
+        self._planned = None
+        if allotment.asleep:
+            self._asleep[name] = shape
+            return
+        self._store.joined(name, shape, report.held_bytes)
+        self._store.sent(name, allotment)
+        self.reported(name, report, now)
 
     def reported(self, name: str, report: Report, now: float) -> None:
         """An engine reported. Raises `LedgerError` if it breaks the protocol: close it."""

@@ -50,6 +50,21 @@ class Grants:
         self.ledger.joined(name, held_bytes)
         self.awaited(name)
 
+    def adopted(self, name: str, newest: Allotment, held_bytes: int) -> None:
+        """An engine comes with what another server has allotted to it. Raises as `joined` does.
+
+        The share of one that sleeps may be lent.
+        """
+        if name not in self._shares:
+            raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
+        self.ledger.adopted(name, newest, held_bytes)
+        self._revisions[name] = newest.revision
+        if newest.asleep:
+            self.given_up(name)
+        else:
+            self.awaited(name)
+            self._present.add(name)
+
     def lost(self, name: str) -> None:
         """Its memory is free, and its share kept again. No error if it had not joined."""
         self.ledger.lost(name)

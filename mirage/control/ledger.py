@@ -75,6 +75,17 @@ class Ledger:
         self._demand(name, held_bytes, self.free_bytes)
         self._accounts[name] = Account(held_bytes, reserved=max(0, held_bytes))
 
+    def adopted(self, name: str, newest: Allotment, held_bytes: int) -> None:
+        """Open an account of an engine that another ledger had, with its newest allotment seen.
+
+        What was granted to it stays granted, held or not. Raises as `joined` does.
+        """
+        self.joined(name, max(held_bytes, newest.grant_bytes))
+        account = self._accounts[name]
+        account.held_bytes = held_bytes
+        account.seen = account.newest = newest.revision
+        account.grants[newest.revision] = newest.grant_bytes
+
     def offer(self, name: str, allotment: Allotment) -> None:
         """Book an allotment that is about to be sent.
 

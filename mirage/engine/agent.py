@@ -3,7 +3,8 @@
 A reader thread posts messages into the mailbox, a writer thread sends reports, so that the
 engine never waits for the control server. The writer waits for nothing of the engine, so its pulse
 goes on during the longest step and stops with the process. When the server is gone (end of file),
-its engines have no reason to live: the process is asked to terminate as if by a signal.
+the engine goes on for the lease that it was told and says hello again to whoever listens at the
+socket. Without a lease, or after it, the process is asked to terminate as if by a signal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import random
 import signal
 import socket
 import threading
@@ -21,10 +23,12 @@ from math import inf
 from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     BEAT_S,
+    LEASE_MARGIN_S,
     Alive,
     CoreFailed,
     FromEngine,
     Hello,
+    Lease,
     Pulse,
     Shutdown,
     ToEngine,
@@ -38,6 +42,9 @@ LOOK_S = 0.001
 """Seconds between two passes of an idle engine, in which a message or a request may come."""
 LAST_WORDS_S = 1.0
 """Seconds that the end of an engine waits until its reason is sent."""
+KNOCK_S = 0.15, 0.25
+"""Least and most seconds between two attempts to reach another server."""
+Outgoing = queue.SimpleQueue[FromEngine | None]
 
 
 class Agent:
@@ -45,13 +52,12 @@ class Agent:
 
     def __init__(self, path: str, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
-        there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        there.connect(path)
-        self._channel: Channel[ToEngine] = Channel(there, ToEngine)
-        self._outgoing: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
+        self._path = path
+        self._channel = _connected(path)
+        self._outgoing: Outgoing = queue.SimpleQueue()
         self._closing = False
-        self._threads: list[threading.Thread] = []
-        """The reader and the writer."""
+        self._lease_s = 0.0
+        self._writer: threading.Thread | None = None
         self.heard = -inf
         """When the control server was last heard: seconds of `time.monotonic`."""
 
@@ -64,18 +70,20 @@ class Agent:
         hello: Hello,
         pulse: Callable[[], Pulse],
         unfinished: Callable[[], bool] = lambda: False,
+        alone: Callable[[], None] = lambda: None,
+        again: Callable[[], Hello | None] = lambda: None,
     ) -> None:
         """Introduce the engine and begin to listen. `pulse` is called by the writer thread.
 
         While the engine is `unfinished` the reader thread goes on without a message, as if the
-        control server said each time that it lives.
+        control server said each time that it lives. `alone` is called with the engine held when the
+        server has gone, `again` when there is another one: what it is told first, None to end.
         """
         self._pulse, self._unfinished = pulse, unfinished
+        self._alone, self._again = alone, again
         self.send(hello)
-        for target in (self._read, self._write):
-            name = f"mirage-agent-{target.__name__}"
-            self._threads.append(threading.Thread(target=target, name=name, daemon=True))
-            self._threads[-1].start()
+        threading.Thread(target=self._read, name="mirage-agent-_read", daemon=True).start()
+        self._begin_writing()
 
     def send(self, message: FromEngine) -> None:
         """Hand a message to the writer thread; never blocks."""
@@ -89,19 +97,18 @@ class Agent:
         self._closing = True
         self.heard = -inf
         self._outgoing.put(None)
-        if error is not None and self._threads:
-            self._threads[-1].join(LAST_WORDS_S)
+        if error is not None and self._writer is not None:
+            self._writer.join(LAST_WORDS_S)
         self._channel.shut()
+
+    # -- one server after the other -------------------------------------------------------
 
     def _read(self) -> None:
         fault: Exception | None = None
         try:
-            for message in self._channel.until_end():
-                self._receive(message)
-                while self._unfinished() and not self._closing and not self._channel.comes(LOOK_S):
-                    self.mailbox.post(Alive())
-        except Broken as error:
-            logger.warning("the control server does not speak as agreed: %s", error)
+            self._listen()
+            while not self._closing and self._is_back():
+                self._listen()
         except Exception as error:
             # A message moved memory and failed. An engine that lived on would be deaf.
             logger.exception("control message failed")
@@ -111,15 +118,70 @@ class Agent:
             self.close(fault)
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def _listen(self) -> None:
+        """Hear one server to its end."""
+        try:
+            for message in self._channel.until_end():
+                self._receive(message)
+                while self._unfinished() and not self._closing and not self._channel.comes(LOOK_S):
+                    self.mailbox.post(Alive())
+        except Broken as error:
+            logger.warning("the control server does not speak as agreed: %s", error)
+
+    def _is_back(self) -> bool:
+        """True once another server listens; False if there is none for the lease and its margin.
+
+        One that sends the engine away without a word has not been heard, and begins no new lease.
+        """
+        if self._lease_s <= 0:
+            return False
+        if self.heard > -inf:
+            self._until = time.monotonic() + self._lease_s + LEASE_MARGIN_S
+            self.heard = -inf
+            logger.warning("no control server: going on for %g s at most", self._lease_s)
+            with self.mailbox.hold():
+                self._alone()
+        while not self._closing and time.monotonic() < self._until:
+            time.sleep(random.uniform(*KNOCK_S))
+            try:
+                channel = _connected(self._path)
+            except OSError:
+                continue
+            return self._says_hello(channel)
+        return False
+
+    def _says_hello(self, channel: Channel[ToEngine]) -> bool:
+        """Go on with another server. Reports from before are of no use to it."""
+        self._outgoing.put(None)  # ends who wrote to the last one
+        with self.mailbox.hold():
+            hello = self._again()
+            self._channel.close()
+            self._channel, self._outgoing = channel, queue.SimpleQueue()
+            if hello is None or self._closing:
+                return False
+            self.send(hello)
+        self._begin_writing()
+        return True
+
     def _receive(self, message: ToEngine) -> None:
         self.heard = time.monotonic()
         if isinstance(message, Shutdown):
             self._closing = True
             os.kill(os.getpid(), signal.SIGTERM)
-            return
-        self.mailbox.post(message)
+        elif isinstance(message, Lease):
+            self._lease_s = message.seconds
+        else:
+            self.mailbox.post(message)
 
-    def _write(self) -> None:
+    # -- writing ------------------------------------------------------------------------
+
+    def _begin_writing(self) -> None:
+        mine = self._channel, self._outgoing
+        name = "mirage-agent-_write"
+        self._writer = threading.Thread(target=self._write, args=mine, name=name, daemon=True)
+        self._writer.start()
+
+    def _write(self, channel: Channel[ToEngine], outgoing: Outgoing) -> None:
         due = time.monotonic() + BEAT_S
         while True:
             message: FromEngine | None
@@ -127,12 +189,23 @@ class Agent:
                 message, due = self._pulse(), time.monotonic() + BEAT_S
             else:
                 try:
-                    message = self._outgoing.get(timeout=wait_s)
+                    message = outgoing.get(timeout=wait_s)
                 except queue.Empty:
                     continue
             if message is None:
                 return
             try:
-                self._channel.say(message)
+                channel.say(message)
             except Broken:
                 return  # the reader sees the end of file and acts on it
+
+
+def _connected(path: str) -> Channel[ToEngine]:
+    """A new connection. Raises `OSError`."""
+    there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        there.connect(path)
+    except OSError:
+        there.close()
+        raise
+    return Channel(there, ToEngine)

@@ -10,7 +10,16 @@ from collections.abc import Callable
 from mirage.engine.agent import Agent
 from mirage.engine.reports import EngineReports
 from mirage.engine.turn import EngineTurn
-from mirage.protocol import PROTOCOL_VERSION, Hello, ModelShape, Pulse, Report, Stepped
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Allotment,
+    Hello,
+    Holdings,
+    ModelShape,
+    Pulse,
+    Report,
+    Stepped,
+)
 
 INTERVAL_S = 0.02
 """Least time between two reports that nobody waits for."""
@@ -24,8 +33,10 @@ class Conversation:
         self._reported_s = 0.0
         """Time of the last report, on `time.monotonic`."""
         self._said_holding: bool | None = None
-        self.revision = 0
-        """Revision of the newest allotment that was obeyed."""
+        self._newest: Allotment | None = None
+        """Allotment that was seen last."""
+        self._serves = False
+        """True once the first step is over."""
 
     def begin(
         self,
@@ -35,10 +46,35 @@ class Conversation:
         unfinished: Callable[[], bool],
     ) -> None:
         """Introduce the engine and listen; `pulse` and `unfinished` as in `Agent.start`."""
-        if self._agent is not None:
+        if self._agent is None:
+            return
+
+        def hello(holdings: Holdings | None = None) -> Hello:
             held = self.report().held_bytes
-            hello = Hello(PROTOCOL_VERSION, tenant, os.getpid(), shape, held)
-            self._agent.start(hello, pulse, unfinished)
+            return Hello(PROTOCOL_VERSION, tenant, os.getpid(), shape, held, holdings)
+
+        def again() -> Hello | None:
+            self._turn.awaits_turn()
+            holdings = self._holdings()
+            return None if holdings is None else hello(holdings)
+
+        self._agent.start(hello(), pulse, unfinished, self._turn.takes_turn, again)
+
+    @property
+    def revision(self) -> int:
+        """Revision of the newest allotment that was obeyed; 0 before the first."""
+        return 0 if self._newest is None else self._newest.revision
+
+    def obeyed(self, allotment: Allotment) -> None:
+        """An allotment was seen."""
+        if allotment.revision > self.revision:
+            self._newest = allotment
+
+    def _holdings(self) -> Holdings | None:
+        """Holdings from the last server; None of an engine that has not served."""
+        if self._newest is None or not self._serves:
+            return None
+        return Holdings(self._newest, self.report())
 
     def report(self) -> Report:
         """The present state, as if it were said."""
@@ -59,6 +95,7 @@ class Conversation:
 
     def stepped(self, free_bytes: int, total_bytes: int) -> None:
         """The first step is over; memory of the device in bytes."""
+        self._serves = True
         if self._agent is not None:
             self._agent.send(Stepped(free_bytes, total_bytes))
 

@@ -231,7 +231,7 @@ class MirageScheduler(Scheduler):
             case Allotment():
                 if self.kv.aim(message):
                     self.hold.answered()
-                self.server.revision = max(self.server.revision, message.revision)
+                self.server.obeyed(message)
             case Refusal():
                 self.hold.refused()
         self.server.report_now()

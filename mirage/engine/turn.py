@@ -16,12 +16,22 @@ class EngineTurn:
     """`TurnTaking` over the requests and the steps of one engine."""
 
     def __init__(self, queues: EngineQueues, fence: Fence, *, temporal: bool) -> None:
-        self._taking = TurnTaking(temporal=temporal)
+        self._taking, self._temporal = TurnTaking(temporal=temporal), temporal
         self._queues, self._fence = queues, fence
 
     def told(self, message: Turn) -> None:
         """The turn came or went."""
         self._taking.told(message)
+
+    def takes_turn(self) -> None:
+        """Nobody gives turns any more: step at once with the others, as none would ever come."""
+        if self._temporal:
+            self._taking.told(Turn(True))
+
+    def awaits_turn(self) -> None:
+        """Somebody gives turns again: stop after the step in flight, until one comes."""
+        if self._temporal:
+            self._taking.told(Turn(False))
 
     def rest(self, rests: bool) -> None:
         """True if the engine rests: then no step may be scheduled, whoever has the turn."""

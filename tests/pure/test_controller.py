@@ -560,6 +560,12 @@ class Worlds(RuleBasedStateMachine):
     def an_engine_dies(self, data: st.DataObject) -> None:
         self.world.die(self.pick(data))
 
+    @rule(data=st.data())
+    def the_controller_dies_and_another_has_the_engines(self, data: st.DataObject) -> None:
+        read = {name: data.draw(st.integers(0, 3)) for name in sorted(self.world.alive)}
+        order = data.draw(st.permutations(sorted(self.world.tenants)))
+        self.world.succeed(read, list(order))
+
     @precondition(lambda self: len(self.world.alive) < len(self.world.tenants))
     @rule(data=st.data(), keep=st.booleans())
     def one_is_given_up_or_awaited(self, data: st.DataObject, keep: bool) -> None:

@@ -16,7 +16,7 @@ from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, is_sent, most_alpha
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, ModelShape, Refusal, Report
+from mirage.protocol import Allotment, Holdings, ModelShape, Refusal, Report
 from mirage.streaming.giving import affordable
 from scheduler.tenants import Tenant
 
@@ -220,10 +220,8 @@ class World:
         self.tenants = {n: t for n, (t, _) in tenants.items()}
         self.shapes = {n: s for n, (_, s) in tenants.items()}
         self.temporal = temporal
-        turns = TurnLengths(1.0, below_bytes=below_bytes) if temporal else None
-        self.controller = Controller(
-            self.tenants.values(), device_bytes, policy, remap, turns=turns
-        )
+        self._turns = TurnLengths(1.0, below_bytes=below_bytes) if temporal else None
+        self.controller = self._controller()
         self.engines: dict[str, FakeEngine | None] = dict.fromkeys(tenants)
         self.sent: dict[str, Allotment] = {}
         self.reported: dict[str, Report] = {}
@@ -266,6 +264,43 @@ class World:
         self.had_room = False
         self.controller.lost(name, self.now)
         self.decide()
+
+    def succeed(self, read: dict[str, int], order: list[str]) -> None:
+        """Another controller has the engines that have an allotment; the others end.
+
+        Each reads so many of the messages on their way first, and they say hello in that `order`.
+        """
+        self.controller = self._controller()
+        for state in (self.sent, self.reported, self.asked):
+            state.clear()
+        self.answerable.clear()
+        self.holder, self.had_room = None, False
+        for name, engine in self.alive.items():
+            for _ in range(read[name]):
+                engine.see()
+            engine.inbox.clear()
+            engine.outbox.clear()
+        for name in order:
+            if (engine := self.engines[name]) is None or engine.seen is None:
+                self.engines[name] = None
+                if name in self.given_up:
+                    self.controller.given_up(name)
+                continue
+            report = self.reported[name] = engine.report()
+            engine.outbox.clear()
+            self.sent[name] = engine.seen
+            self.controller.adopted(name, engine.shape, Holdings(engine.seen, report), self.now)
+            self.answerable.add(name)
+            if lacks_growth(report):
+                self.asked[name] = self.now
+            most = max(engine.held, engine.seen.grant_bytes)
+            assert self.controller.reserved_bytes(name) == most
+        self.decide()
+
+    def _controller(self) -> Controller:
+        tenants = self.tenants.values()
+        size, rules = self.device_bytes, self.remap
+        return Controller(tenants, size, self.policy, rules, turns=self._turns)
 
     def give_up(self, name: str) -> None:
         """A dead engine is not to be started again for now."""
