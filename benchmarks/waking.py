@@ -90,7 +90,7 @@ def _config(folder: Path, options: argparse.Namespace) -> Path:
 @contextmanager
 def _serving(config: Path) -> Iterator[tuple[psutil.Process, str]]:
     ready = config.parent / "ready.json"
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready)]
+    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
     with (config.parent / "log").open("w") as log:
         started = subprocess.Popen([sys.executable, "-m", "mirage", *words], stderr=log)
     try:

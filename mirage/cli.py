@@ -44,6 +44,11 @@ OWN_MODULES = {
         "apply_command",
         "Have a running server serve what a configuration file says.",
     ),
+    "stop": (
+        "mirage.serve.stop_command",
+        "stop_command",
+        "Stop a running server, or end the engines that a killed one has left.",
+    ),
     "keys": (
         "mirage.serve.access.commands",
         "keys_command",
@@ -93,7 +98,7 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys"})
+SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop"})
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
@@ -199,6 +204,16 @@ def serve(
             help="Whether KV blocks that leave the device go to the tiers of CONFIG.",
         ),
     ] = True,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1e6,
+            metavar="SECONDS",
+            help="For engines to go on if this process is killed, until another one has them.",
+            show_default="lease_s of CONFIG",
+        ),
+    ] = None,
     ask_socket: Annotated[
         Path | None,
         typer.Option(hidden=True, help="Of a process that answers about models, see serve.ask."),
@@ -218,7 +233,7 @@ def serve(
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
     access.check_listening(host)
     options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access)
-    source, kept = ConfigSource(config, policy, memory, tiers), StateFile(state)
+    source, kept = ConfigSource(config, policy, memory, tiers, lease), StateFile(state)
     file = source.written()
     written, line = kept.choose(file)
     if line:

@@ -54,6 +54,7 @@ LONGEST_ALIAS = 200
 LONGEST_NAME = 80
 """Characters of a tenant's name: it names a log file, where a slash takes three, of at most 255."""
 HANG_S = 30.0
+LEASE_S = 600.0
 LEAST_HANG_S = 5.0
 """Ten signs of life."""
 LARGEST_BODY = 64 * MIB
@@ -668,6 +669,8 @@ class Config(Strict):
     """Seconds without a sign of life, or without progress, after which an engine is ended."""
     warm_starts: bool | Literal["auto"] = "auto"
     """True: engines start as forks of a process that has imported vLLM. auto: on a host they do."""
+    lease_s: float = Field(default=LEASE_S, ge=0, le=1e6)
+    """Seconds for which engines of a server that was killed go on, until another one has them."""
     block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 

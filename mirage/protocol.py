@@ -169,7 +169,7 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     0 of a model without a KV cache."""
 
 
-class Holdings(msgspec.Struct, frozen=True):
+class EngineHoldings(msgspec.Struct, frozen=True):
     """Memory that an engine has from a server that is gone, whose promises it keeps."""
 
     allotment: Allotment
@@ -186,7 +186,7 @@ class Hello(msgspec.Struct, tag="hello", tag_field="type"):
     pid: int
     shape: ModelShape
     held_bytes: int
-    holdings: Holdings | None = None
+    holdings: EngineHoldings | None = None
     """Of an engine that has served already, and comes back to another server; else None."""
 
 
@@ -213,7 +213,7 @@ class Alive(msgspec.Struct, tag="alive", tag_field="type", frozen=True):
     """
 
 
-class Lease(msgspec.Struct, tag="lease", tag_field="type", frozen=True):
+class EngineLease(msgspec.Struct, tag="lease", tag_field="type", frozen=True):
     """The engine may go on for so many seconds after its server has gone without a `Shutdown`.
 
     It holds no more than it was allotted meanwhile, and says hello to the next server at the same
@@ -228,4 +228,4 @@ class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
 
 
 FromEngine = Hello | Report | Pulse | Stepped | CoreFailed
-ToEngine = Allotment | Refusal | Turn | Alive | Lease | Shutdown
+ToEngine = Allotment | Refusal | Turn | Alive | EngineLease | Shutdown

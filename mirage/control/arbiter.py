@@ -117,6 +117,11 @@ class Arbiter:
         self._sleepers.discard(tenant)
         self.controller.wakes(tenant, now)
 
+    def goes_on(self, tenant: str, now: float) -> None:
+        """One that came with what it holds is to be awake, whatever it was told before."""
+        if tenant in self._sleepers:
+            self.wakes(tenant, now)
+
     def ends(self, tenant: str, now: float) -> None:
         """An engine was sent SIGKILL: its turn passes on, its memory is its own until it is `lost`.
 

@@ -47,7 +47,7 @@ from mirage.control.targets import (
 )
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, Holdings, ModelShape, Refusal, Report
+from mirage.protocol import Allotment, EngineHoldings, ModelShape, Refusal, Report
 from scheduler.clocked import Clocked
 from scheduler.tenants import Tenant
 
@@ -173,7 +173,7 @@ class Controller:
             self._lean.add(name)
         self._planned = None
 
-    def adopted(self, name: str, shape: ModelShape, holdings: Holdings, now: float) -> None:
+    def adopted(self, name: str, shape: ModelShape, holdings: EngineHoldings, now: float) -> None:
         """An engine said hello that another server had: it goes on with what it has.
 
         Raises `LedgerError` if that is more than is free, or more than it was granted.

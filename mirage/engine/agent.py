@@ -26,9 +26,9 @@ from mirage.protocol import (
     LEASE_MARGIN_S,
     Alive,
     CoreFailed,
+    EngineLease,
     FromEngine,
     Hello,
-    Lease,
     Pulse,
     Shutdown,
     ToEngine,
@@ -168,7 +168,7 @@ class Agent:
         if isinstance(message, Shutdown):
             self._closing = True
             os.kill(os.getpid(), signal.SIGTERM)
-        elif isinstance(message, Lease):
+        elif isinstance(message, EngineLease):
             self._lease_s = message.seconds
         else:
             self.mailbox.post(message)

@@ -13,8 +13,8 @@ from mirage.engine.turn import EngineTurn
 from mirage.protocol import (
     PROTOCOL_VERSION,
     Allotment,
+    EngineHoldings,
     Hello,
-    Holdings,
     ModelShape,
     Pulse,
     Report,
@@ -49,7 +49,7 @@ class Conversation:
         if self._agent is None:
             return
 
-        def hello(holdings: Holdings | None = None) -> Hello:
+        def hello(holdings: EngineHoldings | None = None) -> Hello:
             held = self.report().held_bytes
             return Hello(PROTOCOL_VERSION, tenant, os.getpid(), shape, held, holdings)
 
@@ -70,11 +70,11 @@ class Conversation:
         if allotment.revision > self.revision:
             self._newest = allotment
 
-    def _holdings(self) -> Holdings | None:
-        """Holdings from the last server; None of an engine that has not served."""
+    def _holdings(self) -> EngineHoldings | None:
+        """EngineHoldings from the last server; None of an engine that has not served."""
         if self._newest is None or not self._serves:
             return None
-        return Holdings(self._newest, self.report())
+        return EngineHoldings(self._newest, self.report())
 
     def report(self) -> Report:
         """The present state, as if it were said."""

@@ -83,13 +83,30 @@ class KeepFor(Message, frozen=True):
     tenants: list[str]
 
 
+class KeeperLease(Message, frozen=True):
+    """Server to keeper: what is kept stays for so many seconds after a server that was killed."""
+
+    seconds: float
+
+
+class EndKeeper(Message, frozen=True):
+    """Server to keeper, last of all: it ends now, whatever its lease."""
+
+
+class NewServer(Message, frozen=True):
+    """Another server to the keeper whose server is gone, instead of an engine's first message.
+
+    The keeper is that one's from now on, and answers with `KeeperReady`.
+    """
+
+
 class ForgetTenant(Message, frozen=True):
     """Server to keeper: no engine of this tenant will ask for its weights again."""
 
     tenant: str
 
 
-FromAsking = AskMaster | MasterFilled | MasterUnfit
+FromAsking = AskMaster | MasterFilled | MasterUnfit | NewServer
 ToAsking = MasterHere | FillMaster | MasterSealed | NoMaster
 FromKeeper = KeeperReady | MastersTold
-ToKeeper = ListenAgain | KeepFor | ForgetTenant
+ToKeeper = ListenAgain | KeepFor | ForgetTenant | KeeperLease | EndKeeper

@@ -1,7 +1,7 @@
 """The process that has the masters: `python -m mirage.keeper.process`.
 
-Engines ask it at a socket and map what they get. It ends with the server; what engines have mapped
-stays theirs.
+Engines ask it at a socket and map what they get. It ends with the server, or if that was killed at
+the end of its lease, unless another server comes by then; what engines have mapped stays theirs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import os
 import selectors
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from mirage.keeper import memfds
@@ -27,6 +29,7 @@ from mirage.keeper.books import (
     TurnAway,
 )
 from mirage.keeper.messages import FromAsking, ToKeeper
+from mirage.protocol import LEASE_MARGIN_S
 from mirage.wire import Broken, Channel
 
 logger = logging.getLogger("mirage.keeper")
@@ -47,29 +50,59 @@ class WeightKeeper:
         self._brought: dict[int, list[int]] = {}
         """Descriptors that engines brought along, until they are masters or the engine ends."""
         self._told: said.MastersTold | None = None
+        self._lease_s, self._until = 0.0, inf
+        """Seconds without a server; time at which they are over, infinite while there is one."""
+        self._ended = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(server, selectors.EVENT_READ)
         self._listen()
         server.say(said.KeeperReady())
 
     def run(self) -> None:
-        """Serve until the server has gone. Raises `Broken`."""
-        while True:
-            for key, events in self._selector.select():
+        """Serve until the server has gone, and its lease with it."""
+        while not self._ended and time.monotonic() < self._until:
+            left = None if self._until == inf else max(0.0, self._until - time.monotonic())
+            for key, events in self._selector.select(left):
                 if key.fileobj is self._door:
                     self._admit()
                 elif key.fileobj is self._server:
-                    self._hear_server()
+                    self._attend_server()
                 else:
                     self._attend(key.data, events)
             self._tell()
 
     # -- the server ---------------------------------------------------------------------
 
+    def _attend_server(self) -> None:
+        try:
+            self._hear_server()
+        except Broken:
+            self._selector.unregister(self._server)
+            self._server.close()
+            self._until = time.monotonic() + self._lease_s
+
+    def _changes_server(self, member: int) -> None:
+        """Have the server that came as an engine does. Raises `Broken` if there is one."""
+        if self._until == inf:
+            raise Broken("there is a server")
+        came = self._members.pop(member)
+        there = came.socket.dup()
+        came.close()
+        self._brought.pop(member, None)
+        there.setblocking(True)
+        self._server = Channel(there, ToKeeper)
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._until, self._told = inf, None
+        self._server.tell(said.KeeperReady())
+
     def _hear_server(self) -> None:
         self._server.read()
         while (heard := self._server.next()) is not None:
             match heard[0]:
+                case said.KeeperLease(seconds):
+                    self._lease_s = seconds + LEASE_MARGIN_S if seconds else 0.0
+                case said.EndKeeper():
+                    self._ended = True
                 case said.ListenAgain():
                     self._selector.unregister(self._door)
                     self._door.close()
@@ -88,13 +121,15 @@ class WeightKeeper:
         self._selector.register(self._door, selectors.EVENT_READ)
 
     def _tell(self) -> None:
+        if self._until < inf:
+            return
         books = self._books
         told = said.MastersTold(
             books.tenants, len(books.masters), books.used_bytes, books.idle_bytes
         )
         if told != self._told:
             self._told = told
-            self._server.say(told)
+            self._server.tell(told)
 
     # -- engines ------------------------------------------------------------------------
 
@@ -113,6 +148,9 @@ class WeightKeeper:
                 return
             engine.read()
             while (heard := engine.next()) is not None:
+                if isinstance(heard[0], said.NewServer):
+                    self._changes_server(member)
+                    return
                 self._brought.setdefault(member, []).extend(heard[1])
                 self._hear(member, heard[0])
         except (Broken, KeyError):  # the latter of one that has no master

@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import struct
+from typing import TypeVar
 
 INFO = struct.Struct("=QQ11Ii")
 """The kernel's ``struct pidfd_info``: a mask, a cgroup, eleven ids, the status as of waitpid."""
@@ -15,6 +16,21 @@ GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 """``PIDFD_GET_INFO``."""
 WITH_EXIT = 1 << 3
 """``PIDFD_INFO_EXIT``: Linux 6.15 keeps the status for whoever holds a pidfd."""
+
+
+T = TypeVar("T")
+
+
+def exit_status(pidfd: int, unknown: T) -> int | T:
+    """Exit code or minus a signal of a process that has ended; `unknown` if the kernel has none."""
+    buffer = bytearray(INFO.size)
+    struct.pack_into("=Q", buffer, 0, WITH_EXIT)
+    try:
+        fcntl.ioctl(pidfd, GET_INFO, buffer)
+    except OSError:
+        return unknown
+    mask, *_, status = INFO.unpack(buffer)
+    return os.waitstatus_to_exitcode(status) if mask & WITH_EXIT else unknown
 
 
 class ProcessEnd:
@@ -35,14 +51,7 @@ class ProcessEnd:
 
     def status(self) -> int | None:
         """Its exit code or minus a signal, once it has ended; None where the kernel keeps none."""
-        buffer = bytearray(INFO.size)
-        struct.pack_into("=Q", buffer, 0, WITH_EXIT)
-        try:
-            fcntl.ioctl(self._descriptor, GET_INFO, buffer)
-        except OSError:
-            return None
-        mask, *_, status = INFO.unpack(buffer)
-        return os.waitstatus_to_exitcode(status) if mask & WITH_EXIT else None
+        return exit_status(self._descriptor, None)
 
     def kill(self) -> None:
         """SIGKILL, for no other process; nothing happens if it has ended."""

@@ -2,16 +2,19 @@
 
 Run as a plain script beside the supervisor, in a session of its own. Its arguments are the
 supervisor's id, the ready file, empty if there is none, and the run's folders. Its standard input
-is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N began and ended, and
-``=N NAME INODE`` that it made that semaphore. However the supervisor dies, the pipe closes; then
-its ready file is removed, the groups that are left are killed, and the folders and semaphores are
-removed. Imports nothing of the project, so that it starts at once and stays small.
+is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N began and ended,
+``=N NAME INODE`` that it made that semaphore, ``@S`` that what is left goes on for S seconds, and
+``/PATH`` that this folder is the run's too. However the supervisor dies, the pipe closes; then its
+ready file is removed, and after that lease the groups that are left are killed, and the folders and
+semaphores are removed. Unless another server has taken them by then: it has the lock of the last
+folder. Imports nothing of the project, so that it starts at once and stays small.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -20,8 +23,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 PATIENCE_S = 5.0
+LOOK_S = 0.5
+"""Seconds between two looks during a lease whether anything is left."""
+LET_GO_S = 2.0
+"""Seconds in which the kernel lets go of the lock of a process that has just died."""
 DEAD = "ZX"
 """States of /proc/PID/stat: a zombie, or dying."""
 SHARED = Path("/dev/shm")
@@ -61,6 +69,7 @@ def _kill(group: int) -> int:
 
 
 def members_of(group: int) -> Iterator[int]:
+    """Processes of a group that have not ended. Raises `OSError` as `kill_members` does."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             # After the name, which may hold anything: state, parent, process group.
@@ -117,18 +126,77 @@ def _named(inodes: set[int]) -> dict[str, int]:
     return {entry.name: entry.inode() for entry in entries if entry.inode() in inodes}
 
 
-def watch(lines: Iterable[str]) -> dict[int, dict[str, int]]:
-    """Read until the pipe closes; the process groups that are left, each with its semaphores."""
+class Watched(NamedTuple):
+    """Processes and folders that a supervisor has left, and the seconds that they have."""
+
+    groups: dict[int, dict[str, int]]
+    """Process groups, each with its semaphores."""
+    folders: list[str]
+    lease_s: float
+
+
+def watch(lines: Iterable[str]) -> Watched:
+    """Read until the pipe closes; what is left."""
     groups: dict[int, dict[str, int]] = {}
+    folders: list[str] = []
+    lease_s = 0.0
     for line in lines:
-        number, *semaphore = line[1:].split()
-        if line[0] == "-":
-            groups.pop(int(number), None)
+        if line[0] == "@":
+            lease_s = float(line[1:])
+        elif line[0] == "/":
+            folders.append(line.rstrip("\n"))
         else:
-            made = groups.setdefault(int(number), {})
-            if semaphore:
-                made[semaphore[0]] = int(semaphore[1])
-    return groups
+            _count(groups, line)
+    return Watched(groups, folders, lease_s)
+
+
+def _count(groups: dict[int, dict[str, int]], line: str) -> None:
+    number, *semaphore = line[1:].split()
+    if line[0] == "-":
+        groups.pop(int(number), None)
+        return
+    made = groups.setdefault(int(number), {})
+    if semaphore:
+        made[semaphore[0]] = int(semaphore[1])
+
+
+def wait_for_successor(groups: set[int], folder: Path, lease_s: float) -> bool:
+    """Wait until the lease is over, or nothing is left. False if another server has taken it.
+
+    It cannot any more after True: the lock is ours.
+    """
+    end = time.monotonic() + lease_s
+    while time.monotonic() < end and folder.exists() and groups:
+        time.sleep(LOOK_S)
+        groups -= {group for group in groups if not _lives(group)}  # others may have such a number
+    end = time.monotonic() + LET_GO_S
+    while folder.exists() and not _lock(folder):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _lock(folder: Path) -> bool:
+    """Lock a folder for as long as this process lives; False if that cannot be."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
 
 
 def unsay(ready_file: Path, pid: int) -> None:
@@ -140,14 +208,19 @@ def unsay(ready_file: Path, pid: int) -> None:
 
 def main() -> None:
     supervisor, ready_file, *folders = sys.argv[1:]
-    groups = watch(sys.stdin)
+    left, more, lease_s = watch(sys.stdin)
+    folders += more
+    made = {name: semaphores[name] for semaphores in left.values() for name in semaphores}
+    groups = set(left)
     if ready_file:
         unsay(Path(ready_file), int(supervisor))
+    if lease_s and folders and not wait_for_successor(groups, Path(folders[-1]), lease_s):
+        return
     deadline = time.monotonic() + PATIENCE_S
     while sum([_kill(group) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)
     with contextlib.suppress(OSError):
-        remove_semaphores({name: made[name] for made in groups.values() for name in made})
+        remove_semaphores(made)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

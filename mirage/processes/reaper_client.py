@@ -33,10 +33,11 @@ class ReaperClient:
     def __init__(self, *folders: Path, ready_file: Path | None = None) -> None:
         """`ready_file` goes with this process too. Raises `OSError` if no reaper can be started."""
         said = "" if ready_file is None else str(ready_file.absolute())
-        absolute = (str(folder.absolute()) for folder in folders)
-        self._words = [str(os.getpid()), said, *absolute]
+        self._words = [str(os.getpid()), said]
+        self._folders = [str(folder.absolute()) for folder in folders]
         self._groups: dict[int, dict[str, int]] = {}
         """Process groups, each with its semaphores."""
+        self._lease_s = 0.0
         self._lock = threading.Lock()
         """Around the groups and the reaper that was told of them."""
         self._closing = threading.Event()
@@ -62,6 +63,24 @@ class ReaperClient:
                 self._groups[group] |= semaphores
                 self._tell_made(group, semaphores)
 
+    def owns(self, *folders: Path) -> None:
+        """Folders of another run are ones of this run from now on, that go with it."""
+        with self._lock:
+            for folder in folders:
+                self._folders.append(str(folder.absolute()))
+                _tell(self._process, str(folder.absolute()))
+
+    def leases(self, seconds: float) -> None:
+        """What is left goes on for so long if this process is killed; 0 ends it with this one."""
+        with self._lock:
+            self._lease_s = seconds
+            _tell(self._process, f"@{seconds}")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the present reaper."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 
@@ -74,6 +93,7 @@ class ReaperClient:
         """Let the reaper end, and wait for it."""
         with self._lock:
             self._closing.set()
+            _tell(self._process, "@0")
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
 
@@ -118,6 +138,7 @@ class ReaperClient:
             for group, semaphores in self._groups.items():
                 _tell(self._process, f"+{group}")
                 self._tell_made(group, semaphores)
+            _tell(self._process, f"@{self._lease_s}")
             logger.warning("a new reaper watches all processes (%d)", len(self._groups))
         return True
 
@@ -127,7 +148,7 @@ class ReaperClient:
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-I", str(reaper.__file__), *self._words],
+            [sys.executable, "-I", str(reaper.__file__), *self._words, *self._folders],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

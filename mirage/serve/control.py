@@ -26,6 +26,7 @@ from mirage.protocol import (
     Alive,
     Allotment,
     CoreFailed,
+    EngineLease,
     FromEngine,
     Hello,
     Pulse,
@@ -69,6 +70,8 @@ class Decides(Protocol):
 
     def wakes(self, tenant: str, now: float) -> None: ...
 
+    def goes_on(self, tenant: str, now: float) -> None: ...
+
     def ends(self, tenant: str, now: float) -> None: ...
 
     def lost(self, tenant: str, now: float) -> None: ...
@@ -80,6 +83,9 @@ class Decides(Protocol):
 
 class Keepers(Protocol):
     """Keeper of the tenants' engines: starts them and ends them."""
+
+    def unwelcome(self, hello: Hello) -> str:
+        """Reason to send away an engine of another server, which comes back; empty to have it."""
 
     def came(self, tenant: str, pid: int) -> None:
         """The tenant's engine said hello from process `pid`."""
@@ -108,6 +114,10 @@ class Keepers(Protocol):
 
 class Unkept:
     """`Keepers` of engines that nobody starts again, as where the server itself is measured."""
+
+    def unwelcome(self, hello: Hello) -> str:
+        """Nobody is awaited."""
+        return "nobody awaits it"
 
     def came(self, tenant: str, pid: int) -> None:
         """Nothing."""
@@ -147,8 +157,13 @@ class ControlServer:
         hang_s: float = HANG_S,
         first_step_s: float = 0.0,
         on_host: bool = False,
+        lease_s: float = 0.0,
     ) -> None:
-        """`hang_s`, `first_step_s` and `on_host` as in `Vitals`."""
+        """`hang_s`, `first_step_s` and `on_host` as in `Vitals`.
+
+        Engines go on for `lease_s` seconds if this process is killed.
+        """
+        self._lease_s = lease_s
         self._arbiter, self._registry, self._keepers = arbiter, registry, keepers
         self._hang_s, self._first_step_s, self._on_host = hang_s, first_step_s, on_host
         self._engines: dict[str, asyncio.StreamWriter] = {}
@@ -165,8 +180,19 @@ class ControlServer:
 
     async def start(self, path: Path) -> None:
         """Listen and begin to decide. Raises `OSError`."""
+        await self.open(path)
+        self.begin()
+
+    async def open(self, path: Path) -> None:
+        """Listen, and decide nothing yet: engines that come say what they hold. Raises `OSError`.
+
+        Who comes late would be no part of what is free.
+        """
         self._fault = asyncio.get_running_loop().create_future()
         await self.listen(path)
+
+    def begin(self) -> None:
+        """Decide, after `open`."""
         self._deciding = asyncio.create_task(self._decide(), name="decide")
         self._beating = asyncio.create_task(self._beat(), name="beat")
 
@@ -215,6 +241,10 @@ class ControlServer:
         if tenant in self._vitals:
             self._arbiter.wakes(tenant, time.monotonic())
             self._news.set()
+
+    def goes_on(self, tenant: str) -> None:
+        """One that was adopted shall be awake: it wakes if it was told to sleep and did not."""
+        self._arbiter.goes_on(tenant, time.monotonic())
 
     async def stop(self) -> None:
         """Tell all engines to exit and close the socket. Idempotent."""
@@ -274,6 +304,8 @@ class ControlServer:
             raise ProtocolViolation(f"no tenant is named {hello.tenant!r}")
         if hello.tenant in self._engines:
             raise ProtocolViolation(f"tenant {hello.tenant!r} is connected already")
+        if hello.holdings is not None and (why := self._keepers.unwelcome(hello)):
+            raise ProtocolViolation(f"an engine of tenant {hello.tenant!r} came back, and {why}")
         return hello
 
     def _join(self, hello: Hello, writer: asyncio.StreamWriter) -> None:
@@ -284,6 +316,10 @@ class ControlServer:
         self._keepers.came(hello.tenant, hello.pid)
         self._arbiter.joined(hello, time.monotonic())
         self._registry.shapes[hello.tenant] = hello.shape
+        if hello.holdings is not None:
+            self._registry.reports[hello.tenant] = hello.holdings.report
+        if self._lease_s:
+            self._send(hello.tenant, EngineLease(self._lease_s))
         logger.info(
             "joined tenant=%s pid=%d held_bytes=%d", hello.tenant, hello.pid, hello.held_bytes
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.roster.states import LifeEvent, LifeState
 from mirage.keeper.messages import keeper_beside
 from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.adoption.book import RunBook
+from mirage.serve.adoption.left import LeftRun
+from mirage.serve.adoption.takeover import Takeover
 from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.changing import DomainChange, TenantChanges
 from mirage.serve.control import ControlServer
@@ -52,17 +55,21 @@ class Domain:
         means: Means,
         startup_timeout_s: float,
         profiled: Mapping[str, Profiled] = UNPROFILED,
+        book: RunBook | None = None,
+        left: LeftRun | None = None,
     ) -> None:
         """The device, its tenants and their sharing are `config`'s, the sockets `rundir`'s.
 
-        `profiled` has times of tenants' steps for the controller to begin with.
+        `profiled` has times of tenants' steps for the controller to begin with. `book` is the
+        record of this run, and `left` one whose engines this device goes on with, in its folders.
         """
+        self.book, self._left = book or RunBook(), left
         self._config, self._rundir, self._reaper = config, rundir, reaper
         self._means, self._startup_timeout_s = means, startup_timeout_s
         self._arbiter = Arbiter.of(config, profiled=profiled)
         self.tiers = TierPool(config, rundir.tier_socket)
         keeper_socket = keeper_beside(rundir.control_socket)
-        self.weights = WeightsKeeper(config, keeper_socket, reaper, self._keeps, say)
+        self.weights = WeightsKeeper(config, keeper_socket, reaper, self._keeps, say, self.book)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
         sources = DeviceSources(
@@ -84,6 +91,7 @@ class Domain:
             hang_s=config.hang_s,
             first_step_s=FIRST_STEP_S if _compiles(config) else 0.0,
             on_host=config.device.kind == "host",
+            lease_s=config.lease_s,
         )
         self._sockets: dict[Path, Listen] = {
             rundir.control_socket: self._listen_to_engines,
@@ -127,6 +135,7 @@ class Domain:
             lambda: self._control.running.seconds,
             self.device,
             lambda: self._control.had_requests(tenant.name),
+            self.book,
         )
         self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
 
@@ -187,13 +196,11 @@ class Domain:
 
         With `all_or_nothing` a tenant that cannot start ends all: raises `EngineFailed`.
         """
-        await self._control.start(self._rundir.control_socket)
-        self.tiers.start()
-        self.weights.start()
+        adopted = await self._open()
         self._leave_out_refused()
         work = [self._control.watch(), self._caretaker.keep(), self.device.keep()]
         work.append(self._crew.keep())
-        work += [self.weights.keep(), self._attend()]
+        work += [self.weights.keep(), self._attend(adopted)]
         if all_or_nothing:
             work.append(self.tenants.all_start())
         for name in self.managers:
@@ -203,6 +210,31 @@ class Domain:
             await together(work)
         finally:
             await self._crew.stop()
+
+    async def _open(self) -> list[str]:
+        """Listen to engines; tenants whose engines another server had and that go on."""
+        if self._left is None:
+            self._begin_record()
+            await self._control.start(self._rundir.control_socket)
+            self.tiers.start()
+            self.weights.start()
+            return []
+        roster, reports = self.attendance.roster, self.registry.reports
+        takeover = Takeover(self._left, self.managers, roster, reports, say)
+        self._rundir.takes()
+        self._reaper.owns(*self._rundir.folders)
+        self._begin_record()
+        await takeover.begin(self.weights)
+        await self._control.open(self._rundir.control_socket)
+        self.tiers.start()
+        self.weights.start()
+        adopted = await takeover.finish(self._control.goes_on)
+        self._control.begin()
+        return adopted
+
+    def _begin_record(self) -> None:
+        self.book.starts()
+        self._reaper.leases(self._config.lease_s)
 
     @property
     def free_bytes(self) -> int:
@@ -232,9 +264,12 @@ class Domain:
         roster = roster_of(config, found.fits, link, time.monotonic())
         return Attendance(roster, self, say, device=self.device)
 
-    async def _attend(self) -> None:
-        """Let tenants come and go. The first starts are those that are ordered at once."""
-        for name in self.managers:
+    async def _attend(self, adopted: Collection[str]) -> None:
+        """Let tenants come and go. The first starts are those that are ordered at once.
+
+        Those that were `adopted` have started.
+        """
+        for name in self.managers.keys() - adopted:
             self._arbiter.controller.given_up(name)
         self.attendance.settle()
         for name, member in self.attendance.roster.members.items():
@@ -320,7 +355,8 @@ class Domain:
         await self.weights.stop()
 
     def kill(self) -> None:
-        """End the engines at once."""
+        """End the engines at once, and what would outlive this process."""
+        self._reaper.leases(0.0)
         for manager in self.managers.values():
             manager.kill()
 

@@ -14,8 +14,15 @@ from typing import Protocol
 from mirage.config import Config, TenantSection
 from mirage.control.debts import Debtor, Overdue
 from mirage.control.roster.states import LifeState
+from mirage.processes.marks import UNKNOWN_STATUS, MarkedProcess
 from mirage.processes.reaper_client import ReaperClient
+from mirage.protocol import Hello
 from mirage.serve import launcher
+from mirage.serve.adoption.book import RunBook
+from mirage.serve.adoption.code import order_of
+from mirage.serve.adoption.counted import device_bytes
+from mirage.serve.adoption.judging import EngineWanted, unwelcome
+from mirage.serve.adoption.record import EngineRecord
 from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending, Evidence, failed_step
 from mirage.serve.errors import EngineFailed
@@ -98,12 +105,13 @@ class EngineManager:
         running: Callable[[], float] = time.monotonic,
         device: DeviceHealth | None = None,
         had_requests: Callable[[], float] | None = None,
+        book: RunBook | None = None,
     ) -> None:
         """`starting` is awaited before an engine starts.
 
         `over` is awaited with the tenant's name when no process of an engine is left. `running`
         tells the seconds for which this server has run, `had_requests` at which of them the
-        engine's core last had a request.
+        engine's core last had a request. `book` records its processes.
         """
         socket = rundir.engine_socket(tenant.name)
         suspects = Suspects(config.hang_s)
@@ -112,6 +120,7 @@ class EngineManager:
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
         self._means, self._over = means, over
         self._device = device or DeviceHealth()
+        self._book, self._model = book or RunBook(), tenant.model
         self._command = self._command_of(config, tenant)
         self._environment = launcher.environment(config, rundir)
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start or start_program)
@@ -152,10 +161,13 @@ class EngineManager:
         self._room: ShareRoom | None = None
         self._stopping = False
         """True once it was told to stop, until it is called again."""
+        self._left: EngineRecord | None = None
+        """Engine of another server that is awaited, or goes on; None from its end."""
 
     def declares(self, config: Config, tenant: TenantSection, fit: Fit) -> None:
         """Its tenant is declared anew: so it is started from the next time on."""
         self._fit, self.backend.max_model_len = fit, tenant.max_model_len
+        self._model = tenant.model
         self._command = self._command_of(config, tenant)
         self._fetches_s = launcher.fetches_s(tenant)
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
@@ -186,10 +198,9 @@ class EngineManager:
         self._oom = OomKills()
         await self._starting()
         await self._get_ready()
-        self._served = self._has_served = True
+        self._serves()
         self.backend.enters(LifeState.READY)
         self.backend.reason = ""
-        self._listening = asyncio.create_task(self._listen())
         self.backend.comeback.serves(time.monotonic())
         if self._room is not None:
             self._room.serves(time.monotonic() - begun)
@@ -200,8 +211,14 @@ class EngineManager:
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in self._start_s.items())
         return f"{'warm' if self._engine.is_warm else 'cold'} start: {parts}"
 
+    def _serves(self) -> None:
+        self._served = self._has_served = True
+        self._listening = asyncio.create_task(self._listen())
+        self._book.serves(self._name)
+
     async def _get_ready(self) -> None:
         self._start_s, lap = {}, self._laps()
+        order = self.wanted.order  # before it reads a file
         try:
             group = await self._engine.start(self._command, self._environment)
         except OSError as error:
@@ -209,6 +226,7 @@ class EngineManager:
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
         self._reaper.began(group)
         self._standstill = Standstill(group, self._hang_s, self._running())
+        self._book.began(self._name, group, order, self._engine.log)
         progress = asyncio.create_task(self._tell_progress())
         try:
             begun = self._running()
@@ -343,16 +361,58 @@ class EngineManager:
         kept = self._rundir.keeps_logs
         return f" ({f'full log: {self._engine.log}' if kept else '--log-dir keeps logs'})"
 
+    # -- engines of another server ------------------------------------------------------
+
+    @property
+    def wanted(self) -> EngineWanted:
+        """The engine that it would start now."""
+        order = order_of(self._command, self._environment, self._model)
+        return EngineWanted(order, str(self._engine.log))
+
+    def goes_on(self, left: EngineRecord, process: MarkedProcess) -> None:
+        """Have an engine that runs, once it says hello again. `keep` comes after. Or `disowns`.
+
+        Raises `OSError` if it has just ended.
+        """
+        self._engine.goes_on(process)
+        self._left, self._up = left, True
+        self._stepped.set()
+        self._reaper.began(process.pid)
+        self._book.goes_on(self._name, left)
+
+    def unwelcome(self, hello: Hello) -> str:
+        """Reason to send an engine away that says hello again; empty if it is awaited."""
+        awaited = None if self._connected.is_set() else self._left
+        return unwelcome(hello, awaited, device_bytes(hello.pid))
+
+    async def returned(self) -> None:
+        """Returns when the engine that is awaited is back, and its memory booked."""
+        await self._connected.wait()
+
+    def adopted(self) -> None:
+        """It is back, and has its place."""
+        self.backend.adopted = True
+
+    async def disowns(self) -> None:
+        """End an engine that was to go on."""
+        self._connected.clear()
+        self._engine.kill()
+        await self._end(grace_s=0)
+        self._stepped.clear()
+        self._up = False
+
     # -- what the control server hears --------------------------------------------------
 
     def came(self, pid: int) -> None:
         """The engine has loaded its model and said hello, from process `pid`."""
         self._engine.has_core(pid)
+        self._book.came(self._name, pid)
 
     def joined(self) -> None:
         """The engine's memory is booked."""
         self._connected.set()
-        self._say("loaded")
+        if self._left is None:
+            self._say("loaded")
 
     def stepped(self, no_room: str = "") -> None:
         """The model has computed a first step; it may not serve if `no_room` gives a reason."""
@@ -429,8 +489,12 @@ class EngineManager:
         """
         self._room = room
         while True:
-            await self._come(room)
-            pause = await self._start_again()
+            if self._left is None:
+                await self._come(room)
+                pause = await self._start_again()
+            else:
+                self._serves()
+                pause = await self._ended()
             self.backend.comeback.pauses(time.monotonic(), pause.seconds)
             room.ended(pause)
             if pause.failed:
@@ -535,8 +599,12 @@ class EngineManager:
             self._say(f"{how}, starting again in {pause.seconds:g} s ({count})")
         return pause
 
-    def _how_it_ended(self, status: int) -> Ending:
-        """`status` is the API server's, which may have ended first, over its core, or by us."""
+    def _how_it_ended(self, code: int) -> Ending:
+        """`code` is the API server's status, which may have ended first, over its core, or by us.
+
+        Nobody tells it of one that another server has started.
+        """
+        status = None if code == UNKNOWN_STATUS else code
         if self._refused is not None:
             return Ending(refused=self._refused)
         if self._by_us is not None:
@@ -571,7 +639,9 @@ class EngineManager:
         await self._end(self._means.grace_s)
 
     async def _end(self, grace_s: float) -> None:
+        self._left, self.backend.adopted = None, False
         if (group := await self._engine.stop(grace_s)) is not None:
+            self._book.over(self._name)
             self._reaper.over(group)
             await self._over(self._name)
 

@@ -12,17 +12,48 @@ from pathlib import Path
 
 from mirage.serve.places import PRIVATE
 
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class HeldFolder:
-    """A new folder in `base`, with a shared BSD lock on it from now to `remove`.
+    """A folder of ours, with a BSD lock on it from now to `remove`.
 
-    systemd-tmpfiles passes over a folder that somebody has locked, and all that is in it. Raises
-    `OSError` if it cannot be made.
+    systemd-tmpfiles passes over a folder that somebody has locked, and all that is in it. Nobody
+    else can have it as long as this process lives.
     """
 
-    def __init__(self, base: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="mirage-", dir=base))
-        self._lock = _locked(self.path)
+    def __init__(self, path: Path, lock: int) -> None:
+        """Takes over the descriptor of the `lock`. See `made` and `taken`."""
+        self.path, self._lock = path, lock
+
+    @classmethod
+    def made(cls, base: str) -> HeldFolder:
+        """A new one in `base`. Raises `OSError` if it cannot be made."""
+        path = Path(tempfile.mkdtemp(prefix="mirage-", dir=base))
+        return cls(path, _locked(path))
+
+    @classmethod
+    def taken(cls, path: Path) -> HeldFolder | None:
+        """One that a process has left; None if somebody has it, or it is not ours, or is gone."""
+        try:
+            lock = os.open(path, FOLDER)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(lock)
+            if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == PRIVATE:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return cls(path, lock)
+        except OSError:
+            pass
+        os.close(lock)
+        return None
+
+    def let_go(self) -> None:
+        """Leave it to others as it is. Idempotent."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def mend(self) -> bool:
         """Make it again if it is gone; whether it was. Raises `OSError`."""
@@ -43,9 +74,7 @@ class HeldFolder:
     def remove(self) -> None:
         """Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self.let_go()
 
     def _is_there(self) -> bool:
         """True if the folder of that name is the locked one."""
@@ -57,9 +86,9 @@ class HeldFolder:
 
 def _locked(folder: Path) -> int:
     """A descriptor with the lock; without one where the file system has none."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = os.open(folder, FOLDER)
     with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import subprocess
 import sys
@@ -14,15 +15,20 @@ from typing import NamedTuple
 
 from mirage.config import Config, ConfigError
 from mirage.keeper.messages import (
+    EndKeeper,
     ForgetTenant,
     FromKeeper,
+    KeeperLease,
     KeeperReady,
     KeepFor,
     ListenAgain,
     MastersTold,
+    NewServer,
 )
+from mirage.processes.marks import MarkedProcess
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
+from mirage.serve.adoption.book import RunBook
 from mirage.serve.limits import host_parts
 from mirage.wire import Broken, Channel
 from vmm.host_memory import host_memory
@@ -66,7 +72,10 @@ class WeightsKeeper:
         reaper: ReaperClient,
         changed: Callable[[str, bool], None],
         say: Callable[[str], None],
+        book: RunBook,
     ) -> None:
+        """`book` is told of its process."""
+        self._book, self._lease_s = book, config.lease_s
         self._path, self._reaper, self._changed, self._say = path, reaper, changed, say
         self._wanted = asyncio.Event()
         self._declared: frozenset[str] = frozenset()
@@ -74,7 +83,7 @@ class WeightsKeeper:
         self._outdated: set[str] = set()
         """Tenants of which an engine lives that has other weights than they have now."""
         self._bounds, self._hang_s = bounds(config), config.hang_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | MarkedProcess | None = None
         self._channel: Channel[FromKeeper]
         self._told = NOTHING
         self._ended = asyncio.Event()
@@ -125,7 +134,7 @@ class WeightsKeeper:
 
     def start(self) -> None:
         """Start it, before any engine. Raises `ConfigError`."""
-        if self._wanted.is_set():
+        if self._wanted.is_set() and not self._up:
             try:
                 self._start()
             except (OSError, Broken) as error:
@@ -133,6 +142,26 @@ class WeightsKeeper:
                     f"no keeper of weights can be started ({error}): set keep_weights: none"
                 ) from None
             self._listen()
+
+    def adopt(self, process: MarkedProcess) -> bool:
+        """Have the keeper that a server has left; False if it does not answer, and it is ended."""
+        there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        there.settimeout(END_S)
+        self._channel, self._process = Channel(there, FromKeeper), process
+        self._reaper.began(process.pid)
+        try:
+            there.connect(str(self._path))
+            self._channel.say(NewServer())
+            if not isinstance(self._channel.wait()[0], KeeperReady):
+                raise Broken("it does not say that it is ready")
+        except (OSError, Broken):
+            process.send_signal(signal.SIGKILL)
+            self._end()
+            return False
+        self._wanted.set()
+        self._book.keeper(process.pid)
+        self._listen()
+        return True
 
     async def keep(self) -> None:
         """Start one when it is needed first, and another one whenever it ends. Never returns."""
@@ -191,6 +220,7 @@ class WeightsKeeper:
                 words, pass_fds=(fd,), stdin=subprocess.DEVNULL, start_new_session=True
             )
         self._reaper.began(self._process.pid)
+        self._book.keeper(self._process.pid)
         try:
             message = self._channel.wait()[0]
             if not isinstance(message, KeeperReady):
@@ -201,18 +231,20 @@ class WeightsKeeper:
         watch_for_stops(self._process.pid, self._hang_s)
 
     def _end(self) -> None:
-        """It ends by the end of its channel."""
+        """It ends by the end of its channel, if it has been told so."""
         if (process := self._process) is None:
             return
         self._process, self._up = None, False
+        self._channel.tell(EndKeeper())
         self._channel.shut()
         try:
             process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        except (subprocess.TimeoutExpired, TimeoutError):
+            process.send_signal(signal.SIGKILL)
             process.wait()
         self._channel.close()
         self._reaper.over(process.pid)
+        self._book.keeper(None)
         self._path.unlink(missing_ok=True)
 
     # -- what it says -------------------------------------------------------------------
@@ -221,16 +253,22 @@ class WeightsKeeper:
         self._up = True
         self._channel.socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
+        self._channel.tell(KeeperLease(self._lease_s))
         self._say_for_whom()
+        while (heard := self._channel.next()) is not None:  # it came with the answer
+            self._heard(heard[0])
 
     def _read(self) -> None:
         try:
             for message in self._channel.hear():
-                if isinstance(message, MastersTold):
-                    self._hear(message)
+                self._heard(message)
         except Broken:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
             self._ended.set()
+
+    def _heard(self, message: FromKeeper) -> None:
+        if isinstance(message, MastersTold):
+            self._hear(message)
 
     def _hear(self, told: MastersTold) -> None:
         before, self._told = set(self._told.tenants), told

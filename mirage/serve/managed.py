@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
-from mirage.protocol import Report
+from mirage.protocol import Hello, Report
 from mirage.serve.engine_manager import EngineManager
 from mirage.serve.restarts import Pause
 from mirage.serve.roster.attendance import Attendance
@@ -25,6 +25,10 @@ class ManagedEngines:
     ) -> None:
         """`no_room` says why an engine may not serve, by the device's free bytes and all."""
         self._managers, self._no_room, self._attendance = managers, no_room, attendance
+
+    def unwelcome(self, hello: Hello) -> str:
+        manager = self._managers.get(hello.tenant)
+        return f"{hello.tenant!r} is not served" if manager is None else manager.unwelcome(hello)
 
     def came(self, tenant: str, pid: int) -> None:
         self._managers[tenant].came(pid)

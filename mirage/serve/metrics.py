@@ -109,9 +109,12 @@ class _RegistryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
+        text = "1 if its engine was another server's, which was killed"
+        adopted = GaugeMetricFamily("mirage_tenant_adopted", text, labels=["tenant"])
         for name, backend in self._registry.backends.items():
             up.add_metric([name], float(backend.is_well))
-        yield up
+            adopted.add_metric([name], float(backend.adopted))
+        yield from (up, adopted)
         text = "Requests that were lost between the API server and the engine core"
         lost = CounterMetricFamily("mirage_requests_lost", text, labels=["tenant"])
         for name, backend in self._registry.backends.items():

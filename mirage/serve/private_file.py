@@ -9,10 +9,10 @@ from pathlib import Path
 MODE = 0o600
 
 
-def replace_private(path: Path, data: bytes) -> None:
-    """Write `path`: a reader finds all old bytes, or all of `data`, after a crash too.
+def replace_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
+    """Write `path`: a reader finds all old bytes, or all of `data`.
 
-    Raises `OSError`.
+    After a crash of the machine too if it is `lasting`. Raises `OSError`.
     """
     unfinished = path.with_name(f".{path.name}.new")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
@@ -21,12 +21,15 @@ def replace_private(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError:
         with suppress(OSError):
             unfinished.unlink()
         raise
+    if not lasting:
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from mirage.processes import reaper
+from mirage.processes.marks import MarkedProcess
 from mirage.processes.pidfd import ProcessEnd
 from mirage.serve.errors import EngineFailed
 from mirage.serve.starting import AdoptedChild, Child, Start, start_program
@@ -94,6 +95,13 @@ class EngineProcess:
         except OSError:  # nobody would hear of its end
             _end(process)
             raise
+        self._process = process
+
+    def goes_on(self, process: MarkedProcess) -> None:
+        """Its server is `process`, which another supervisor has started. Raises `OSError`."""
+        self._forget_core()
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self._ended = _when_ended(process)
         self._process = process
 
     def has_core(self, pid: int) -> None:
@@ -247,6 +255,8 @@ class EngineProcess:
             return False
         if self._process.poll() is not None:
             self._reap()
+        if isinstance(self._process, MarkedProcess):  # others' zombies are not ours to reap
+            return any(reaper.members_of(self._process.pid))
         try:
             os.killpg(self._process.pid, 0)
         except ProcessLookupError:

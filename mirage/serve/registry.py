@@ -65,6 +65,8 @@ class TenantServer:
     answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
     strikes: KeyStrikes = field(default_factory=KeyStrikes)
     comeback: Comeback = field(default_factory=Comeback)
+    adopted: bool = False
+    """True if its engine was another server's, which was killed."""
     missed: bool = True
     """True if it should serve and does not: until it does, a start is no sign of being well."""
     leaves: bool = False
@@ -129,7 +131,9 @@ class TenantServer:
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
         """What ``/mirage/state`` says of it."""
-        told = {"state": self.state.value, "restarts": self.restarts}
+        told: dict[str, Any] = {"state": self.state.value, "restarts": self.restarts}
+        if self.adopted:
+            told["adopted"] = True
         return told | ({"reason": self.reason} if self.reason and reasons else {})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,8 @@ from urllib.parse import quote
 from mirage.serve.held import HeldFolder
 from mirage.serve.places import places
 
+RECORD = "run.json"
+"""Name of `RunDir.record`."""
 ADMIN_SOCKETS = "admin-*.sock"
 """Names of `RunDir.admin_socket`."""
 
@@ -37,20 +40,26 @@ class RunDir:
     `OSError` if that cannot be made.
     """
 
-    def __init__(self, log_dir: Path | None = None) -> None:
+    def __init__(
+        self, log_dir: Path | None = None, held: Sequence[HeldFolder] | None = None
+    ) -> None:
+        """`held`: folders of a run that was left, the one with sockets last; else new ones."""
         self.keeps_logs = log_dir is not None
         if log_dir is not None:  # first, for it may fail
             log_dir.mkdir(parents=True, exist_ok=True)
         where = places()
-        self._held = [HeldFolder(where.files)]
+        self._held = [HeldFolder.made(where.files)] if held is None else list(held)
+        self._ours = held is None
         try:
-            if where.sockets != where.files:
-                self._held.append(HeldFolder(where.sockets))
+            if held is None and where.sockets != where.files:
+                self._held.append(HeldFolder.made(where.sockets))
             self.path, self.sockets = self._held[0].path, self._held[-1].path
             self.logs = (log_dir or self.path / "logs").absolute()
             self.temporary, self.cache = self.path / "t", self.path / "cache"
             self.rpc = self.sockets / "t"
             """Folder for vLLM's own sockets."""
+            if held is not None:
+                self._unlisten()
             self.mend()
         except OSError:
             self.remove()
@@ -62,8 +71,18 @@ class RunDir:
         return [held.path for held in self._held]
 
     @property
+    def owned(self) -> list[Path]:
+        """Those of them that go with this process: all but those of a run that was left."""
+        return self.folders if self._ours else []
+
+    @property
     def control_socket(self) -> Path:
         return self.sockets / "control.sock"
+
+    @property
+    def record(self) -> Path:
+        """File by which another server finds what this one leaves if it is killed."""
+        return self.sockets / RECORD
 
     @property
     def tier_socket(self) -> Path:
@@ -104,10 +123,22 @@ class RunDir:
         for held in self._held:
             held.freshen()
 
+    def takes(self) -> None:
+        """Folders of a run that was left are ours from now on, and go with the block."""
+        self._ours = True
+
     def remove(self) -> None:
-        """Idempotent."""
+        """Idempotent. Folders that were left, and never were ours, stay."""
         for held in self._held:
-            held.remove()
+            if self._ours:
+                held.remove()
+            else:
+                held.let_go()
+
+    def _unlisten(self) -> None:
+        """Remove sockets of a process that has ended."""
+        for path in (self.tier_socket, *self.sockets.glob(ADMIN_SOCKETS)):
+            path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

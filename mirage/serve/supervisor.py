@@ -27,7 +27,10 @@ from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
+from mirage.serve.adoption.book import RunBook
 from mirage.serve.apply.applier import ConfigApplier, Origin
+from mirage.serve.apply.recorded import config_record
+from mirage.serve.apply.source import Written
 from mirage.serve.ask import PROBE
 from mirage.serve.domain import Domain
 from mirage.serve.engine_manager import say
@@ -38,6 +41,7 @@ from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
 from mirage.serve.router import Router
 from mirage.serve.rundir import RunDir
+from mirage.serve.succession import device_name, run_record, succession
 from mirage.serve.together import together
 from mirage.serve.warm import WarmStarts
 
@@ -95,25 +99,34 @@ def _serve(
 ) -> int:
     hangups = HangUps()
     adopt_orphans()
+    device = device_name(declared, origin.source.path)
     with ExitStack() as over:
         over.enter_context(unread_stderr())
         with _signals_exit(hangups), _telling(LOOKING, means.progress_s):
-            rundir = over.enter_context(RunDir(options.log_dir))
+            taken = succession(declared, device)
+            left = None if taken is None else taken.left
+            rundir = over.enter_context(RunDir(options.log_dir, left and left.held))
             ready_file = options.ready_file
-            reaper = over.enter_context(ReaperClient(*rundir.folders, ready_file=ready_file))
+            reaper = over.enter_context(ReaperClient(*rundir.owned, ready_file=ready_file))
             means, warm = _warm(declared, rundir, reaper, means)
             if warm is not None:
                 over.callback(warm.close)
-            found = preflight(declared, means.probe)
-        config = found.config
+            found = preflight(declared, means.probe) if taken is None else taken.found
+        config, wanted = found.config, origin.written
+        if taken is not None:
+            declared, origin = taken.config, origin._replace(written=taken.written)
         if found.refused and options.all_or_nothing:
             raise refusal(found.refused)
         timeout_s = options.startup_timeout_s or STARTUP_S[config.device.kind]
-        domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled)
+        book = RunBook()
+        if config.lease_s:
+            told = config_record(origin.source, origin.written)
+            record = run_record(device, rundir, config.lease_s, told, found)
+            book = RunBook(rundir.record, record, reaper)
+        domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled, book, left)
         applier = ConfigApplier(origin, declared, found, domain, means.probe)
-        return asyncio.run(
-            Supervisor(config, options, rundir, domain, applier, hangups, warm).run()
-        )
+        supervisor = Supervisor(config, options, rundir, domain, applier, hangups, warm, wanted)
+        return asyncio.run(supervisor.run())
 
 
 def _warm(
@@ -173,7 +186,10 @@ class Supervisor:
         applier: ConfigApplier,
         hangups: HangUps,
         warm: WarmStarts | None,
+        wanted: Written,
     ) -> None:
+        """`wanted` is applied once `domain` is served, if that begins with something else."""
+        self._wanted = wanted
         self._config, self._options, self._rundir = config, options, rundir
         self._warm = warm
         self._domain, self._applier, self._hangups = domain, applier, hangups
@@ -230,8 +246,21 @@ class Supervisor:
         await self._listen_to_operators(url)
         served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
         hears = self._hear_hangups()
-        warm = [self._warm.keep(self._config.hang_s, say)] if self._warm is not None else []
-        await together([served, self._say_ready(url, begun), self._admin.keep(), hears, *warm])
+        work = [served, self._say_ready(url, begun), self._admin.keep(), hears]
+        if self._warm is not None:
+            work.append(self._warm.keep(self._config.hang_s, say))
+        if self._wanted != self._applier.wanted:
+            work.append(self._apply_wanted())
+        await together(work)
+
+    async def _apply_wanted(self) -> None:
+        """Have the file again after the engines of a server that had another one."""
+        try:
+            told = await self._applier.apply(lambda before: self._wanted)
+        except (InputRefused, CommandFailed) as error:
+            say(f"{self._wanted.path} is not applied, and what was served before is: {error}")
+        else:
+            say(f"{self._wanted.path}: {'; '.join(told.lines)}")
 
     async def _say_ready(self, url: str, begun: float) -> None:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""

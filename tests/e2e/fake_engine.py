@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -32,6 +33,7 @@ import time
 from pathlib import Path
 
 from aiohttp import web
+from msgspec import structs
 
 from mirage.config import LARGEST_BODY
 from mirage.protocol import (
@@ -39,6 +41,8 @@ from mirage.protocol import (
     PROTOCOL_VERSION,
     Allotment,
     CoreFailed,
+    EngineHoldings,
+    EngineLease,
     Hello,
     ModelShape,
     Pulse,
@@ -64,6 +68,8 @@ GPU = {
     signal.SIGTTOU: "CUDA_ERROR_ECC_UNCORRECTABLE",
 }
 
+LEASE_S = 600.0
+"""Seconds that it knocks at the socket of a server that was killed."""
 FIRST_STEPS = ("raises", "crashes", "stands", "late", "refuses")
 
 
@@ -119,12 +125,21 @@ def core(mirage: dict[str, object]) -> None:
     if kind == "mute":
         signal.pause()
     held = HELD * 1000 if kind == "greedy" else HELD
+    hello = Hello(PROTOCOL_VERSION, str(mirage["tenant"]), os.getpid(), SHAPE, held)
+    while hello is not None:
+        hello = converse(mirage, hello, kind)
+
+
+def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello | None:
+    """With one server, to its end; hello for the next one, None without a lease."""
+    newest, lease_s = hello.holdings and hello.holdings.allotment, 0.0
     with socket.socket(socket.AF_UNIX) as control:
-        control.connect(str(mirage["control"]))
-        hello = Hello(PROTOCOL_VERSION, str(mirage["tenant"]), os.getpid(), SHAPE, held)
+        if not connects(control, str(mirage["control"]), LEASE_S if newest else 0.0):
+            return None
         control.sendall(encode(hello))
         report = Report(0, True, HELD, 0, 2, 17, 0, kv_usable_extents=17, kv_blocks=16)
-        control.sendall(encode(report))
+        if newest is None:
+            control.sendall(encode(report))
         stuck, stubborn = threading.Event(), threading.Event()
         step(control, str(mirage["tenant"]), stuck)
         signal.signal(signal.SIGWINCH, lambda number, frame: stubborn.set())
@@ -138,12 +153,33 @@ def core(mirage: dict[str, object]) -> None:
         channel: Channel[ToEngine] = Channel(control, ToEngine)
         for message in channel.until_end():
             if isinstance(message, Shutdown):
-                return
+                return None
+            if isinstance(message, EngineLease):
+                lease_s = message.seconds
             obeys = borrows in ("borrows", "obeys") and not stubborn.is_set()
             if isinstance(message, Allotment) and obeys:
                 wants_all = borrows == "borrows" and mirage["tenant"] == borrower
-                obeyed = report_of(message, wants_all=wants_all)
-                control.sendall(encode(obeyed))
+                newest, report = message, report_of(message, wants_all=wants_all)
+                with contextlib.suppress(OSError):  # that server has gone
+                    control.sendall(encode(report))
+    if newest is None or not lease_s:
+        return None
+    report = report_of(newest, wants_all=False)
+    again = EngineHoldings(newest, report)
+    return structs.replace(hello, held_bytes=report.held_bytes, holdings=again)
+
+
+def connects(control: socket.socket, path: str, limit_s: float) -> bool:
+    """False if nobody listens there for so long."""
+    until = time.monotonic() + limit_s
+    while True:
+        try:
+            control.connect(path)
+            return True
+        except OSError:
+            if time.monotonic() >= until:
+                return False
+        time.sleep(0.1)
 
 
 def step(control: socket.socket, tenant: str, stuck: threading.Event) -> None:
@@ -168,7 +204,10 @@ def pulse(control: socket.socket, stuck: threading.Event) -> None:
     while True:
         requests = int(stuck.is_set())
         passes += 1 - requests
-        control.sendall(encode(Pulse(passes, requests)))
+        try:
+            control.sendall(encode(Pulse(passes, requests)))
+        except OSError:  # that server has gone
+            return
         time.sleep(BEAT_S)
 
 

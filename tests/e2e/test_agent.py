@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mirage.control.growth_hold import LONGEST_S, SILENT_S, GrowthHold
@@ -24,7 +25,10 @@ from mirage.engine.mailbox import Mailbox
 from mirage.protocol import (
     PROTOCOL_VERSION,
     Alive,
+    Allotment,
     CoreFailed,
+    EngineHoldings,
+    EngineLease,
     FromEngine,
     Hello,
     ModelShape,
@@ -32,7 +36,7 @@ from mirage.protocol import (
     Refusal,
     Report,
 )
-from mirage.wire import Channel
+from mirage.wire import Broken, Channel
 from vmm.driver import DeviceError, DeviceLost
 
 pytestmark = pytest.mark.e2e
@@ -182,6 +186,117 @@ def test_an_unfinished_engine_goes_on_and_hears_first_what_has_come(
             until(lambda: len(handled) == 6)
             agent.close()
     assert handled == [Refusal(1), Refusal(2), Alive(), Alive(), Alive(), Refusal(3)]
+
+
+class Door:
+    """A server's end of the control socket, that comes and goes."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "socket"
+        path.unlink(missing_ok=True)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        self._listening.settimeout(5)
+        self.channel: Channel[FromEngine]
+
+    def admit(self) -> FromEngine:
+        """The first message of who comes."""
+        self.channel = Channel(self._listening.accept()[0], FromEngine)
+        return self.channel.wait()[0]
+
+    def dies(self) -> None:
+        self.channel.close()
+        self.close()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What has happened to an engine that this process stands for, its end too."""
+    happened: list[str] = []
+    monkeypatch.setattr(os, "kill", lambda *what: happened.append("ends"))
+    monkeypatch.setattr("mirage.engine.agent.LEASE_MARGIN_S", 0.5)
+    return happened
+
+
+@contextlib.contextmanager
+def leased(folder: Path, ended: list[str], *, served: bool = True) -> Iterator[Agent]:
+    """An engine that has a lease of two seconds, and whose server has gone."""
+    mailbox = Mailbox()
+    mailbox.read_by(lambda message: None)
+    door = Door(folder)
+    agent = Agent(str(folder / "socket"), mailbox)
+    report = msgspec.structs.replace(REPORT, revision=3)
+    hello = Hello(PROTOCOL_VERSION, "a", 7, SHAPE, 4 * PAGE)
+    holdings = EngineHoldings(Allotment(3, 0, 0, 4, 4 * PAGE), report)
+
+    def again() -> Hello | None:
+        assert mailbox.is_held
+        ended.append("again")
+        return msgspec.structs.replace(hello, holdings=holdings) if served else None
+
+    pulse, alone = (lambda: Pulse(0, 0)), (lambda: ended.append("alone"))
+    agent.start(hello, pulse, alone=alone, again=again)
+    try:
+        assert door.admit() == hello
+        door.channel.say(EngineLease(2.0))
+        until(lambda: agent.heard > -inf)
+        door.dies()
+        yield agent
+    finally:
+        agent.close()
+
+
+def test_an_engine_goes_on_and_says_hello_to_the_next_server_with_what_it_holds(
+    tmp_path: Path, ended: list[str]
+) -> None:
+    with leased(tmp_path, ended) as agent:
+        until(lambda: ended == ["alone"])
+        assert agent.heard == -inf
+        agent.send(REPORT)  # nobody hears it
+        for _ in range(2):
+            door = Door(tmp_path)
+            first = door.admit()
+            assert isinstance(first, Hello) and first.holdings is not None
+            assert first.holdings.allotment.revision == 3
+            agent.send(msgspec.structs.replace(REPORT, revision=4))
+            while not isinstance(message := door.channel.wait()[0], Report):
+                assert isinstance(message, Pulse)
+            assert message.revision == 4, "reports from before are of no use to another server"
+            door.channel.say(EngineLease(2.0))
+            until(lambda: agent.heard > -inf)
+            door.dies()
+        until(lambda: ended.count("alone") == 3)
+        assert ended.count("again") == 2 and "ends" not in ended
+
+
+def test_an_engine_ends_with_its_lease(tmp_path: Path, ended: list[str]) -> None:
+    with leased(tmp_path, ended):
+        until(lambda: ended == ["alone", "ends"])
+
+
+def test_servers_that_send_an_engine_away_do_not_prolong_its_lease(
+    tmp_path: Path, ended: list[str]
+) -> None:
+    with leased(tmp_path, ended):
+        door = Door(tmp_path)
+        while "ends" not in ended:
+            with contextlib.suppress(TimeoutError, Broken):
+                door.admit()
+                door.channel.close()
+        assert ended.count("alone") == 1 and ended.count("again") > 1
+
+
+def test_an_engine_that_has_not_served_ends_when_there_is_another_server(
+    tmp_path: Path, ended: list[str]
+) -> None:
+    with leased(tmp_path, ended, served=False):
+        door = Door(tmp_path)
+        until(lambda: ended == ["alone", "again", "ends"])
+        door.close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -14,8 +15,18 @@ from pathlib import Path
 import pytest
 
 from mirage.keeper.client import KeeperClient, MasterRefused
-from mirage.keeper.messages import AskMaster, NoMaster, ToAsking
-from mirage.wire import Channel
+from mirage.keeper.messages import (
+    AskMaster,
+    EndKeeper,
+    FromKeeper,
+    KeeperLease,
+    KeeperReady,
+    MastersTold,
+    NewServer,
+    NoMaster,
+    ToAsking,
+)
+from mirage.wire import Broken, Channel
 from tests.keeping import Kept, keeper, master_files
 from vmm.host_file import HostFile
 
@@ -197,3 +208,42 @@ def test_who_says_nonsense_is_sent_away_alone(kept: Kept) -> None:
     bad.unfit("twice")
     fill(good, 1)
     assert content(good) == {1}
+
+
+def another_server(path: Path) -> Channel[FromKeeper]:
+    there = socket.socket(socket.AF_UNIX)
+    there.settimeout(60)
+    there.connect(str(path))
+    channel = Channel[FromKeeper](there, FromKeeper)
+    channel.say(NewServer())
+    return channel
+
+
+def test_masters_outlive_their_server_for_a_lease_and_another_one_has_them(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "keeper.sock", 1 << 40, 1 << 40)
+    with contextlib.closing(kept.channel):
+        client = KeeperClient(kept.path, "a", "x", SIZE)
+        fill(client, 3)
+        kept.channel.say(KeeperLease(600.0))
+        client.close()
+        kept.until(["a"], used=False)
+        early = another_server(kept.path)
+        with pytest.raises(Broken):
+            early.wait()
+        early.close()
+    with contextlib.closing(another_server(kept.path)) as server:
+        assert server.wait()[0] == KeeperReady()
+        told = server.wait()[0]
+        assert isinstance(told, MastersTold) and told.tenants == ["a"]
+        second = KeeperClient(kept.path, "b", "x", SIZE)
+        assert second.whole and content(second) == {3}
+        second.close()
+        server.say(EndKeeper())
+        assert kept.process.wait(60) == 0
+
+
+def test_a_keeper_ends_with_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(tmp_path / "keeper.sock", 1 << 40, 1 << 40)
+    kept.channel.say(KeeperLease(0.0))
+    kept.channel.close()
+    assert kept.process.wait(60) == 0

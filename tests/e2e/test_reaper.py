@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,7 @@ from supervised import DEADLINE_S, assert_gone, serving, write_config
 from mirage.processes import reaper, reaper_client
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import end_if_stopped
+from mirage.serve.held import HeldFolder
 
 pytestmark = pytest.mark.e2e
 
@@ -156,3 +157,62 @@ def test_a_ready_file_that_is_another_ones_stays(tmp_path: Path, content: str | 
         file.write_text(content)
     reaper.unsay(file, 7)
     assert file.exists() is (content is not None)
+
+
+def reaping(folder: Path, *lines: str) -> subprocess.Popen[str]:
+    """A reaper whose supervisor has said these lines and is dead."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", reaper.__file__, "4194305", "", str(folder)],
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write("".join(f"{line}\n" for line in lines))
+    process.stdin.close()
+    return process
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_what_is_left_goes_on_for_its_lease(tmp_path: Path, child: subprocess.Popen[bytes]) -> None:
+    (folder := tmp_path / "run").mkdir()
+    process = reaping(folder, f"+{child.pid}", "@1.5")
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(1.0)
+    assert folder.exists()
+    assert child.wait(60) == -signal.SIGKILL
+    assert process.wait(60) == 0 and not folder.exists()
+
+
+def test_what_another_server_has_taken_is_left_to_it(
+    tmp_path: Path, child: subprocess.Popen[bytes]
+) -> None:
+    (folder := tmp_path / "run").mkdir(0o700)
+    held = HeldFolder.taken(folder)
+    assert held is not None and HeldFolder.taken(folder) is None
+    assert reaping(folder, f"+{child.pid}", "@0.5").wait(60) == 0
+    assert child.poll() is None and folder.exists()
+    held.let_go()
+    assert reaping(folder, f"+{child.pid}", "@0.5").wait(60) == 0
+    assert child.wait(60) == -signal.SIGKILL and not folder.exists()
+
+
+def test_without_anything_left_no_lease_is_waited_for(tmp_path: Path) -> None:
+    (folder := tmp_path / "run").mkdir()
+    gone = subprocess.Popen(["true"], start_new_session=True)
+    gone.wait()
+    assert reaping(folder, f"+{gone.pid}", "@600").wait(60) == 0
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_its_own_later_goes_as_well(tmp_path: Path) -> None:
+    (folder := tmp_path / "run").mkdir()
+    (later := tmp_path / "later").mkdir()
+    assert reaping(folder, f"/{str(later)[1:]}").wait(60) == 0
+    assert not folder.exists() and not later.exists()

@@ -16,7 +16,7 @@ from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, is_sent, most_alpha
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, Holdings, ModelShape, Refusal, Report
+from mirage.protocol import Allotment, EngineHoldings, ModelShape, Refusal, Report
 from mirage.streaming.giving import affordable
 from scheduler.tenants import Tenant
 
@@ -289,7 +289,9 @@ class World:
             report = self.reported[name] = engine.report()
             engine.outbox.clear()
             self.sent[name] = engine.seen
-            self.controller.adopted(name, engine.shape, Holdings(engine.seen, report), self.now)
+            self.controller.adopted(
+                name, engine.shape, EngineHoldings(engine.seen, report), self.now
+            )
             self.answerable.add(name)
             if lacks_growth(report):
                 self.asked[name] = self.now

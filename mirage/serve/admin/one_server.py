@@ -30,7 +30,7 @@ def sole_server(config: Config) -> Iterator[None]:
     if config.device.kind != "cuda":
         yield
         return
-    gpu = identity(visible_gpu(config.device.index), _listing())
+    gpu = gpu_of(config)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as name:
         address = f"\0mirage-serve-gpu-{gpu}"
         try:
@@ -39,6 +39,11 @@ def sole_server(config: Config) -> Iterator[None]:
             raise ConfigError(_taken(gpu, address)) from None
         name.listen()
         yield
+
+
+def gpu_of(config: Config) -> str:
+    """The GPU of `config`, by its UUID where that is known."""
+    return identity(visible_gpu(config.device.index), _listing())
 
 
 def identity(gpu: str, listing: str) -> str:

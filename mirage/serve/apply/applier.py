@@ -17,6 +17,7 @@ from mirage.serve import adapters
 from mirage.serve.apply import said
 from mirage.serve.apply.difference import ConfigDifference, difference
 from mirage.serve.apply.forms import ABSENT, ApplyTold, ChangeTold, FittingTold
+from mirage.serve.apply.recorded import config_record, found_record
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import ConfigSource, Written, hash_of
 from mirage.serve.apply.state_file import StateFile
@@ -122,6 +123,14 @@ class ConfigApplier:
         self._fits = dict(foreseen.fits)
         self.revision.grows()
         self._domain.apply(foreseen.domain)
+        self._record()
+
+    def _record(self) -> None:
+        """Note what is served for another server. Refused tenants stay what they were."""
+        config, backends = self._domain.config, self._domain.registry.backends
+        adapters = {name: dict(one.adapters) for name, one in backends.items()}
+        found = Preflight(self._fits, dict(self._domain.tenants.refused), adapters, config)
+        self._domain.book.declares(config_record(self.source, self.wanted), found_record(found))
 
     def _keep(self, wanted: Written) -> str:
         """Write the state file if it has something else; hash of the server's file from now on.

@@ -41,6 +41,7 @@ class ConfigSource:
     policy: Policy | None = None
     memory: str | None = None
     tiers: bool = True
+    lease_s: float | None = None
 
     def written(self) -> Written:
         """The file as it is now. Raises `ConfigError`."""
@@ -53,6 +54,8 @@ class ConfigSource:
             config = config.model_copy(update={"policy": self.policy})
         if self.memory is not None:
             config = _with_memory(config, self.memory)
+        if self.lease_s is not None:
+            config = config.model_copy(update={"lease_s": self.lease_s})
         return config if self.tiers else config.model_copy(update={"tiers": TiersSection()})
 
 

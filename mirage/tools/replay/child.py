@@ -41,7 +41,7 @@ def serve_command(
     """
     serve = [sys.executable, "-m", "mirage", "serve", str(config)]
     # A tenant that is missing would make its requests fail, and the comparison worthless.
-    own = ["--port", "0", "--ready-file", str(ready_file), "--all-or-nothing"]
+    own = ["--port", "0", "--ready-file", str(ready_file), "--all-or-nothing", "--lease", "0"]
     memory = [] if memory_bytes is None else ["--memory", str(memory_bytes)]
     tiers = [] if variant.tiers else ["--no-tiers"]
     return [*serve, "--policy", str(variant.policy), *own, *memory, *tiers]

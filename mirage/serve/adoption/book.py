@@ -1,0 +1,88 @@
+"""The record of this run, kept true while processes come and go."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from mirage.processes.marks import ProcessMark, mark_of
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.adoption.record import ConfigRecord, EngineRecord, FoundRecord, RunRecord
+from mirage.serve.private_file import replace_private
+
+logger = logging.getLogger("mirage.serve.adoption")
+
+
+class RunBook:
+    """Writes the record of a run to `path` with each change; without one it writes nothing."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        record: RunRecord | None = None,
+        reaper: ReaperClient | None = None,
+    ) -> None:
+        self._path, self._record, self._reaper = path, record, reaper
+        self._failure = ""
+
+    def starts(self) -> None:
+        """Write it for the first time: from now on another server may be the successor."""
+        self._has()
+
+    def began(self, tenant: str, pid: int, order: str, log: Path) -> None:
+        """An engine was started, whose server is process `pid`."""
+        if (server := mark_of(pid)) is not None:
+            self._engine(tenant, EngineRecord(server, order, str(log)))
+
+    def goes_on(self, tenant: str, engine: EngineRecord) -> None:
+        """An engine of the last server is one of this run."""
+        self._engine(tenant, engine)
+
+    def came(self, tenant: str, pid: int) -> None:
+        """Its core has said hello from process `pid`."""
+        if (engine := self._known(tenant)) is not None:
+            self._engine(tenant, replace(engine, core=mark_of(pid)))
+
+    def serves(self, tenant: str) -> None:
+        """It has computed its first step."""
+        if (engine := self._known(tenant)) is not None:
+            self._engine(tenant, replace(engine, serves=True))
+
+    def over(self, tenant: str) -> None:
+        """Nothing is left of its engine."""
+        if self._known(tenant) is not None:
+            self._engine(tenant, None)
+
+    def keeper(self, pid: int | None) -> None:
+        """The keeper of weights is process `pid`; None if there is none."""
+        self._has(keeper=None if pid is None else mark_of(pid))
+
+    def declares(self, config: ConfigRecord, found: FoundRecord) -> None:
+        """Another configuration is served."""
+        self._has(config=config, found=found)
+
+    def _known(self, tenant: str) -> EngineRecord | None:
+        return None if self._record is None else self._record.engines.get(tenant)
+
+    def _engine(self, tenant: str, engine: EngineRecord | None) -> None:
+        if self._record is not None:
+            others = {n: e for n, e in self._record.engines.items() if n != tenant}
+            self._has(engines=others if engine is None else {**others, tenant: engine})
+
+    def _has(self, **changes: Any) -> None:
+        if self._path is None or self._record is None:
+            return
+        reaper: ProcessMark | None = None if self._reaper is None else mark_of(self._reaper.pid)
+        self._record = replace(self._record, reaper=reaper, **changes)
+        try:
+            replace_private(self._path, msgspec.json.encode(self._record), lasting=False)
+        except OSError as error:
+            if str(error) != self._failure:
+                logger.error("%s: not written (%s): engines are not adopted", self._path, error)
+            self._failure = str(error)
+        else:
+            self._failure = ""

@@ -1,0 +1,146 @@
+"""Engines that a killed server has left become this one's, or end, with a line about each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.states import Life, LifeState, WeightsPlace
+from mirage.processes.marks import MarkedProcess
+from mirage.protocol import Report
+from mirage.serve.adoption.judging import EngineWanted, unfit
+from mirage.serve.adoption.left import LeftRun, end_engines
+from mirage.serve.adoption.record import EngineRecord
+from mirage.units import size
+
+logger = logging.getLogger("mirage.serve.adoption")
+
+RETURN_S = 10.0
+"""Seconds in which an engine has to say hello; it knocks five times a second."""
+
+
+class Adopter(Protocol):
+    """Manager of a tenant's engine."""
+
+    @property
+    def wanted(self) -> EngineWanted:
+        """The engine that it would start."""
+
+    def goes_on(self, left: EngineRecord, process: MarkedProcess) -> None:
+        """Have one that runs, once it says hello again. Raises `OSError` if it has ended."""
+
+    async def returned(self) -> None:
+        """Returns when it has."""
+
+    async def disowns(self) -> None:
+        """End it."""
+
+    def adopted(self) -> None:
+        """It is this server's for good."""
+
+
+class KeeperAdopter(Protocol):
+    """Keeper of weights, as the server has it."""
+
+    def adopt(self, process: MarkedProcess) -> bool:
+        """Have one that runs; False if it does not answer, and it is ended."""
+
+
+class Takeover:
+    """`begin` before the control socket is open, `finish` before anything is decided."""
+
+    def __init__(
+        self,
+        left: LeftRun,
+        managers: Mapping[str, Adopter],
+        roster: Roster,
+        reports: Mapping[str, Report],
+        say: Callable[[str], None],
+    ) -> None:
+        """`reports` are those of engines that have come."""
+        self._left, self._managers, self._roster = left, managers, roster
+        self._reports, self._say = reports, say
+        self._awaited: dict[str, EngineRecord] = {}
+        self.ended: dict[str, str] = {}
+        """Reasons why an engine was ended, by its tenant."""
+
+    async def begin(self, weights: KeeperAdopter) -> None:
+        """Have what may go on, and end the rest."""
+        record = self._left.record
+        self._left.end_reaper()
+        keeper = None if record.keeper is None else MarkedProcess.found(record.keeper)
+        if keeper is not None and not weights.adopt(keeper):
+            self._say("the keeper of weights did not answer: it is ended")
+        unwanted = []
+        for name, engine in record.engines.items():
+            if why := self._awaits(name, engine):
+                self.ended[name] = why
+                unwanted.append(engine)
+        await asyncio.to_thread(end_engines, unwanted)
+
+    def _awaits(self, name: str, engine: EngineRecord) -> str:
+        """Reason why an engine is not awaited; empty if it is."""
+        process, manager = MarkedProcess.found(engine.server), self._managers.get(name)
+        wanted = None if manager is None else manager.wanted
+        if why := unfit(engine, wanted, lives=process is not None):
+            if process is not None:
+                process.close()
+            return why
+        assert process is not None and manager is not None
+        try:
+            manager.goes_on(engine, process)
+        except OSError as error:
+            return f"it cannot be watched ({error})"
+        self._awaited[name] = engine
+        return ""
+
+    async def finish(self, wakes: Callable[[str], None]) -> list[str]:
+        """Wait for the engines; tenants whose engines go on. `wakes` one that was to sleep."""
+        returns = {
+            name: asyncio.create_task(self._managers[name].returned()) for name in self._awaited
+        }
+        if returns:
+            await asyncio.wait(returns.values(), timeout=RETURN_S)
+        adopted = []
+        for name, task in returns.items():
+            task.cancel()
+            why = self._fits(name) if name in self._reports else f"no hello in {RETURN_S:g} s"
+            if why:
+                self.ended[name] = why
+                await self._managers[name].disowns()
+            else:
+                self._adopts(name, wakes)
+                adopted.append(name)
+        self._tell(adopted)
+        return adopted
+
+    def _fits(self, name: str) -> str:
+        own = self._roster.members[name].own
+        needed = own.asleep if self._reports[name].asleep else own.awake
+        missing = needed - self._roster.room.free
+        return f"{size(missing)} are missing for it" if missing > 0 else ""
+
+    def _adopts(self, name: str, wakes: Callable[[str], None]) -> None:
+        report, keeps = self._reports[name], self._roster.members[name].life.keeps
+        life = Life(LifeState.READY, WeightsPlace.DEVICE, keeps)
+        if report.asleep:
+            life = Life(LifeState.SLEEPING, WeightsPlace.HOST, keeps)
+        self._roster.adopted(name, life, time.monotonic())
+        self._managers[name].adopted()
+        if not report.asleep:
+            wakes(name)
+
+    def _tell(self, adopted: Iterable[str]) -> None:
+        held = {name: self._reports[name].held_bytes for name in adopted}
+        if held:
+            parts = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in held.items())
+            self._say(f"adopted from process {self._left.record.server.pid}: {parts}")
+        for name, nbytes in held.items():
+            logger.info("adopted tenant=%s held_bytes=%d", name, nbytes)
+        for name, why in self.ended.items():
+            self._say(f"{name}: its engine of before was ended: {why}")
+            logger.info("ended tenant=%s reason=%s", name, why)

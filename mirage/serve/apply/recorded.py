@@ -1,0 +1,37 @@
+"""What is served, in the form of a run's record, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirage.config import Config
+from mirage.serve.adoption.record import ConfigRecord, FoundRecord
+from mirage.serve.apply.source import ConfigSource, Written
+from mirage.serve.preflight import Preflight
+
+
+def config_of(record: ConfigRecord) -> tuple[Written, Config]:
+    """Configuration that a record has. Raises `ConfigError`."""
+    path = Path(record.path)
+    source = ConfigSource(path, record.policy, record.memory, record.tiers)
+    written = Written(record.raw, path, Path(record.folder), record.sha256)
+    return written, source.config(written)
+
+
+def config_record(source: ConfigSource, written: Written) -> ConfigRecord:
+    """Record of what is wanted."""
+    return ConfigRecord(
+        written.raw,
+        str(written.path),
+        str(written.folder),
+        written.sha256,
+        source.policy,
+        source.memory,
+        source.tiers,
+    )
+
+
+def found_record(found: Preflight) -> FoundRecord:
+    """Record of what is known of the models."""
+    shares = {tenant.name: tenant.percent for tenant in found.config.tenants}
+    return FoundRecord(found.fits, found.refused, found.adapters, shares)

@@ -1,0 +1,102 @@
+"""Choice of a server at its start: the engines that another one has left, or new ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from mirage.config import Config, ConfigError
+from mirage.processes.marks import boot_id, mark_of
+from mirage.serve.admin.one_server import gpu_of
+from mirage.serve.adoption.code import code_of_engines
+from mirage.serve.adoption.left import LeftRun, left_runs
+from mirage.serve.adoption.record import RECORD_FORM, ConfigRecord, RunRecord
+from mirage.serve.apply.difference import difference
+from mirage.serve.apply.recorded import config_of, found_record
+from mirage.serve.apply.source import Written
+from mirage.serve.engine_manager import say
+from mirage.serve.preflight import Preflight
+from mirage.serve.rundir import RunDir
+
+OF_SERVERS = frozenset({"http", "hang_s", "lease_s", "warm_starts", "replay"})
+"""Parts of a configuration of which an engine knows nothing."""
+
+
+class Succession(NamedTuple):
+    """A run that was left, and what this server begins with: what that one served."""
+
+    left: LeftRun
+    config: Config
+    """As it was declared."""
+    found: Preflight
+    written: Written
+
+
+def succession(declared: Config, device: str) -> Succession | None:
+    """The newest run of that device which this server may go on with; all others are ended."""
+    for run in left_runs(device):
+        try:
+            found = _successor(run, declared)
+        except ConfigError as error:
+            ended = ", ".join(run.end()) or "none was left"
+            say(f"engines of process {run.record.server.pid}, which died, are ended: {error}")
+            say(f"ended: {ended}")
+            continue
+        return found
+    return None
+
+
+def _successor(run: LeftRun, declared: Config) -> Succession:
+    """Raises `ConfigError` with the reason why its engines are of no use."""
+    record = run.record
+    if not run.same_boot:
+        raise ConfigError("the machine has been started anew since")
+    if not declared.lease_s:
+        raise ConfigError("lease_s is 0")
+    if record.code != code_of_engines():
+        raise ConfigError("MIRAGE, vLLM or Python are other ones now")
+    written, before = config_of(record.config)
+    fixed = [key for key in difference(before, declared).fixed if _head(key) not in OF_SERVERS]
+    if fixed:
+        raise ConfigError(f"{', '.join(fixed)} is not as it was")
+    own = {key: getattr(declared, key) for key in OF_SERVERS}
+    config = before.model_copy(update=own)
+    told = record.found
+    tenants = [t.model_copy(update={"share": told.shares.get(t.name)}) for t in config.tenants]
+    served = config.model_copy(update={"tenants": tenants})
+    found = Preflight(told.fits, told.refused, told.adapters, served)
+    return Succession(run, config, found, written)
+
+
+def device_name(config: Config, file: Path) -> str:
+    """Name of a device: the GPU, or host memory as the server of one file divides it."""
+    return f"gpu {gpu_of(config)}" if config.device.kind == "cuda" else f"host {file.resolve()}"
+
+
+def run_record(
+    device: str,
+    rundir: RunDir,
+    lease_s: float,
+    config: ConfigRecord,
+    found: Preflight,
+) -> RunRecord:
+    """Record of a run of this process that begins."""
+    server = mark_of(os.getpid())
+    assert server is not None, "this process lives"
+    folders = [str(folder) for folder in rundir.folders]
+    return RunRecord(
+        RECORD_FORM,
+        device,
+        boot_id(),
+        code_of_engines(),
+        server,
+        lease_s,
+        folders,
+        config,
+        found_record(found),
+    )
+
+
+def _head(key: str) -> str:
+    return key.split(".", 1)[0]

@@ -1,0 +1,288 @@
+"""A supervisor is killed: light engines go on for the lease, and another supervisor has them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from operated import around, content
+from supervised import DEADLINE_S, HERE, WITH_FAKES, Served, assert_gone, serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+LEASE_S = 300.0
+KILLS = 4
+AT_FIRST = 1310720
+"""Bytes that an engine holds until it has obeyed an allotment."""
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder for temporary files whose name leaves room for sockets' names."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def config_of(folder: Path, **changes: Any) -> Path:
+    """Two tenants that are there at once."""
+    told = content("a", "b", **changes)
+    told["tenants"] = [{**one, "start": "eager"} for one in told["tenants"]]
+    folder.mkdir(exist_ok=True)
+    config = write_config(folder, "a")
+    config.write_text(yaml.safe_dump(told))
+    return config
+
+
+@contextmanager
+def served(config: Path, short: Path, *options: str, lease_s: float = LEASE_S) -> Iterator[Served]:
+    with serving(config, *options, environment=around(short), lease_s=lease_s) as server:
+        server.drain()
+        try:
+            for name in yaml.safe_load(config.read_text())["tenants"]:
+                server.until("it has memory", lambda n=name["name"]: has_some(server, n))
+            yield server
+        except BaseException:
+            print("".join(server.log))
+            killed(server)
+            mirage(short, "stop")
+            raise
+
+
+def has_some(server: Served, name: str) -> bool:
+    """Whether an engine has obeyed: one that was allotted nothing yet does not come back."""
+    told = server.request("GET", "/mirage/state")[1].get("tenants", {})
+    return bool(told.get(name, {}).get("held_bytes", 0) > AT_FIRST)
+
+
+def killed(server: Served) -> None:
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+
+
+def engines(short: Path) -> dict[str, tuple[int, int]]:
+    """Processes of each engine, by its own socket."""
+    found = {}
+    for path in short.glob("mirage-*/engine-*.sock"):
+        name = path.name.split("-")[1]
+        connection = http.client.HTTPConnection("engine", timeout=10)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(path))
+        body = json.dumps({"model": name, "prompt": "pids"})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        told = json.loads(connection.getresponse().read())
+        connection.close()
+        found[name] = (told["server"], told["core"])
+    return found
+
+
+def processes(found: dict[str, tuple[int, int]]) -> set[psutil.Process]:
+    return {psutil.Process(pid) for pids in found.values() for pid in pids}
+
+
+def mirage(short: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, WITH_FAKES, *words],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
+    )
+
+
+def state(server: Served, name: str) -> dict[str, Any]:
+    told: dict[str, Any] = server.request("GET", "/mirage/state")[1]["engines"][name]
+    return told
+
+
+def test_another_supervisor_has_the_engines_of_one_that_was_killed(
+    tmp_path: Path, short: Path
+) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before, folder, others = engines(short), first.run_folder(), first.family()
+        killed(first)
+    assert engines(short) == before, "they serve without it"
+    with served(config, short) as second:
+        assert engines(short) == before and second.run_folder() is None
+        adopted = {"state": "ready", "restarts": 0, "adopted": True, "moves": []}
+        assert [state(second, name) for name in before] == [adopted, adopted]
+        assert any("adopted from process" in line for line in second.log)
+        assert mirage(short, "ps").stdout.count("ready") == 2
+        family = second.family() | processes(before)
+        assert second.end(signal.SIGTERM)[0] == 0
+        assert_gone(family | others)
+    assert folder is not None and not folder.exists() and not list(short.iterdir())
+
+
+def test_an_adopted_engine_that_ends_is_started_again(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        killed(first)
+    with served(config, short) as second:
+        before = engines(short)
+        os.kill(before["a"][1], signal.SIGKILL)
+        second.until("it is started again", lambda: state(second, "a")["restarts"] == 1)
+        second.until("it is ready", lambda: state(second, "a")["state"] == "ready")
+        after = engines(short)
+        assert after["b"] == before["b"] and not {*after["a"]} & {*before["a"]}
+        assert "adopted" not in state(second, "a")
+        assert second.end(signal.SIGTERM)[0] == 0
+
+
+@pytest.mark.parametrize("victim", ["core", "server"])
+def test_an_engine_that_ended_meanwhile_is_started_anew(
+    tmp_path: Path, short: Path, victim: str
+) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before = engines(short)
+        killed(first)
+    os.kill(before["a"][victim == "core"], signal.SIGKILL)
+    with served(config, short) as second:
+        after = engines(short)
+        assert after["b"] == before["b"] and not {*after["a"]} & {*before["a"]}
+        assert second.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_tenants_that_are_others_now_start_anew_and_removed_ones_end(
+    tmp_path: Path, short: Path
+) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before = engines(short)
+        gone = processes({"b": before["b"]})
+        killed(first)
+    told = yaml.safe_load(config.read_text())
+    told["tenants"][1]["name"] = "c"
+    config.write_text(yaml.safe_dump(told))
+    with served(config, short) as second:
+        second.until("c is ready", lambda: "c" in engines(short))
+        assert engines(short)["a"] == before["a"]
+        assert_gone(gone)
+        assert second.end(signal.SIGTERM)[0] == 0
+
+
+def test_another_device_begins_with_new_engines(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before = engines(short)
+        left = processes(before)
+        killed(first)
+    config.write_text(config.read_text().replace("4MiB", "5MiB"))
+    with served(config, short) as second:
+        assert_gone(left)
+        assert len(engines(short)) == 2
+        assert any("device.memory is not as it was" in line for line in second.log)
+        assert second.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_after_the_lease_nothing_is_left(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path), short, lease_s=2.0) as first:
+        family = first.family()
+        killed(first)
+    assert_gone(family)
+    until(lambda: not list(short.iterdir()))
+
+
+def test_a_taken_port_leaves_the_engines_as_they_are(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before = engines(short)
+        killed(first)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = mirage(short, "serve", str(config), "--port", port, "--lease", str(LEASE_S))
+    assert done.returncode == 2 and "cannot listen" in done.stderr
+    assert engines(short) == before
+    with served(config, short) as second:
+        assert engines(short) == before
+        assert second.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def until(holds: Any) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def reaper_of(server: Served) -> psutil.Process:
+    children = psutil.Process(server.process.pid).children()
+    (found,) = (one for one in children if any("reaper.py" in word for word in one.cmdline()))
+    return found
+
+
+def is_engine(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "--uds" in process.cmdline()
+    return False
+
+
+@pytest.mark.parametrize("reaper", ["lives", "killed", "stopped"])
+def test_stop_ends_what_a_killed_server_has_left(tmp_path: Path, short: Path, reaper: str) -> None:
+    with served(config_of(tmp_path), short) as first:
+        family = first.family()
+        killed_too = reaper_of(first)
+        if reaper == "stopped":
+            killed_too.suspend()
+        killed(first)
+        if reaper == "killed":
+            killed_too.kill()
+    done = mirage(short, "stop")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("process ") and "it had left " in done.stdout
+    assert_gone(family)
+    assert not list(short.iterdir())
+    again = mirage(short, "stop")
+    assert again.returncode == 2 and "nothing to stop" in again.stderr
+
+
+def test_stop_ends_a_server_that_runs_in_order(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path), short) as first:
+        family = first.family()
+        done = mirage(short, "stop")
+        assert done.returncode == 0 and "has ended, with a, b" in done.stdout
+        assert first.process.wait() == 0
+        assert_gone(family)
+    assert not list(short.iterdir())
+
+
+def test_a_supervisor_may_be_killed_at_any_moment(tmp_path: Path, short: Path) -> None:
+    """Each next one has what is left, and what it starts is there once."""
+    config, rng = config_of(tmp_path), random.Random(20261127)
+    families: set[psutil.Process] = set()
+    with contextlib.ExitStack() as ends:
+        ends.callback(mirage, short, "stop")
+        for _ in range(KILLS):
+            options = {"environment": around(short), "lease_s": LEASE_S}
+            with serving(config, ready_timeout_s=None, **options) as server:  # type: ignore[arg-type]
+                server.drain()
+                time.sleep(rng.uniform(0.0, 6.0))
+                families |= server.family()
+                killed(server)
+        with served(config, short) as last:
+            assert sorted(engines(short)) == ["a", "b"]
+            held = processes(engines(short))
+            assert not [p for p in families - last.family() - held if is_engine(p)]
+            assert last.end(signal.SIGTERM)[0] == 0
+        assert_gone({p for p in families | held if p.is_running()})
+    assert not list(short.iterdir())
