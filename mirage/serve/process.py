@@ -100,6 +100,7 @@ class EngineProcess:
     def goes_on(self, process: MarkedProcess) -> None:
         """Its server is `process`, which another supervisor has started. Raises `OSError`."""
         self._forget_core()
+        self._semaphores = {}
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._ended = _when_ended(process)
         self._process = process
