@@ -132,7 +132,8 @@ def core(mirage: dict[str, object]) -> None:
 
 def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello | None:
     """With one server, to its end; hello for the next one, None without a lease."""
-    newest, lease_s = hello.holdings and hello.holdings.allotment, 0.0
+    newest = hello.holdings and hello.holdings.allotment
+    lease_s = LEASE_S if newest else 0.0  # a server that dies may have let it in
     with socket.socket(socket.AF_UNIX) as control:
         if not connects(control, str(mirage["control"]), LEASE_S if newest else 0.0):
             return None
