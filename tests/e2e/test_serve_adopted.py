@@ -285,5 +285,6 @@ def test_a_supervisor_may_be_killed_at_any_moment(tmp_path: Path, short: Path) -
             held = processes(engines(short))
             assert not [p for p in families - last.family() - held if is_engine(p)]
             assert last.end(signal.SIGTERM)[0] == 0
-        assert_gone({p for p in families | held if p.is_running()})
-    assert not list(short.iterdir())
+        assert_gone({p for p in families | held if p.is_running() and is_engine(p)})
+    # One that is killed while it asks about models leaves the folder of that.
+    assert not list(short.glob("mirage-*/*.sock")) + list(short.glob("mirage-*/run.json"))
