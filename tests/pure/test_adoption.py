@@ -108,8 +108,9 @@ def test_what_was_granted_stays_reserved_held_or_not() -> None:
     assert (book.reserved_bytes("a"), book.reserved_bytes("b"), book.free_bytes) == (60, 30, 10)
     with pytest.raises(OverCommitError):
         book.adopted("c", grant(1, 11), 0)
+    book.reported("a", 7, 40)
     book.reported("b", 3, 10)
-    assert book.free_bytes == 30
+    assert (book.reserved_bytes("a"), book.free_bytes) == (60, 30)
     book.offer("a", grant(8, 90))
     assert book.reserved_bytes("a") == 90
 
