@@ -1,8 +1,8 @@
 """The last one to leave: ends what a killed supervisor could not end itself.
 
 Run as a plain script beside the supervisor, in a session of its own. Its arguments are the
-supervisor's id, the ready file, empty if there is none, and the run's folders. Its standard input
-is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N began and ended,
+supervisor's id, the ready file, empty if there is none, and lines that count as said. Its standard
+input is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N came or went,
 ``=N NAME INODE`` that it made that semaphore, ``@S`` that what is left goes on for S seconds, and
 ``/PATH`` that this folder is the run's too. However the supervisor dies, the pipe closes; then its
 ready file is removed, and after that lease the groups that are left are killed, and the folders and
@@ -22,6 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -207,9 +208,8 @@ def unsay(ready_file: Path, pid: int) -> None:
 
 
 def main() -> None:
-    supervisor, ready_file, *folders = sys.argv[1:]
-    left, more, lease_s = watch(sys.stdin)
-    folders += more
+    supervisor, ready_file, *known = sys.argv[1:]
+    left, folders, lease_s = watch(chain(known, sys.stdin))
     made = {name: semaphores[name] for semaphores in left.values() for name in semaphores}
     groups = set(left)
     if ready_file:

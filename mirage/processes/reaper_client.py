@@ -146,9 +146,13 @@ class ReaperClient:
         for name, inode in semaphores.items():
             _tell(self._process, f"={group} {name} {inode}")
 
+    def _known(self) -> list[str]:
+        """Lines that a new reaper knows from its start: it may be needed before another is read."""
+        return [*self._folders, f"@{self._lease_s}", *(f"+{group}" for group in self._groups)]
+
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-I", str(reaper.__file__), *self._words, *self._folders],
+            [sys.executable, "-I", str(reaper.__file__), *self._words, *self._known()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

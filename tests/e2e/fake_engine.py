@@ -134,7 +134,8 @@ def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello
     """With one server, to its end; hello for the next one, None without a lease."""
     newest = hello.holdings and hello.holdings.allotment
     lease_s = LEASE_S if newest else 0.0  # a server that dies may have let it in
-    with socket.socket(socket.AF_UNIX) as control:
+    gone = contextlib.suppress(BrokenPipeError, ConnectionResetError)
+    with gone, socket.socket(socket.AF_UNIX) as control:
         if not connects(control, str(mirage["control"]), LEASE_S if newest else 0.0):
             return None
         control.sendall(encode(hello))
