@@ -45,7 +45,7 @@ OWN_MODULES = {
         "Have a running server serve what a configuration file says.",
     ),
     "keys": (
-        "mirage.serve.access.commands",
+        "mirage.serve.admin.key_commands",
         "keys_command",
         "Make API keys, list those of a file, or have a running server reload its own.",
     ),

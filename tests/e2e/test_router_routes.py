@@ -35,6 +35,7 @@ def run(
     async def main() -> None:
         async with serving(folder, table) as site:
             site.registry.backends["a"].aliases = ALIASES
+            await site.seen()
             await scenario(site)
 
     asyncio.run(main())
@@ -246,6 +247,7 @@ def test_an_alias_that_goes_is_served_to_its_end(tmp_path: Path) -> None:
         task = asyncio.create_task(site.post({"model": "gpt-4o"}).__aenter__())
         await site.a.begun.wait()
         site.registry.backends["a"].aliases = ()
+        await site.seen()
         async with site.post({"model": "gpt-4o"}) as answer:
             assert answer.status == 404
         assert not task.done()

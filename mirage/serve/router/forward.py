@@ -12,7 +12,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from mirage.serve import anthropic
-from mirage.serve.access.gate import Passage
 from mirage.serve.answername import TYPES, AnswerName
 from mirage.serve.awaited import AnswerLost, AwaitedAnswer
 from mirage.serve.clients.body_pieces import in_pieces
@@ -22,8 +21,9 @@ from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import ErrorEvent
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
-from mirage.serve.registry import TenantServer
 from mirage.serve.request_id import HEADER
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.gate import Passage
 from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
 
@@ -37,7 +37,7 @@ class Forward:
 
     def __init__(
         self,
-        backend: TenantServer,
+        tenant: RoutedTenant,
         told: RequestFacts,
         request: web.Request,
         session: aiohttp.ClientSession,
@@ -51,10 +51,10 @@ class Forward:
         """
         self._quiet_s = quiet_s
         self._passage = passage
-        self._backend, self._told, self._request = backend, told, request
+        self._tenant, self._told, self._request = tenant, told, request
         self._session, self._closing = session, closing
         self._number = 0
-        self._end = backend.end
+        self._end = tenant.end
         """Event of the end of the engine that it is sent to."""
         self._well = False
         self._name: AnswerName | None = None
@@ -67,7 +67,7 @@ class Forward:
 
     async def send(self, body: bytes) -> web.StreamResponse:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
-        suspects = self._backend.suspects
+        suspects = self._tenant.suspects
         if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
             raise _refused(self._told.model, refused.wait_s, refused.known)
         self._number = suspects.begins(self._told)
@@ -112,8 +112,9 @@ class Forward:
                 self._well = answer.status < 500
                 if answer.status >= 400 and anthropic.speaks(self._request.path):
                     return await _translated(answer, headers)
-                if self._told.model in self._backend.aliases and answer.content_type in TYPES:
-                    self._name = AnswerName(self._backend.name, self._told.model)
+                row = self._tenant.row
+                if self._told.model in row.aliases and answer.content_type in TYPES:
+                    self._name = AnswerName(row.name, self._told.model)
                     headers.popall("Content-Length", None)
                 response = web.StreamResponse(status=answer.status, headers=headers)
                 self._response = response
@@ -183,7 +184,7 @@ class Forward:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 await self._end.wait()
-        blame = self._backend.suspects.blame(self._number)
+        blame = self._tenant.suspects.blame(self._number)
         if blame is not None:
             return self._ended(blame)
         what = type(error).__name__  # its message may have the path of a socket
