@@ -250,7 +250,7 @@ def test_only_wanted_headers_go_on_to_an_engine(tmp_path: Path) -> None:
             assert answer.status == 200
         (seen,) = site.a.seen
         headers = {name.title(): value for name, value in seen["headers"].items()}  # type: ignore[attr-defined]
-        own = {"Host": "engine", "Content-Length": "14", "Connection": "close"}
+        own = {"Host": "engine", "Content-Length": "14"}
         assert headers == GOES_ON | own
 
     run(tmp_path, scenario)

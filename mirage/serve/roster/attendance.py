@@ -132,6 +132,12 @@ class Attendance:
             self.roster.counted(name, running - before, self._clock())
             self.settle()
 
+    @property
+    def unconfirmed(self) -> list[str]:
+        """Tenants that drain, and of which the router may not know that."""
+        members = self.roster.members.values()
+        return [m.name for m in members if m.state is LifeState.DRAINING and m.unconfirmed]
+
     def confirmed(self, name: str) -> None:
         """The router passes nothing on to a tenant without asking, and `counted` what it had."""
         self.roster.confirmed(name)

@@ -236,7 +236,7 @@ class Router:
         key = self.gate.key_name(request)
         named = identity(request)
         told = RequestFacts(request.path, asked.model, asked.mark, len(body), named, key)
-        session = self._sessions.to(tenant)
+        session = await self._sessions.to(tenant)
         forward = Forward(
             tenant, told, request, session, self._closing, passage, self._front.http.stream_quiet_s
         )

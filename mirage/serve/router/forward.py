@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
 
 import aiohttp
 from aiohttp import web
@@ -13,7 +12,6 @@ from multidict import CIMultiDict
 
 from mirage.serve import anthropic
 from mirage.serve.answername import TYPES, AnswerName
-from mirage.serve.awaited import AnswerLost, AwaitedAnswer
 from mirage.serve.clients.body_pieces import in_pieces
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
@@ -24,6 +22,7 @@ from mirage.serve.openai import ApiError
 from mirage.serve.request_id import HEADER
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.gate import Passage
+from mirage.serve.router.sessions import never_read
 from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
 
@@ -57,6 +56,8 @@ class Forward:
         self._end = tenant.end
         """Event of the end of the engine that it is sent to."""
         self._well = False
+        self._received = False
+        """True once an answer has begun."""
         self._name: AnswerName | None = None
         """Name in the answer, if it is another one than the engine's."""
         self._response: web.StreamResponse | None = None
@@ -78,69 +79,64 @@ class Forward:
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
-            async with self._closing.running(), self._awaits() as awaited:
-                return await self._send(body, awaited)
+            async with self._closing.running():
+                return await self._send(body)
         except ApiError as error:
             if self._response is None or not self._response.prepared:
                 raise
             await self._break(self._response, error)
             return self._response
 
-    @contextlib.asynccontextmanager
-    async def _awaits(self) -> AsyncIterator[AwaitedAnswer]:
-        """Context of the engine's answer. Raises `ApiError` if it is lost."""
-        try:
-            async with self._backend.answers.answer() as awaited:
-                yield awaited
-        except AnswerLost:
-            message = "its API server and its engine core lost this request: send it again"
-            raise ApiError(502, f"model {self._told.model!r}: {message}") from None
-
-    async def _send(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
-        headers = to_engine(self._request.headers)
-        headers[HEADER] = self._told.id
-        url = f"http://engine{self._request.path_qs}"
-        data = in_pieces(body, headers)
+    async def _send(self, body: bytes) -> web.StreamResponse:
         self._passage.sent = True
         try:
-            async with self._session.post(
-                url, data=data, headers=headers, allow_redirects=False
-            ) as answer:
-                if answer.status == 500 and await self._is_dead():
-                    raise await self._broke_off("internal server error")
-                headers = to_client(answer.headers)
-                self._well = answer.status < 500
-                if answer.status >= 400 and anthropic.speaks(self._request.path):
-                    return await _translated(answer, headers)
-                row = self._tenant.row
-                if self._told.model in row.aliases and answer.content_type in TYPES:
-                    self._name = AnswerName(row.name, self._told.model)
-                    headers.popall("Content-Length", None)
-                response = web.StreamResponse(status=answer.status, headers=headers)
-                self._response = response
-                try:
-                    await self._pass_through(answer, response, awaited)
-                except BaseException:
-                    self._well = False
+            try:
+                return await self._ask(body)
+            except (aiohttp.ClientError, OSError) as error:
+                if self._received or not never_read(error):
                     raise
-                return response
+            return await self._ask(body)  # once: no engine has read it
         except (aiohttp.ClientError, OSError) as error:
             self._well = False
             raise await self._broke_off(error) from None
 
+    async def _ask(self, body: bytes) -> web.StreamResponse:
+        headers = to_engine(self._request.headers)
+        headers[HEADER] = self._told.id
+        url = f"http://engine{self._request.path_qs}"
+        data = in_pieces(body, headers)
+        async with self._session.post(
+            url, data=data, headers=headers, allow_redirects=False
+        ) as answer:
+            self._received = True
+            if answer.status == 500 and await self._is_dead():
+                raise await self._broke_off("internal server error")
+            headers = to_client(answer.headers)
+            self._well = answer.status < 500
+            if answer.status >= 400 and anthropic.speaks(self._request.path):
+                return await _translated(answer, headers)
+            row = self._tenant.row
+            if self._told.model in row.aliases and answer.content_type in TYPES:
+                self._name = AnswerName(row.name, self._told.model)
+                headers.popall("Content-Length", None)
+            response = web.StreamResponse(status=answer.status, headers=headers)
+            self._response = response
+            try:
+                await self._pass_through(answer, response)
+            except BaseException:
+                self._well = False
+                raise
+            return response
+
     async def _pass_through(
-        self,
-        answer: aiohttp.ClientResponse,
-        response: web.StreamResponse,
-        awaited: AwaitedAnswer,
+        self, answer: aiohttp.ClientResponse, response: web.StreamResponse
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
         error_event = ErrorEvent()
         if response.content_type == EVENTS and "Content-Encoding" not in response.headers:
             self._events = WholeEvents()
         try:
-            with awaited.passed_on():
-                await response.prepare(self._request)
+            await response.prepare(self._request)
             with StreamPulse(response, self._events, self._quiet_s) as pulse:
                 while True:
                     try:
@@ -154,9 +150,7 @@ class Forward:
                     error_event.look(chunk)
                     self._passage.usage.look(chunk)
                     self._well = self._well and not error_event.seen
-                    with awaited.passed_on():
-                        await self._write(pulse, self._name.take(chunk) if self._name else chunk)
-                awaited.end()
+                    await self._write(pulse, self._name.take(chunk) if self._name else chunk)
                 await self._write(pulse, self._name.rest() if self._name else b"")
             await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell

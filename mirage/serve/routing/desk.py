@@ -70,6 +70,8 @@ class RouterDesk:
         """Number of the newest of what was pushed."""
         self._keys_revision = 1
         self._below = registry.below_health()
+        self._open: set[str] = set()
+        """Tenants to which it passes requests on without asking."""
         self._shut: dict[str, int] = {}
         """Revision since which a router asks before it passes on to a tenant, until it says so."""
         self._memory: dict[str, BlameMemory] = {}
@@ -107,23 +109,28 @@ class RouterDesk:
         if self._soon is None and self._server is not None:
             self._soon = asyncio.get_running_loop().call_soon(self.look)
 
+    def _look_if_due(self) -> None:
+        if self._soon is not None:
+            self.look()
+
     def look(self) -> None:
         """Push the table if it is another one."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        if (table := self._made()) == self._table:
-            return
-        open_before = {row.name for row in self._table.tenants if row.at_once}
-        open_now = {row.name for row in table.tenants if row.at_once}
+        if (table := self._made()) != self._table:
+            self._push(table)
+        self._confirm()
+
+    def _push(self, table: RouterTable) -> None:
+        before = self._open
+        self._open = {row.name for row in table.tenants if row.at_once}
         self.revision += 1
         self._table = table
-        self._shut = {n: since for n, since in self._shut.items() if n not in open_now}
-        self._shut |= dict.fromkeys(open_before - open_now, self.revision)
+        self._shut = {n: since for n, since in self._shut.items() if n not in self._open}
+        self._shut |= dict.fromkeys(before - self._open, self.revision)
         if self._line is not None:
             self._line.say(TableHolds(self.revision, table))
-        else:
-            self._confirm(self.revision)
 
     def holds(self, keys: AccessTable) -> None:
         """Have other keys from now on."""
@@ -189,7 +196,7 @@ class RouterDesk:
         if self._line is not None:
             self._lost(self._line)
         self.look()
-        line = self._line = RouterLine(writer, self._attendance)
+        line = self._line = RouterLine(writer, self._attendance, self._look_if_due)
         line.say(msgspec.structs.replace(self._welcome, memory=self._memory))
         line.say(KeysHold(self._keys_revision, self._keys))
         line.say(TableHolds(self.revision, self._table))
@@ -200,11 +207,11 @@ class RouterDesk:
             return
         self._line = None
         line.end()
+        self._confirm()
         if self._cause is not None:
             self.ends[self._cause] += 1
             log.warning("the router %s: another one serves", self._cause)
             self._cause = "died"
-        self._confirm(self.revision)
         for verdict in self._verdicts.values():
             if not verdict.done():
                 verdict.set_result(EndVerdict())
@@ -217,14 +224,16 @@ class RouterDesk:
             verdict = self._verdicts.get(message.tenant)
             if verdict is not None and not verdict.done():
                 verdict.set_result(EndVerdict(message.words, frozenset(message.bodies)))
-        self._confirm(line.seen)
+        self._confirm()
         self._tell()
 
-    def _confirm(self, seen: int) -> None:
-        """A router has seen a revision: what it passed on before is counted."""
-        for name in [name for name, since in self._shut.items() if since <= seen]:
-            del self._shut[name]
-            self._attendance.confirmed(name)
+    def _confirm(self) -> None:
+        """Tell of drains that the router has seen, if it had to: what it passed on is counted."""
+        seen = self.revision if self._line is None else self._line.seen
+        self._shut = {name: since for name, since in self._shut.items() if since > seen}
+        for name in self._attendance.unconfirmed:
+            if name not in self._open and name not in self._shut:
+                self._attendance.confirmed(name)
 
     def _tell(self) -> None:
         self._news.set()

@@ -93,12 +93,17 @@ class RouterKeeper:
         process, self._process = self._process, None
         if process is None:
             return
-        try:
-            await asyncio.to_thread(process.wait, patience_s)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.to_thread(process.wait)
-            self._reaper.over(process.pid)
+        await asyncio.to_thread(_ended, process, patience_s)
+        self._reaper.over(process.pid)
+
+
+def _ended(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Wait so long for its end, then end it, with the router that it has forked."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    with contextlib.suppress(ChildProcessError):
+        while True:  # what was forked is this process's child now
+            os.waitpid(-process.pid, 0)

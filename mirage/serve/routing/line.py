@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -24,8 +25,11 @@ from mirage.wire import encode
 class RouterLine:
     """Requests of one router at the `attendance`. `end` has to follow."""
 
-    def __init__(self, writer: asyncio.StreamWriter, attendance: Attendance) -> None:
-        self._writer, self._attendance = writer, attendance
+    def __init__(
+        self, writer: asyncio.StreamWriter, attendance: Attendance, look: Callable[[], None]
+    ) -> None:
+        """`look` says what has changed, before a request is let pass by that."""
+        self._writer, self._attendance, self._look = writer, attendance, look
         self.seen = 0
         """Revision that it has seen last."""
         self.drained = False
@@ -76,6 +80,7 @@ class RouterLine:
         except NotInTime as error:
             self.say(NotAdmitted(number, error.wait_s, error.why))
         else:
+            self._look()
             self.say(Admitted(number))
 
     def _over(self, number: int) -> None:
