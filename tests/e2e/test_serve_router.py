@@ -45,7 +45,9 @@ def router(served: Served) -> psutil.Process:
 def metric(served: Served, name: str) -> float:
     status, text = served.request("GET", "/metrics")
     assert status == 200
-    return next(float(line.split()[-1]) for line in text.decode().splitlines() if name in line)
+    return next(
+        float(line.split()[-1]) for line in text.decode().splitlines() if line.startswith(name)
+    )
 
 
 @pytest.mark.parametrize("which", [router, nursery])
@@ -59,7 +61,9 @@ def test_one_that_is_killed_is_back_on_the_same_port(tmp_path: Path, which: Any)
         # A connection that comes meanwhile waits for the next router.
         assert post(served, "pids") == (200, before), "its engine is the same"
         assert_gone(family)
-        served.until("it is counted", lambda: metric(served, 'ends_total{cause="died"}') == 1)
+        served.until(
+            "it is counted", lambda: metric(served, 'mirage_router_ends_total{cause="died"}') == 1
+        )
         assert served.request("GET", "/mirage/state")[1]["engines"]["a"]["restarts"] == 0
         family = served.family()
         assert served.end(signal.SIGTERM)[0] == 0
@@ -73,7 +77,7 @@ def test_one_that_is_frozen_is_replaced(tmp_path: Path) -> None:
         frozen.send_signal(signal.SIGSTOP)
         assert post(served, "pids") == (200, before), "it waited for the next one"
         assert_gone({frozen})
-        assert metric(served, 'ends_total{cause="hung"}') == 1
+        assert metric(served, 'mirage_router_ends_total{cause="hung"}') == 1
 
 
 def test_a_supervisor_that_is_frozen_stops_no_requests(tmp_path: Path) -> None:
@@ -129,4 +133,4 @@ def test_what_is_known_of_a_request_outlives_its_router(tmp_path: Path) -> None:
         assert_gone({old})
         status, told = post(served, "die")
         assert (status, told["error"]["code"]) == (422, "request_ended_engine")
-        assert metric(served, 'ends_total{cause="died"}') == 1
+        assert metric(served, 'mirage_router_ends_total{cause="died"}') == 1
