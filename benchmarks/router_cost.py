@@ -38,7 +38,7 @@ from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.routing.keeper import RouterKeeper
+from mirage.serve.routing.keeper import PROGRAM, RouterKeeper
 
 ROUTE = "/v1/completions"
 AT_ONCE = 16
@@ -46,10 +46,6 @@ AT_ONCE = 16
 GAP_S = 0.02
 EVENT = b'data: {"choices": [{"index": 0, "text": "%08d"}], "id": "cmpl-0", "model": "a"}\n\n'
 ANSWER = {"choices": [{"index": 0, "text": "Hello" * 20}], "model": "a"}
-    "choices": [{"index": 0, "text": "Hello" * 20}],
-    "model": "a",
-    "object": "text_completion",
-}
 USAGE = {"prompt_tokens": 100, "completion_tokens": 16, "total_tokens": 116}
 PROMPT = "A prompt of a hundred tokens or so. " * 14
 
@@ -172,7 +168,8 @@ async def router(folder: Path, path: Path) -> AsyncIterator[Proxy]:
         keeper.start()
         keeping = asyncio.create_task(desk.keep())
         await desk.connected()
-        (nursery,) = (one for one in psutil.Process().children() if "router" in str(one.cmdline()))
+        children = psutil.Process().children()
+        (nursery,) = (one for one in children if PROGRAM[-1] in one.cmdline())
         (forked,) = nursery.children()
         try:
             yield Proxy("router", f"http://127.0.0.1:{listening.getsockname()[1]}", forked.pid)

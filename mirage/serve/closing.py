@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from typing import TypeVar
 
 from mirage.serve.comeback import LOOK_AGAIN_S
@@ -39,15 +39,14 @@ class Closing:
         for scope in self._waiting:
             scope.reschedule(0)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Context of a request that is with an engine. Raises `ApiError` if it is broken off."""
+    async def running(self, work: Awaitable[T]) -> T:
+        """The result of `work`, with an engine. Raises `ApiError` if it is broken off."""
         scope = asyncio.timeout(None)
         self._running.add(scope)
         self._none_runs.clear()
         try:
             async with scope:
-                yield
+                return await work
         except TimeoutError:
             if not scope.expired():
                 raise

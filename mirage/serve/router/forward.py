@@ -25,10 +25,13 @@ from mirage.serve.router.gate import Passage
 from mirage.serve.router.sessions import never_read
 from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
+from mirage.units import KIB
 
 BLAME_S = 5.0
 """Seconds that a request which broke off waits to hear how its engine ended."""
 EVENTS = "text/event-stream"
+WHOLE_BYTES = 64 * KIB
+"""Bytes of an answer that is passed on in one piece, if its length is told beforehand."""
 
 
 class Forward:
@@ -79,8 +82,7 @@ class Forward:
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
-            async with self._closing.running():
-                return await self._send(body)
+            return await self._closing.running(self._send(body))
         except ApiError as error:
             if self._response is None or not self._response.prepared:
                 raise
@@ -116,7 +118,10 @@ class Forward:
             if answer.status >= 400 and anthropic.speaks(self._request.path):
                 return await _translated(answer, headers)
             row = self._tenant.row
-            if self._told.model in row.aliases and answer.content_type in TYPES:
+            renamed = self._told.model in row.aliases and answer.content_type in TYPES
+            if not renamed and 0 <= (answer.content_length or -1) <= WHOLE_BYTES:
+                return await self._whole(answer, headers)
+            if renamed:
                 self._name = AnswerName(row.name, self._told.model)
                 headers.popall("Content-Length", None)
             response = web.StreamResponse(status=answer.status, headers=headers)
@@ -127,6 +132,17 @@ class Forward:
                 self._well = False
                 raise
             return response
+
+    async def _whole(
+        self, answer: aiohttp.ClientResponse, headers: CIMultiDict[str]
+    ) -> web.StreamResponse:
+        """A short answer, which is there at once."""
+        self._well = False
+        body = await answer.read()
+        self._well = answer.status < 500
+        self._passage.usage.look(body)
+        headers.popall("Content-Length")
+        return web.Response(body=body, status=answer.status, headers=headers)
 
     async def _pass_through(
         self, answer: aiohttp.ClientResponse, response: web.StreamResponse
