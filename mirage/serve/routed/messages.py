@@ -83,6 +83,13 @@ class EndJudged(Message, frozen=True):
     memory: BlameMemory
 
 
+class AnswersAwaited(Message, frozen=True):
+    """Numbers of waits for a tenant's engine that have lasted for a beat or longer, all of them."""
+
+    tenant: str
+    waits: list[int]
+
+
 class Drained(Message, frozen=True):
     """No request runs any more, and new ones are refused."""
 
@@ -144,6 +151,13 @@ class EngineEnded(Message, frozen=True):
     ending: Ending
 
 
+class AnswersLost(Message, frozen=True):
+    """Requests whose answers never come, by the numbers of their waits."""
+
+    tenant: str
+    waits: list[int]
+
+
 class RouterDrains(Message, frozen=True):
     """Refuse what is new, as the section `http` says; `Drained` follows."""
 
@@ -153,7 +167,14 @@ class RouterEnds(Message, frozen=True):
 
 
 FromRouter = (
-    RouterHello | AskAdmission | RequestOver | TableSeen | EndJudged | Drained | RouterAlive
+    RouterHello
+    | AskAdmission
+    | RequestOver
+    | TableSeen
+    | EndJudged
+    | AnswersAwaited
+    | Drained
+    | RouterAlive
 )
 ToRouter = (
     RouterWelcome
@@ -162,6 +183,7 @@ ToRouter = (
     | Admitted
     | NotAdmitted
     | EngineEnded
+    | AnswersLost
     | RouterDrains
     | RouterEnds
 )

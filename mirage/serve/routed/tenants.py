@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mirage.config import HANG_S
+from mirage.serve.awaited import AwaitedAnswers
 from mirage.serve.ending import Ending
 from mirage.serve.routed.messages import BlameMemory, TenantCount
 from mirage.serve.routed.table import RoutedRow, RouterTable
@@ -24,6 +25,7 @@ class RoutedTenant:
     row: RoutedRow
     suspects: Suspects = field(default_factory=Suspects)
     strikes: KeyStrikes = field(default_factory=KeyStrikes)
+    answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
     end: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the present engine has ended and it is known how; the next one has another."""
     running: int = 0

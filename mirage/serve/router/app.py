@@ -82,7 +82,7 @@ class Router:
         welcome = link.welcome
         self.metrics = RouterMetrics(self.tenants)
         self.gate = AccessGate(self.tenants, self.metrics)
-        http = HttpSection(**welcome.http)
+        http = HttpSection.model_construct(**welcome.http)  # it has been checked
         self._front = ClientFront(http)
         self.metrics.add(self._front.metrics)
         self._cors = CrossOrigins(http.cors)

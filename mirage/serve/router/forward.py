@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -12,6 +13,7 @@ from multidict import CIMultiDict
 
 from mirage.serve import anthropic
 from mirage.serve.answername import TYPES, AnswerName
+from mirage.serve.awaited import AnswerLost, AwaitedAnswer
 from mirage.serve.clients.body_pieces import in_pieces
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
@@ -82,27 +84,36 @@ class Forward:
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
-            return await self._closing.running(self._send(body))
+            return await self._closing.running(self._awaited(body))
         except ApiError as error:
             if self._response is None or not self._response.prepared:
                 raise
             await self._break(self._response, error)
             return self._response
 
-    async def _send(self, body: bytes) -> web.StreamResponse:
+    async def _awaited(self, body: bytes) -> web.StreamResponse:
+        """Raises `ApiError` if the answer is lost."""
+        try:
+            return await self._tenant.answers.answer(partial(self._send, body))
+        except AnswerLost:
+            self._well = False
+            message = "its API server and its engine core lost this request: send it again"
+            raise ApiError(502, f"model {self._told.model!r}: {message}") from None
+
+    async def _send(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         self._passage.sent = True
         try:
             try:
-                return await self._ask(body)
+                return await self._ask(body, awaited)
             except (aiohttp.ClientError, OSError) as error:
                 if self._received or not never_read(error):
                     raise
-            return await self._ask(body)  # once: no engine has read it
+            return await self._ask(body, awaited)  # once: no engine has read it
         except (aiohttp.ClientError, OSError) as error:
             self._well = False
             raise await self._broke_off(error) from None
 
-    async def _ask(self, body: bytes) -> web.StreamResponse:
+    async def _ask(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
         headers[HEADER] = self._told.id
         url = f"http://engine{self._request.path_qs}"
@@ -127,7 +138,7 @@ class Forward:
             response = web.StreamResponse(status=answer.status, headers=headers)
             self._response = response
             try:
-                await self._pass_through(answer, response)
+                await self._pass_through(answer, response, awaited)
             except BaseException:
                 self._well = False
                 raise
@@ -145,22 +156,28 @@ class Forward:
         return web.Response(body=body, status=answer.status, headers=headers)
 
     async def _pass_through(
-        self, answer: aiohttp.ClientResponse, response: web.StreamResponse
+        self,
+        answer: aiohttp.ClientResponse,
+        response: web.StreamResponse,
+        awaited: AwaitedAnswer,
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
         error_event = ErrorEvent()
         if response.content_type == EVENTS and "Content-Encoding" not in response.headers:
             self._events = WholeEvents()
         try:
+            awaited.end()
             await response.prepare(self._request)
             with StreamPulse(response, self._events, self._quiet_s) as pulse:
                 while True:
+                    awaited.again()
                     try:
                         chunk = await answer.content.readany()
                     except (aiohttp.ClientError, OSError) as error:
                         self._well = False
                         await self._break(response, await self._broke_off(error))
                         return
+                    awaited.end()
                     if not chunk:
                         break
                     error_event.look(chunk)

@@ -22,6 +22,8 @@ from mirage.serve.routed.messages import (
     BEAT_S,
     PROTOCOL_VERSION,
     Admitted,
+    AnswersAwaited,
+    AnswersLost,
     AskAdmission,
     BlameMemory,
     Drained,
@@ -212,6 +214,9 @@ class SupervisorLink:
                     ticket.answer(NotInTime(wait_s, why))
             case EngineEnded(tenant, ending):
                 self._judge(tenant, ending)
+            case AnswersLost(tenant, waits):
+                if tenant in self.tenants:
+                    self.tenants[tenant].answers.give_up(waits)
             case RouterDrains():
                 self._draining = asyncio.create_task(self._drain(hears))
 
@@ -275,6 +280,11 @@ class SupervisorLink:
         self._say(TableSeen(self._revision, counts))
 
     async def _beat(self) -> None:
+        awaited: dict[str, list[int]] = {}
         while True:
             self._say(RouterAlive())
+            before, awaited = awaited, {one.name: one.answers.take_long() for one in self.tenants}
+            for name, waits in awaited.items():
+                if waits != before.get(name, []):
+                    self._say(AnswersAwaited(name, waits))
             await asyncio.sleep(BEAT_S)

@@ -20,6 +20,8 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import (
     BEAT_S,
     PROTOCOL_VERSION,
+    AnswersAwaited,
+    AnswersLost,
     BlameMemory,
     EndJudged,
     EngineEnded,
@@ -121,6 +123,9 @@ class RouterDesk:
         if (table := self._made()) != self._table:
             self._push(table)
         self._confirm()
+        for name, backend in self._registry.backends.items():
+            if (waits := backend.answers.take_given_up()) and self._line is not None:
+                self._line.say(AnswersLost(name, waits))
 
     def _push(self, table: RouterTable) -> None:
         before = self._open
@@ -207,6 +212,8 @@ class RouterDesk:
             return
         self._line = None
         line.end()
+        for name in self._registry.backends:
+            self._owed(name, [])
         self._confirm()
         if self._cause is not None:
             self.ends[self._cause] += 1
@@ -219,13 +226,19 @@ class RouterDesk:
 
     def _hear(self, line: RouterLine, message: FromRouter) -> None:
         line.hear(message)
-        if isinstance(message, EndJudged):
+        if isinstance(message, AnswersAwaited):
+            self._owed(message.tenant, message.waits)
+        elif isinstance(message, EndJudged):
             self._memory[message.tenant] = message.memory
             verdict = self._verdicts.get(message.tenant)
             if verdict is not None and not verdict.done():
                 verdict.set_result(EndVerdict(message.words, frozenset(message.bodies)))
         self._confirm()
         self._tell()
+
+    def _owed(self, tenant: str, waits: list[int]) -> None:
+        if (backend := self._registry.backends.get(tenant)) is not None:
+            backend.answers.waits = waits
 
     def _confirm(self) -> None:
         """Tell of drains that the router has seen, if it had to: what it passed on is counted."""
