@@ -42,12 +42,12 @@ async def serve(line: Path, sockets: Sequence[socket.socket]) -> None:
     await _connect(link)
     router = Router(link)
     keeping = asyncio.create_task(link.keep(router))
-    await asyncio.wait(
-        [keeping, asyncio.ensure_future(link.has_table.wait())],
-        return_when=asyncio.FIRST_COMPLETED,
-    )
-    await router.start(sockets)
+    table = asyncio.create_task(link.has_table.wait())
     try:
+        await asyncio.wait([keeping, table], return_when=asyncio.FIRST_COMPLETED)
+        table.cancel()
+        if link.has_table.is_set():
+            await router.start(sockets)
         await keeping
     finally:
         await router.stop()

@@ -130,6 +130,8 @@ class RouterDesk:
     def _push(self, table: RouterTable) -> None:
         before = self._open
         self._open = {row.name for row in table.tenants if row.at_once}
+        there = {row.name for row in table.tenants}
+        self._memory = {name: known for name, known in self._memory.items() if name in there}
         self.revision += 1
         self._table = table
         self._shut = {n: since for n, since in self._shut.items() if n not in self._open}
