@@ -9,7 +9,7 @@ import pytest
 from test_router import Site, run
 
 from mirage.serve.rates import NO_BOUNDS, BodyBounds
-from mirage.serve.router.app import AT_ONCE_BYTES
+from mirage.serve.router.reading import AT_ONCE_BYTES
 
 pytestmark = pytest.mark.e2e
 

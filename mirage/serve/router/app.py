@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
 
 from aiohttp import web
 from aiohttp.hdrs import METH_ANY
 
 from mirage.config import LARGEST_BODY, HttpSection
 from mirage.control.roster.states import LifeState
-from mirage.serve.access.bounds import ShapedBody, shaped
 from mirage.serve.access.forms import AccessTable
-from mirage.serve.bodies import fingerprint, model_of, with_model
 from mirage.serve.clients.body_budget import BodyRoom
 from mirage.serve.clients.body_reader import read_body
 from mirage.serve.clients.connection import ClientConnection, tells_connection
@@ -31,26 +28,18 @@ from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.cards import model_cards
 from mirage.serve.router.forward import Forward
 from mirage.serve.router.gate import AccessGate, Passage
-from mirage.serve.router.link import RouterTicket, SupervisorLink
+from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.router.own import OwnRoutes
+from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in
 from mirage.serve.router.sessions import EngineSessions
+from mirage.serve.router.ticket import RouterTicket
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
 from mirage.serve.suspects import RequestFacts
-from mirage.serve.unkept import check_unkept
 from mirage.serve.unread import COUNTED, AnsweringRunner, identity
-from mirage.units import KIB
 
 MAX_BODY_BYTES = LARGEST_BODY
-AT_ONCE_BYTES = 256 * KIB
-"""Larger bodies are looked at beside the event loop."""
-SHALLOW = 500
-"""Bodies with more brackets are looked at there too. How deep they may nest depends on the stack
-that the reader begins with, and should not depend on their length."""
 SHUTDOWN_S = 1.0
-
-
-Read = TypeVar("Read")
 
 
 @dataclass
@@ -62,13 +51,6 @@ class CountedAs:
     """Status of a request that does not end as it should."""
     passage: Passage | None = None
     """None until it is within its limits."""
-
-
-class RequestedAs(NamedTuple):
-    """The model's name in a request, and the fingerprint of its body."""
-
-    model: str
-    mark: str
 
 
 class Router:
@@ -189,10 +171,10 @@ class Router:
         """Raises `ApiError`."""
         reading = read_body(request, self._front, room, MAX_BODY_BYTES)
         body = await self._closing.before(reading)
-        asked = await _read(body, partial(_named, request, body))
+        asked = await looked_at(body, partial(named_in, request, body))
         tenant = self._own.known(request, asked.model)
         counted.tenant = tenant.name
-        made = await _read(body, partial(_made, request, body, tenant.row, asked.model))
+        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked.model))
         del body  # else there are two of them
         room.is_now(len(made.body))
         if self._closing.begun:
@@ -274,28 +256,3 @@ def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> Api
         since = f" ({why})" if why else ""
         message += f", and cannot be awake in time{since}: try again later"
     return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)
-
-
-async def _read(body: bytes, read: Callable[[], Read]) -> Read:
-    """Result of `read`, which looks at a body. Raises `ApiError`."""
-    beside = len(body) > AT_ONCE_BYTES or body.count(b"[") + body.count(b"{") > SHALLOW
-    try:
-        return await asyncio.to_thread(read) if beside else read()
-    except RecursionError:
-        raise ApiError(400, "the body is nested too deeply") from None
-
-
-def _made(request: web.Request, body: bytes, row: RoutedRow, model: str) -> ShapedBody:
-    """A body as an engine may be given it. Raises `ApiError`."""
-    check_unkept(body, request.path)
-    made = shaped(body, request.path, row.bounds)
-    if model not in row.aliases:
-        return made
-    kind = request.headers.get("Content-Type", "")
-    return made._replace(body=with_model(made.body, kind, row.name))
-
-
-def _named(request: web.Request, body: bytes) -> RequestedAs:
-    kind = request.headers.get("Content-Type", "")
-    model = model_of(body, kind)
-    return RequestedAs(model, fingerprint(request.path, body, kind))

@@ -44,6 +44,7 @@ from mirage.serve.routed.messages import (
     to_router,
 )
 from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.router.ticket import RouterTicket
 from mirage.wire import Broken, encode, receive
 
 AGAIN_S = 0.2
@@ -61,56 +62,6 @@ class HearsSupervisor(Protocol):
 
     async def drain(self) -> None:
         """Return when new requests are refused, and none runs."""
-
-
-class RouterTicket:
-    """One request at the line. `admitted` is awaited if it has to wait; `over` has to follow."""
-
-    def __init__(self, link: SupervisorLink, tenant: RoutedTenant, number: int) -> None:
-        """`number` is 0 of one that is passed on at once."""
-        self._link, self.tenant, self.number = link, tenant, number
-        self._life = tenant.row.life
-        self._counts = False
-        self._answered = asyncio.get_running_loop().create_future() if number else None
-
-    @property
-    def waits(self) -> bool:
-        """True if the supervisor has to be waited for."""
-        return self._answered is not None
-
-    async def admitted(self) -> None:
-        """Raises `NotInTime`."""
-        if self._answered is not None:
-            await self._answered
-
-    def answer(self, refusal: NotInTime | None) -> None:
-        """The supervisor has answered; None: it may pass."""
-        if self._answered is None or self._answered.done():
-            return
-        if refusal is None:
-            self._answered.set_result(None)
-        else:
-            self._answered.set_exception(refusal)
-
-    def counts(self) -> None:
-        """Count it among those that were passed on at once."""
-        self.tenant.running += 1
-        self.tenant.passed += 1
-        self._life, self._counts, self.number = self.tenant.row.life, True, 0
-
-    @property
-    def passed(self) -> bool:
-        """True if the supervisor has let it pass."""
-        one = self._answered
-        return one is not None and one.done() and not one.cancelled() and one.exception() is None
-
-    def over(self) -> None:
-        """The request is answered, or its client has gone."""
-        if self._answered is not None and not self._answered.cancel():
-            self._answered.cancelled() or self._answered.exception()  # nobody may have waited
-        if self._counts and self._life == self.tenant.row.life:
-            self.tenant.running -= 1
-        self._link.over(self)
 
 
 class SupervisorLink:
@@ -238,18 +189,18 @@ class SupervisorLink:
     def ask(self, tenant: RoutedTenant) -> RouterTicket:
         """A request for a tenant comes. Raises `NotInTime`."""
         if tenant.row.at_once:
-            ticket = RouterTicket(self, tenant, 0)
+            ticket = RouterTicket(tenant, 0, self._over)
             ticket.counts()
             self._tell_soon()
             return ticket
         if not self.is_up:
             raise NotInTime(LOOK_AGAIN_S, AWAY)
         self._number += 1
-        ticket = self._waiting[self._number] = RouterTicket(self, tenant, self._number)
+        ticket = self._waiting[self._number] = RouterTicket(tenant, self._number, self._over)
         self._say(AskAdmission(self._number, tenant.name))
         return ticket
 
-    def over(self, ticket: RouterTicket) -> None:
+    def _over(self, ticket: RouterTicket) -> None:
         """A request has ended."""
         if ticket.number and self._waiting.pop(ticket.number, None) is not None:
             self._say(RequestOver(ticket.number))

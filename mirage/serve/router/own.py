@@ -8,6 +8,7 @@ from mirage.serve import history, resizing
 from mirage.serve.closing import Closing
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError
+from mirage.serve.openapi import OWN_PATH, openapi_text
 from mirage.serve.resizing import check_resizer
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.gate import AccessGate
@@ -34,6 +35,7 @@ class OwnRoutes:
             web.get("/ready", self._ready),
             web.get("/health", self._health),
             web.get("/health/{model:.+}", self._health_of),
+            web.get(OWN_PATH, self._openapi),
             web.get("/metrics", self._render),
             web.get("/mirage/state", self._state),
             web.get(history.ROUTE, self._timeline),
@@ -88,6 +90,9 @@ class OwnRoutes:
         if row.reason and self.is_near(request):
             body["reason"] = row.reason
         return web.json_response(body, status=200 if row.well else 503)
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return web.Response(body=openapi_text(), content_type="application/json")
 
     # -- asked of the supervisor --------------------------------------------------------
 

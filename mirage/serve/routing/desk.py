@@ -34,8 +34,9 @@ from mirage.serve.routed.messages import (
     TableHolds,
     from_router,
 )
-from mirage.serve.routed.table import RoutedRow, RouterTable
+from mirage.serve.routed.table import RouterTable
 from mirage.serve.routing.line import RouterLine
+from mirage.serve.routing.made import table_of
 from mirage.wire import Broken, receive
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class RouterDesk:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        if (table := self._made()) != self._table:
+        if (table := table_of(self._registry, self._attendance, self._below)) != self._table:
             self._push(table)
         self._confirm()
         for name, backend in self._registry.backends.items():
@@ -154,28 +155,6 @@ class RouterDesk:
             async with asyncio.timeout(SEEN_S):
                 while self._line is None or self._line.seen < wanted:
                     await self._news.wait()
-
-    def _made(self) -> RouterTable:
-        rows = tuple(
-            RoutedRow(
-                name,
-                str(one.socket),
-                one.max_model_len,
-                one.state,
-                self._attendance.life(name),
-                self._attendance.passes(name),
-                one.is_well,
-                one.reason,
-                dict(one.adapters),
-                one.aliases,
-                one.limits,
-                one.bounds,
-                one.comeback.times,
-                one.leaves,
-            )
-            for name, one in self._registry.backends.items()
-        )
-        return RouterTable(rows, self._registry.sources.device(), self._below)
 
     # -- one router ---------------------------------------------------------------------
 
