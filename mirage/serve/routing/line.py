@@ -28,7 +28,7 @@ class RouterLine:
     def __init__(
         self, writer: asyncio.StreamWriter, attendance: Attendance, look: Callable[[], None]
     ) -> None:
-        """`look` says what has changed, before a request is let pass by that."""
+        """`look` says what has changed, before a request is answered by that."""
         self._writer, self._attendance, self._look = writer, attendance, look
         self.seen = 0
         """Revision that it has seen last."""
@@ -69,7 +69,7 @@ class RouterLine:
         try:
             ticket = self._tickets[number] = self._attendance.ask(tenant)
         except NotInTime as error:
-            self.say(NotAdmitted(number, error.wait_s, error.why))
+            self._refuse(number, error)
             return
         task = self._waiting[number] = asyncio.create_task(self._answer(number, ticket))
         task.add_done_callback(lambda task: self._waiting.pop(number, None))
@@ -78,10 +78,14 @@ class RouterLine:
         try:
             await ticket.admitted()
         except NotInTime as error:
-            self.say(NotAdmitted(number, error.wait_s, error.why))
+            self._refuse(number, error)
         else:
             self._look()
             self.say(Admitted(number))
+
+    def _refuse(self, number: int, error: NotInTime) -> None:
+        self._look()
+        self.say(NotAdmitted(number, error.wait_s, error.why))
 
     def _over(self, number: int) -> None:
         if (task := self._waiting.pop(number, None)) is not None:
