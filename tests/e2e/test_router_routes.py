@@ -261,7 +261,8 @@ def test_the_document_has_every_route_that_answers(tmp_path: Path) -> None:
         async with site.http.get(site.url + "/openapi.json") as answer:
             told = await answer.json()
         found = {(verb.upper(), path) for path, verbs in told["paths"].items() for verb in verbs}
-        routes = {(each.method, each.path) for each in site.router.routes("127.0.0.1")}
+        routes = {(each.method, each.path) for each in site.router.routes()}
+        routes -= {("POST", "/mirage/tiers")}  # for programs of this machine alone
         refused = {(METH_ANY, path) for path in REFUSED_ROUTES}
         assert found == {(verb, path.replace(":.+", "")) for verb, path in routes - refused}
 
