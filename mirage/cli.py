@@ -50,7 +50,7 @@ OWN_MODULES = {
         "Stop a running server, or end the engines that a killed one has left.",
     ),
     "keys": (
-        "mirage.serve.access.commands",
+        "mirage.serve.admin.key_commands",
         "keys_command",
         "Make API keys, list those of a file, or have a running server reload its own.",
     ),

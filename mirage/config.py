@@ -637,6 +637,11 @@ class HttpSection(Strict):
     ] = 15.0
     """Seconds without a byte after which a stream of events gets a comment; None: it gets none."""
 
+    drain_delay_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    """Seconds for which requests are still accepted once the server stops, and ``/ready`` says so:
+    for a load balancer that asks now and then."""
+    drain_s: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Seconds after that for requests that run to end by themselves."""
     cors: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]] = Field(
         default_factory=list
     )

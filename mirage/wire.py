@@ -57,7 +57,7 @@ class Decoder(Generic[T]):
     def __init__(self, kinds: Any, most_descriptors: int = 0, longest: int = LONGEST) -> None:
         """`most_descriptors` that one message may bring, `longest` in bytes."""
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kinds)
-        self._most, self._longest = most_descriptors, longest
+        self._most, self.longest = most_descriptors, longest
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -70,7 +70,7 @@ class Decoder(Generic[T]):
     def has_next(self) -> bool:
         """True if `next` gives a message, or raises."""
         length = self._header()[0]
-        return length > self._longest or 0 <= length <= len(self._bytes) - HEADER.size
+        return length > self.longest or 0 <= length <= len(self._bytes) - HEADER.size
 
     def next(self) -> tuple[T, list[int]] | None:
         """The next message with its descriptors, now the caller's; None if it is not whole.
@@ -78,7 +78,7 @@ class Decoder(Generic[T]):
         Raises `Broken`.
         """
         length, count = self._header()
-        if length > self._longest or count > self._most:
+        if length > self.longest or count > self._most:
             raise Broken(f"a message of {length} bytes and {count} descriptors is too large")
         if not self.has_next:
             return None
@@ -293,7 +293,7 @@ async def receive(reader: asyncio.StreamReader, decoder: Decoder[T]) -> T | None
     """
     try:
         length, count = HEADER.unpack(await reader.readexactly(HEADER.size))
-        if length > LONGEST or count:
+        if length > decoder.longest or count:
             raise Broken(f"a message of {length} bytes and {count} descriptors is too large")
         return decoder.body(await reader.readexactly(length))
     except asyncio.IncompleteReadError:

@@ -42,6 +42,7 @@ ENVIRONMENT = merged(
     ours("device.index, which counts among the GPUs that it names", "CUDA_VISIBLE_DEVICES"),
     ours("TMPDIR, where the run's folder lies", "VLLM_RPC_BASE_PATH"),
     ours("nothing: engines tell nobody how they are used", "VLLM_NO_USAGE_STATS"),
+    ours("nothing: the router, its one client, closes idle ones", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"),
     # -- what is passed on -----------------------------------------------------------------
     works(
         LOGS,
@@ -55,9 +56,8 @@ ENVIRONMENT = merged(
     ),
     works(
         FRONT,
-        *("VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE"),
-        *("VLLM_CHAT_TEMPLATE_FUEL", "VLLM_HTTP_MAX_REQUEST_BODY_SIZE"),
-        "VLLM_BEAM_ALWAYS_CONSTRAIN_OUTPUT",
+        *("VLLM_CHAT_TEMPLATE_RENDER_TIMEOUT", "VLLM_CHAT_TEMPLATE_FUEL"),
+        *("VLLM_HTTP_MAX_REQUEST_BODY_SIZE", "VLLM_BEAM_ALWAYS_CONSTRAIN_OUTPUT"),
         *("VLLM_MAX_N_SEQUENCES", "VLLM_MAX_COMPLETION_PROMPTS", "VLLM_MAX_STOP_STRINGS"),
         *("VLLM_MAX_EMBED_DECODE_BYTES", "VLLM_TOOL_PARSE_REGEX_TIMEOUT_SECONDS"),
         *("VLLM_ENFORCE_STRICT_TOOL_CALLING", "VLLM_TOOL_JSON_ERROR_AUTOMATIC_RETRY"),

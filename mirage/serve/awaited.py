@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class AnswerLost(Exception):
@@ -12,23 +14,26 @@ class AnswerLost(Exception):
 
 
 class AwaitedAnswers:
-    """Waits by their numbers. Each byte of an answer ends a wait and begins another one."""
+    """Waits by their numbers, which grow. Each byte of an answer ends a wait and begins another."""
 
     def __init__(self) -> None:
         self._waits: dict[int, asyncio.Timeout] = {}
-        self._count = 0
-        self.lost = 0
-        """Requests whose answers were given up, since this server's start."""
+        self._count = self._asked = 0
 
     @property
     def waits(self) -> Collection[int]:
         return self._waits.keys()
 
+    def take_long(self) -> list[int]:
+        """Waits that began before this was asked last."""
+        before, self._asked = self._asked, self._count
+        return [wait for wait in self._waits if wait <= before]
+
     def give_up(self, waits: Iterable[int]) -> None:
-        """End each of these requests with `AnswerLost`."""
+        """End each of these requests with `AnswerLost`, unless bytes of it have come meanwhile."""
         for wait in waits:
-            self._waits.pop(wait).reschedule(0)
-            self.lost += 1
+            if (scope := self._waits.pop(wait, None)) is not None:
+                scope.reschedule(0)
 
     def begin(self, scope: asyncio.Timeout) -> int:
         """A wait that `scope` would end; its number."""
@@ -40,14 +45,13 @@ class AwaitedAnswers:
         """Idempotent."""
         self._waits.pop(wait, None)
 
-    @contextlib.asynccontextmanager
-    async def answer(self) -> AsyncIterator[AwaitedAnswer]:
-        """Context of a request that is with the engine. Raises `AnswerLost`."""
+    async def answer(self, ask: Callable[[AwaitedAnswer], Awaitable[T]]) -> T:
+        """The result of `ask`, a request that is with the engine. Raises `AnswerLost`."""
         scope = asyncio.timeout(None)
         awaited = AwaitedAnswer(self, scope)
         try:
             async with scope:
-                yield awaited
+                return await ask(awaited)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -64,14 +68,9 @@ class AwaitedAnswer:
         self._wait = book.begin(scope)
 
     def end(self) -> None:
-        """The whole answer is there, or nobody wants it."""
+        """A part has come and goes to the client, or nobody wants it: nothing is awaited."""
         self._book.end(self._wait)
 
-    @contextlib.contextmanager
-    def passed_on(self) -> Iterator[None]:
-        """Context in which a part that came goes to the client: nothing is awaited meanwhile."""
-        self.end()
-        try:
-            yield
-        finally:
-            self._wait = self._book.begin(self._scope)
+    def again(self) -> None:
+        """The next part is awaited."""
+        self._wait = self._book.begin(self._scope)

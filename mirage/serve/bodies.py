@@ -86,6 +86,8 @@ def fingerprint(route: str, body: bytes, content_type: str) -> str:
 
 def _boundary(content_type: str) -> bytes | None:
     """None unless the body is a form of several parts."""
+    if FORM not in content_type.lower():
+        return None  # soon said of JSON
     message = Message()
     message["Content-Type"] = content_type
     boundary = message.get_param("boundary")

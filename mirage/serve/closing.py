@@ -8,41 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from mirage.serve.comeback import LOOK_AGAIN_S
 from mirage.serve.openai import ApiError
 
 T = TypeVar("T")
+DRAINING = "draining"
+"""Code of an answer that says so."""
 
 
 class Closing:
     """State of the server's end, and the requests that are with an engine meanwhile."""
 
     def __init__(self) -> None:
-        self._begun = asyncio.Event()
+        self.announced = False
+        """True once the end is told to who asks whether it is ready."""
+        self.begun = False
+        """True once new requests are refused."""
+        self._waiting: set[asyncio.Timeout] = set()
+        """Scopes of requests that are with no engine yet."""
         self._none_runs = asyncio.Event()
         self._none_runs.set()
         self._running: set[asyncio.Timeout] = set()
 
-    @property
-    def begun(self) -> bool:
-        return self._begun.is_set()
-
     def begin(self) -> None:
         """Refuse new requests from now on. Idempotent."""
-        self._begun.set()
+        self.announced = self.begun = True
+        for scope in self._waiting:
+            scope.reschedule(0)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Context of a request that is with an engine. Raises `ApiError` if it is broken off."""
+    async def running(self, work: Awaitable[T]) -> T:
+        """The result of `work`, with an engine. Raises `ApiError` if it is broken off."""
         scope = asyncio.timeout(None)
         self._running.add(scope)
         self._none_runs.clear()
         try:
             async with scope:
-                yield
+                return await work
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -63,20 +67,22 @@ class Closing:
         for scope in self._running:
             scope.reschedule(0)
 
-    async def before(self, work: Coroutine[Any, Any, T]) -> T:
+    async def before(self, work: Awaitable[T]) -> T:
         """The result of `work`. Raises `ApiError` if the end begins before there is one."""
-        doing, over = asyncio.ensure_future(work), asyncio.ensure_future(self._begun.wait())
+        scope = asyncio.timeout(0 if self.begun else None)
+        self._waiting.add(scope)
         try:
-            await asyncio.wait((doing, over), return_when=asyncio.FIRST_COMPLETED)
-            if self.begun:
-                raise ends()
-            return doing.result()
+            async with scope:
+                return await work
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise ends() from None
         finally:
-            doing.cancel()
-            over.cancel()
+            self._waiting.discard(scope)
 
 
 def ends() -> ApiError:
     """Answer to a request that comes while the server ends."""
     message = "the server is stopping: send this again when it is back"
-    return ApiError(503, message, wait_s=LOOK_AGAIN_S)
+    return ApiError(503, message, code=DRAINING, wait_s=LOOK_AGAIN_S)

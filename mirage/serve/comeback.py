@@ -7,10 +7,38 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 LOOK_AGAIN_S = 5.0
 """Seconds that are said where nothing better is known."""
 STARTS = 3
 """The last ones, of which the longest counts: a start takes longer beside others that serve."""
+
+
+class ComebackTimes(msgspec.Struct, frozen=True):
+    """Start that is under way, or to come, as plain data; times of the machine's clock."""
+
+    usual_s: float = 0.0
+    """Seconds of a start; 0 where none is known."""
+    begun: float | None = None
+    """Time at which it began; None if none is under way."""
+    again: float | None = None
+    """Time at which the pause before it ends, or has ended; None without one."""
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of a start by the last ones; `LOOK_AGAIN_S` where none is known."""
+        return self.usual_s or LOOK_AGAIN_S
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until it may serve; None if it neither starts nor is to be started."""
+        if self.begun is not None:
+            left = self.begun + self.usual_s - now
+        elif self.again is not None:
+            left = max(0.0, self.again - now) + self.usual_s
+        else:
+            return None
+        return left if left > 0 else LOOK_AGAIN_S
 
 
 class Comeback:
@@ -19,7 +47,6 @@ class Comeback:
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=STARTS)
         self._again: float | None = None
-        """Time at which the pause ends, or has ended."""
         self._begun: float | None = None
 
     def pauses(self, now: float, seconds: float) -> None:
@@ -37,17 +64,6 @@ class Comeback:
         self._again = self._begun = None
 
     @property
-    def start_s(self) -> float:
-        """Seconds of a start by the last ones; `LOOK_AGAIN_S` where none is known."""
-        return max(self._took, default=LOOK_AGAIN_S)
-
-    def wait_s(self, now: float) -> float | None:
-        """Seconds until it may serve; None if it neither starts nor is to be started."""
-        usual = max(self._took, default=0.0)
-        if self._begun is not None:
-            left = self._begun + usual - now
-        elif self._again is not None:
-            left = max(0.0, self._again - now) + usual
-        else:
-            return None
-        return left if left > 0 else LOOK_AGAIN_S
+    def times(self) -> ComebackTimes:
+        """What is known now."""
+        return ComebackTimes(max(self._took, default=0.0), self._begun, self._again)

@@ -32,6 +32,7 @@ from mirage.serve.preflight import Preflight, speeds
 from mirage.serve.registry import DeviceSources, Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.declared import roster_of
+from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.rundir import RunDir
 from mirage.serve.tenants import DeviceTenants
 from mirage.serve.tiers import TierPool
@@ -84,6 +85,7 @@ class Domain:
         self.tenants = DeviceTenants(self.registry, rundir)
         self.managers, self.failures = self.tenants.managers, self.tenants.failures
         self.attendance = self._attendance(config, found)
+        self.desk = RouterDesk(self.registry, self.attendance, config.hang_s)
         self._control = ControlServer(
             self._arbiter,
             self.registry,
@@ -136,6 +138,7 @@ class Domain:
             self.device,
             lambda: self._control.had_requests(tenant.name),
             self.book,
+            self.desk.ended,
         )
         self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
 
@@ -262,7 +265,8 @@ class Domain:
     def _attendance(self, config: Config, found: Preflight) -> Attendance:
         link = speeds(config.device).link
         roster = roster_of(config, found.fits, link, time.monotonic())
-        return Attendance(roster, self, say, device=self.device)
+        changed = lambda: self.desk.changed()  # noqa: E731
+        return Attendance(roster, self, say, device=self.device, changed=changed)
 
     async def _attend(self, adopted: Collection[str]) -> None:
         """Let tenants come and go. The first starts are those that are ordered at once.

@@ -32,13 +32,14 @@ from mirage.serve.lost_watch import LostWatch
 from mirage.serve.means import Means
 from mirage.serve.oom import OomKills
 from mirage.serve.process import EngineProcess
-from mirage.serve.registry import REACHABLE, TenantServer
+from mirage.serve.registry import TenantServer
 from mirage.serve.restarts import RESTARTS, Pause, Restarts
+from mirage.serve.routed.table import REACHABLE
+from mirage.serve.routing.desk import EndVerdict
 from mirage.serve.rundir import RunDir
 from mirage.serve.silence import silent
 from mirage.serve.standstill import Standstill
 from mirage.serve.starting import start_program
-from mirage.serve.suspects import Suspects
 from mirage.serve.within import within
 from mirage.units import size
 from vmm.faults import FAULTS, Fault, Scope, in_text
@@ -88,6 +89,11 @@ async def _nothing(*_: str) -> None:
     """Nobody wants to know."""
 
 
+async def _not_judged(tenant: str, ending: Ending) -> EndVerdict:
+    """Nothing is known of its requests."""
+    return EndVerdict()
+
+
 class EngineManager:
     """Keeps `backend.state` true. `joined` and `lost` are what the control server hears."""
 
@@ -106,19 +112,19 @@ class EngineManager:
         device: DeviceHealth | None = None,
         had_requests: Callable[[], float] | None = None,
         book: RunBook | None = None,
+        judged: Callable[[str, Ending], Awaitable[EndVerdict]] = _not_judged,
     ) -> None:
-        """`starting` is awaited before an engine starts.
+        """`starting` is awaited before an engine starts, `judged` when one has ended.
 
         `over` is awaited with the tenant's name when no process of an engine is left. `running`
         tells the seconds for which this server has run, `had_requests` at which of them the
         engine's core last had a request. `book` records its processes.
         """
         socket = rundir.engine_socket(tenant.name)
-        suspects = Suspects(config.hang_s)
-        self.backend = TenantServer(tenant.name, socket, tenant.max_model_len, suspects=suspects)
+        self.backend = TenantServer(tenant.name, socket, tenant.max_model_len)
         self._name, self._fit, self._startup_timeout_s = tenant.name, fit, startup_timeout_s
         self._rundir, self._reaper, self._starting = rundir, reaper, starting
-        self._means, self._over = means, over
+        self._means, self._over, self._judged = means, over, judged
         self._device = device or DeviceHealth()
         self._book, self._model = book or RunBook(), tenant.model
         self._command = self._command_of(config, tenant)
@@ -569,10 +575,10 @@ class EngineManager:
         ending = self._how_it_ended(status)
         if self._served:
             ending = await self._by_device(ending)
-        blame = self.backend.ended(ending, time.monotonic())
+        verdict = await self._judged(self._name, ending)
         await self._end(grace_s=0)
         if self._served and ending.fault:
-            self._device.met(self._name, FAULTS[ending.fault], blame.bodies)
+            self._device.met(self._name, FAULTS[ending.fault], verdict.bodies)
         self._broke = not self._stopping
         if self._device.reason:
             self.backend.fail(self._device.reason)
@@ -583,8 +589,8 @@ class EngineManager:
         if not self._has_served:
             self.backend.fail(self._failure or f"its {ending}")
             return self._restarts.rest()
-        pause = self._restarts.ended(served_s, blame.bodies)
-        how = f"{ending}{blame}" if self._served else "it did not start"
+        pause = self._restarts.ended(served_s, verdict.bodies)
+        how = f"{ending}{verdict.words}" if self._served else "it did not start"
         count = (
             f"end {self._restarts.counted} of {RESTARTS}"
             if self._restarts.counts

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from multidict import CIMultiDict
+from multidict import CIMultiDict, CIMultiDictProxy
 
 TO_ENGINE = {
     "accept",
@@ -36,21 +34,19 @@ HOP_BY_HOP = {
 """Headers of one connection, as are all that `Connection` names."""
 
 
-def to_engine(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def to_engine(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Headers of a client's request that go on."""
-    named = _named(headers)
-    pairs = ((name, value) for name, value in headers.items() if name.lower() in TO_ENGINE - named)
-    return CIMultiDict(pairs)
+    wanted = TO_ENGINE - _named(headers)
+    return CIMultiDict([one for one in headers.items() if one[0].lower() in wanted])
 
 
-def to_client(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def to_client(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Headers of an engine's answer that go on."""
     dropped = HOP_BY_HOP | _named(headers)
-    pairs = ((name, value) for name, value in headers.items() if name.lower() not in dropped)
-    return CIMultiDict(pairs)
+    return CIMultiDict([one for one in headers.items() if one[0].lower() not in dropped])
 
 
-def _named(headers: Mapping[str, str]) -> set[str]:
+def _named(headers: CIMultiDictProxy[str]) -> set[str]:
     """Names that `Connection` nominates; it may be there more than once."""
-    lists = [value for name, value in headers.items() if name.lower() == "connection"]
+    lists = headers.getall("Connection", ())
     return {word.strip().lower() for words in lists for word in words.split(",")}

@@ -245,6 +245,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(rundir.temporary),
         "VLLM_RPC_BASE_PATH": str(rundir.rpc),
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",  # seconds; the router closes idle ones
     }
     if config.device.kind == "cuda":
         fixed |= {

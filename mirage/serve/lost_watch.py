@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mirage.control.lost_requests import LostRequests
 from mirage.processes.proc_stat import proc_stat
-from mirage.serve.awaited import AwaitedAnswers
+from mirage.serve.owed import OwedAnswers
 
 ANSWERS_S = 3.0
 """Seconds without an answer to the probe after which nobody knows what an API server does."""
@@ -20,7 +20,7 @@ class LostWatch:
 
     def __init__(
         self,
-        answers: AwaitedAnswers,
+        answers: OwedAnswers,
         patience_s: float,
         pid: int,
         running: Callable[[], float],

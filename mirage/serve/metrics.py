@@ -1,10 +1,10 @@
-"""The registry as Prometheus metrics."""
+"""The registry as Prometheus metrics; those of requests are the router's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -12,8 +12,6 @@ from mirage.serve.registry import Registry
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.contract import Medium
 
-CLIENT_LEFT = 499
-"""Status of a request whose client went away; nobody is sent it."""
 GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
     "kv_used_blocks": ("mirage_kv_used_blocks", "KV blocks that belong to running requests"),
@@ -57,55 +55,18 @@ COUNTERS = {
 }
 
 
-class Metrics:
-    """A registry of its own; `requests` is counted by the router."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._tenants = registry
-        self._registry = CollectorRegistry()
-        self._registry.register(_RegistryCollector(registry))
-        self._requests = Counter(
-            "mirage_http_requests",
-            "Requests by tenant (empty: none could be told) and HTTP status",
-            ["tenant", "code"],
-            registry=self._registry,
-        )
-        self._refused = Counter(
-            "mirage_refused_routes",
-            "Requests to routes of vLLM's that are refused",
-            ["route"],
-            registry=self._registry,
-        )
-        self._counted: dict[str, set[str]] = {}
-        """Statuses by tenant."""
-
-    def answered(self, tenant: str, status: int) -> None:
-        """Count one request."""
-        self._requests.labels(tenant, str(status)).inc()
-        self._counted.setdefault(tenant, set()).add(str(status))
-
-    def refused(self, route: str, status: int) -> None:
-        """Count one request to a route that is refused, as it is registered."""
-        self._refused.labels(route).inc()
-        self.answered("", status)
-
-    def add(self, collector: Collector) -> None:
-        """Have another one's metrics told as well."""
-        self._registry.register(collector)
-
-    def render(self) -> bytes:
-        """Prometheus' text format, without tenants that are there no more."""
-        for tenant in self._counted.keys() - self._tenants.backends.keys() - {""}:
-            for status in self._counted.pop(tenant):
-                self._requests.remove(tenant, status)
-        return generate_latest(self._registry)
+def rendered(registry: Registry, router_ends: Mapping[str, int]) -> bytes:
+    """All of it in Prometheus' text format; `router_ends` are routers that ended, by the cause."""
+    told = CollectorRegistry()
+    told.register(_RegistryCollector(registry, router_ends))
+    return generate_latest(told)
 
 
 class _RegistryCollector(Collector):
     """Reads the registry when it is asked, so that nothing is kept twice."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, router_ends: Mapping[str, int]) -> None:
+        self._registry, self._router_ends = registry, router_ends
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
@@ -124,6 +85,11 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
+        text = "Routers that ended before the server"
+        ends = CounterMetricFamily("mirage_router_ends", text, labels=["cause"])
+        for cause, count in self._router_ends.items():
+            ends.add_metric([cause], float(count))
+        yield ends
         yield from self._masters()
         if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()

@@ -15,7 +15,6 @@ from aiohttp.hdrs import METH_ANY
 
 from mirage.serve import anthropic
 from mirage.serve.mistaken import LONGEST, advice
-from mirage.serve.registry import TenantServer
 
 COHERE = "/cohere/"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -98,22 +97,3 @@ def _told(request: web.Request, error: web.HTTPException) -> str:
         if words := advice(request.method, request.path, routes):
             return f"{message}: {words}"
     return message
-
-
-def model_cards(backend: TenantServer, created: int) -> list[dict[str, Any]]:
-    """A tenant's entries of ``/v1/models``: its model, by its aliases too, and its LoRA adapters.
-
-    `created` is in seconds since 1970.
-    """
-    card = {
-        "id": backend.name,
-        "object": "model",
-        "created": created,
-        "owned_by": "mirage",
-        "max_model_len": backend.max_model_len,
-    }
-    roots = dict.fromkeys(backend.aliases, backend.name) | dict(backend.adapters)
-    others = (
-        card | {"id": name, "root": root, "parent": backend.name} for name, root in roots.items()
-    )
-    return [card, *others]

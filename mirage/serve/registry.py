@@ -1,9 +1,8 @@
-"""What is known of every tenant right now: written by those who learn it, read by the router."""
+"""What is known of every tenant right now: written by those who learn it, read by who tells it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,10 +14,9 @@ from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
-from mirage.serve.awaited import AwaitedAnswers
 from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
-from mirage.serve.ending import Ending
+from mirage.serve.owed import OwedAnswers
 from mirage.serve.rates import (
     NO_BOUNDS,
     NO_LIMITS,
@@ -27,18 +25,11 @@ from mirage.serve.rates import (
     body_bounds,
     rate_limits,
 )
-from mirage.serve.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
-from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
 from mirage.tiers.counts import PoolState
 
-log = logging.getLogger(__name__)
-
 SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
 """States in which a tenant is well, perhaps not there before somebody asks for it."""
-
-REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, LifeState.WAKING})
-"""States in which there is an engine, in whose queue a request that was admitted may wait."""
 
 MOST_PASSED = 100
 """States that are remembered of a tenant if nobody asks for them."""
@@ -61,9 +52,7 @@ class TenantServer:
     """Other names of its model that requests may use."""
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
-    suspects: Suspects = field(default_factory=Suspects)
-    answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
-    strikes: KeyStrikes = field(default_factory=KeyStrikes)
+    answers: OwedAnswers = field(default_factory=OwedAnswers)
     comeback: Comeback = field(default_factory=Comeback)
     adopted: bool = False
     """True if its engine was another server's, which was killed."""
@@ -71,23 +60,8 @@ class TenantServer:
     """True if it should serve and does not: until it does, a start is no sign of being well."""
     leaves: bool = False
     """True if it was removed, and has not ended yet: no new request finds it."""
-    end: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the present engine has ended and it is known how; the next one has another."""
     passed: deque[LifeState] = field(default_factory=lambda: deque(maxlen=MOST_PASSED))
     """States that it has entered since somebody took them, the newest last."""
-
-    def ended(self, ending: Ending, now: float) -> Blame:
-        """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
-        blame = self.suspects.engine_ended(ending, now)
-        key = blame.culprit.key if blame.culprit is not None else ""
-        if key and self.strikes.strike(key, now):
-            log.warning(
-                "key %r ended the engine of %r %d times: it is refused there for %.0f s",
-                *(key, self.name, MOST_STRIKES, STRUCK_S),
-            )
-        self.end.set()
-        self.end = asyncio.Event()
-        return blame
 
     def enters(self, state: LifeState) -> None:
         """It is in another state, be it for no time at all."""
@@ -113,21 +87,9 @@ class TenantServer:
         self.limits, self.bounds = rate_limits(tenant.limits), body_bounds(tenant)
         self.aliases = tuple(tenant.aliases)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names that requests may use."""
-        return (self.name, *self.aliases, *self.adapters)
-
     def fail(self, reason: str) -> None:
         self.enters(LifeState.FAILED)
         self.reason = reason
-
-    def wait_s(self, now: float) -> float | None:
-        """Seconds after which a request that is not served now may be; None if that is not so."""
-        wait_s = self.comeback.wait_s(now)
-        if wait_s is None and self.state is not LifeState.FAILED:
-            return self.comeback.start_s  # it ends at the moment: a start follows
-        return wait_s
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
         """What ``/mirage/state`` says of it."""
@@ -183,36 +145,9 @@ class Registry:
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a tenant has entered another state; who waits for it clears it."""
 
-    def serving(self, model: str) -> TenantServer | None:
-        """The tenant that serves `model`, which is one of its names."""
-        if (backend := self.backends.get(model)) is not None and not backend.leaves:
-            return backend
-        return next((backend for backend in self.served if model in backend.names), None)
-
-    @property
-    def served(self) -> list[TenantServer]:
-        """All but those that were removed."""
-        return [backend for backend in self.backends.values() if not backend.leaves]
-
-    @property
-    def models(self) -> list[str]:
-        """All names that requests may use."""
-        return [name for backend in self.served for name in backend.names]
-
-    def health(self, *, reasons: bool = True) -> dict[str, Any]:
-        """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
-        states = {name: backend.state for name, backend in self.backends.items()}
-        ready = sum(backend.is_well for backend in self.backends.values())
-        status = "ok" if ready == len(states) else "degraded" if ready else "down"
-        known = {name: b.reason for name, b in self.backends.items() if b.reason and reasons}
-        more = {"reasons": known} if known else {}
-        return (
-            {"status": status, "tenants": states}
-            | {"device": self.sources.device(reasons=reasons)}
-            | more
-            | self._pool_health()
-            | self._disk_health()
-        )
+    def below_health(self) -> dict[str, Any]:
+        """Part of ``/health`` about memory below the device."""
+        return self._pool_health() | self._disk_health()
 
     def _pool_health(self) -> dict[str, Any]:
         if (pool := self.sources.pool()) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
+import secrets
 from collections.abc import Callable
 
 HEADER = "X-Request-Id"
@@ -12,7 +12,7 @@ SANE = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 def new_id() -> str:
     """An id that nobody else has."""
-    return uuid.uuid4().hex
+    return secrets.token_hex(16)
 
 
 def id_of(given: str | None, make: Callable[[], str] = new_id) -> str:

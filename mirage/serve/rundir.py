@@ -93,6 +93,16 @@ class RunDir:
         """Socket of the process that engines are forked from."""
         return self.sockets / "warm.sock"
 
+    @property
+    def router_socket(self) -> Path:
+        """Socket at which the router comes for its table."""
+        return self.sockets / "router.sock"
+
+    @property
+    def inner_socket(self) -> Path:
+        """Socket at which the router asks for what the supervisor alone knows."""
+        return self.sockets / "inner.sock"
+
     def admin_socket(self, port: int) -> Path:
         """Socket for operators of the server whose router listens on `port`."""
         return self.sockets / f"admin-{port}.sock"

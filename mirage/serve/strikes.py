@@ -8,6 +8,7 @@ that tenant another start.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 
 MOST_STRIKES = 3
 STRIKES_S = 600.0
@@ -38,6 +39,16 @@ class KeyStrikes:
         """Seconds for which `key` is still refused; None if it is not."""
         until = self._until.get(key, now)
         return until - now if until > now else None
+
+    @property
+    def remembered(self) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """Times of strikes, and until when keys are refused, by the keys' names."""
+        return {key: list(times) for key, times in self._times.items()}, dict(self._until)
+
+    def remember(self, times: Mapping[str, Iterable[float]], until: Mapping[str, float]) -> None:
+        """Know what another object has `remembered`."""
+        self._times.update({key: deque(known) for key, known in times.items()})
+        self._until.update(until)
 
     def _forget(self, now: float) -> None:
         """Drop what counts no more."""

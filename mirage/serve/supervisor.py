@@ -39,7 +39,7 @@ from mirage.serve.means import Means
 from mirage.serve.preflight import preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
-from mirage.serve.router import Router
+from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
 from mirage.serve.succession import device_name, run_record, succession
 from mirage.serve.together import together
@@ -125,7 +125,9 @@ def _serve(
             book = RunBook(rundir.record, record, reaper)
         domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled, book, left)
         applier = ConfigApplier(origin, declared, found, domain, means.probe)
-        supervisor = Supervisor(config, options, rundir, domain, applier, hangups, warm, wanted)
+        supervisor = Supervisor(
+            config, options, rundir, reaper, domain, applier, hangups, warm, wanted
+        )
         return asyncio.run(supervisor.run())
 
 
@@ -182,6 +184,7 @@ class Supervisor:
         config: Config,
         options: ServeOptions,
         rundir: RunDir,
+        reaper: ReaperClient,
         domain: Domain,
         applier: ConfigApplier,
         hangups: HangUps,
@@ -195,12 +198,8 @@ class Supervisor:
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
         self._keys = options.keys
-        self._router = Router(
-            domain.registry,
-            domain.attendance,
-            domain.tiers.resize,
-            self._keys.table,
-            config.http,
+        self._address = ServedAddress(
+            config, domain.registry, domain.desk, domain.tiers.resize, rundir, reaper
         )
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
@@ -210,6 +209,7 @@ class Supervisor:
             domain.attendance,
             Declaring(applier),
             self._reload_keys,
+            domain.desk.seen,
             sleeps=config.policy is Policy.MIRAGE,
         )
         self._hung_up = asyncio.Event()
@@ -246,7 +246,7 @@ class Supervisor:
         await self._listen_to_operators(url)
         served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
         hears = self._hear_hangups()
-        work = [served, self._say_ready(url, begun), self._admin.keep(), hears]
+        work = [served, self._say_ready(url, begun), self._admin.keep(), hears, self._address.keep()]
         if self._warm is not None:
             work.append(self._warm.keep(self._config.hang_s, say))
         if self._wanted != self._applier.wanted:
@@ -271,6 +271,7 @@ class Supervisor:
                 raise EngineFailed(self._domain.device.reason)
             why = "; ".join(str(failures[name]) for name in managers)
             raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
+        await self._domain.desk.connected()
         self._ready_file.write(url)
         all_of_them, policy = len(self._config.tenants), self._config.policy.value
         started = len(managers) - len(failures)
@@ -283,12 +284,15 @@ class Supervisor:
         """First of all: a taken port shall not cost the start of all engines."""
         host, port = self._options.host, self._options.port
         try:
-            return await self._router.start(host, port)
+            url = await self._address.start(host, port, self._keys.table)
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
+        for path, listen in self._address.listeners.items():
+            self._domain.looks_after(path, listen)
+        return url
 
     async def _listen_to_operators(self, url: str) -> None:
         """Raises `ConfigError`."""
@@ -333,7 +337,8 @@ class Supervisor:
     async def _reload_keys(self) -> str:
         """Have the keys that its source has now; a line about them. Raises `InputRefused`."""
         line = await self._keys.again()
-        self._router.gate.holds(self._keys.table)
+        self._domain.desk.holds(self._keys.table)
+        await self._domain.desk.seen()
         return line
 
     async def _apply_file(self) -> None:
@@ -354,6 +359,7 @@ class Supervisor:
             say(f"{name}: stopping; once more to stop at once")
             self._signal.set_result(code)
             return
+        self._address.kill()
         self._domain.kill()
         self._ready_file.remove()
         self._rundir.remove()
@@ -366,6 +372,6 @@ class Supervisor:
         """
         self._ready_file.remove()
         await self._admin.stop()
-        await self._router.drain()
+        await self._address.drain()
         await self._domain.stop()
-        await self._router.stop()
+        await self._address.stop()

@@ -13,7 +13,7 @@ outside says nothing of its requests.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mirage.config import HANG_S
@@ -158,6 +158,16 @@ class Suspects:
         self._running.clear()
         self._broken.clear()
         return blame
+
+    @property
+    def remembered(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Culprits and suspects, by their fingerprints, and until when each is one."""
+        return dict(self._culprits), dict(self._suspected)
+
+    def remember(self, culprits: Mapping[str, float], suspected: Mapping[str, float]) -> None:
+        """Know what another object has `remembered`."""
+        self._culprits.update(culprits)
+        self._suspected.update(suspected)
 
     def blame(self, number: int) -> Blame | None:
         """Of the end that met a request; None if its engine has not ended."""

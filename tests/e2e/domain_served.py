@@ -14,8 +14,9 @@ from mirage.config import Config
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.domain import Domain
 from mirage.serve.preflight import preflight
-from mirage.serve.router import Router
+from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
+from mirage.serve.together import together
 
 LIMIT_S = 60.0
 
@@ -35,19 +36,22 @@ async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterato
     assert not found.refused
     with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
         domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
-        router = Router(domain.registry, domain.attendance, domain.tiers.resize)
-        url = await router.start("127.0.0.1", 0)
-        work = domain.serve(all_or_nothing=all_or_nothing)
-        serving = asyncio.create_task(work)
+        address = ServedAddress(
+            found.config, domain.registry, domain.desk, domain.tiers.resize, rundir, reaper
+        )
+        url = await address.start("127.0.0.1", 0)
+        work = [domain.serve(all_or_nothing=all_or_nothing), address.keep()]
+        serving = asyncio.create_task(together(work))
         try:
             started = asyncio.create_task(domain.tenants.started())
             await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()
+            await domain.desk.connected()
             yield DomainServed(domain, rundir.sockets, url)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            await router.drain()
+            await address.drain()
             await domain.stop()
-            await router.stop()
+            await address.stop()

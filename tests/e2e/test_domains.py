@@ -96,8 +96,8 @@ def test_each_has_its_sockets_its_ledger_its_registry_and_its_pool(tmp_path: Pat
     async def scenario() -> None:
         async with both(tmp_path) as (one, two):
             mine, others = set(one.sockets.glob("*.sock")), set(two.sockets.glob("*.sock"))
-            # control, keeper, tiers, a, b
-            assert len(mine) == len(others) == 5 and not mine & others
+            # control, keeper, tiers, router, inner, a, b
+            assert len(mine) == len(others) == 7 and not mine & others
             pids = [await side.pids(name) for side in (one, two) for name in ("a", "b")]
             assert len({pid for told in pids for pid in told.values()}) == 8
             assert one.told()["device_bytes"] == 64 * MIB

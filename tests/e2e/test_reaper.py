@@ -49,8 +49,8 @@ def test_a_reaper_that_was_killed_or_stopped_is_replaced_by_one_that_knows_all_e
         (first,) = reapers(served.process.pid)
         time.sleep(reaper_client.SHORT_S)
         first.send_signal(number)
-        # Two engines, and the keeper of their weights.
-        known = "a new reaper watches all processes (3)"
+        # Two engines, the keeper of their weights, and the router.
+        known = "a new reaper watches all processes (4)"
         served.until("another knows", lambda: known in "".join(served.log))
         assert set(reapers(served.process.pid)) - {first}
         family, folder = served.family(), served.run_folder()

@@ -15,8 +15,8 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
-from attending import nobody
 from multidict import CIMultiDict
+from routed import Routed, no_resize, routed
 from yarl import URL
 
 from mirage.config import HttpSection, Policy
@@ -25,7 +25,7 @@ from mirage.protocol import ModelShape, Report
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.resizing import Resize
-from mirage.serve.router import Router
+from mirage.serve.router.app import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
 pytestmark = pytest.mark.e2e
@@ -121,15 +121,28 @@ async def refuses(engine: FakeEngine, request: web.Request) -> web.StreamRespons
 class Site:
     """A running router in front of two fake engines, `a` and `b/1`."""
 
-    url: str
     http: aiohttp.ClientSession
-    router: Router
+    registry: Registry
+    routed: Routed
     a: FakeEngine
     b: FakeEngine
 
     @property
-    def registry(self) -> Registry:
-        return self.router.registry
+    def url(self) -> str:
+        return self.routed.url
+
+    @property
+    def router(self) -> Router:
+        return self.routed.router
+
+    async def becomes(self, name: str, state: LifeState) -> None:
+        """A tenant is in another state, and the router has seen it."""
+        self.registry.backends[name].state = state
+        await self.seen()
+
+    async def seen(self) -> None:
+        """Return when the router does as the registry says."""
+        await self.routed.desk.seen()
 
     def post(self, body: object, path: str = "/v1/completions", **kwargs: object):  # type: ignore[no-untyped-def]
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -141,7 +154,7 @@ class Site:
 async def serving(
     folder: Path,
     access: AccessTable = NO_KEYS,
-    resize: Callable[[Resize], Awaitable[None]] | None = None,
+    resize: Callable[[Resize], Awaitable[None]] = no_resize,
     http: HttpSection | None = None,
 ) -> AsyncIterator[Site]:
     engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
@@ -150,7 +163,6 @@ async def serving(
         1 << 30,
         {e.name: TenantServer(e.name, e.socket, 256, LifeState.READY) for e in engines},
     )
-    router = Router(registry, nobody(), resize, access=access, http=http)
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.answer = plain
@@ -160,11 +172,12 @@ async def serving(
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             await web.UnixSite(runner, str(engine.socket)).start()
-        url = await router.start("127.0.0.1", 0)
-        stack.push_async_callback(router.stop)
+        one = await stack.enter_async_context(
+            routed(folder, registry, access=access, resize=resize, http=http)
+        )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.timeout(WAIT_S):
-            yield Site(url, session, router, *engines)
+            yield Site(session, registry, one, *engines)
     assert [e.violations for e in engines] == [[], []]
 
 
@@ -237,7 +250,7 @@ def test_only_wanted_headers_go_on_to_an_engine(tmp_path: Path) -> None:
             assert answer.status == 200
         (seen,) = site.a.seen
         headers = {name.title(): value for name, value in seen["headers"].items()}  # type: ignore[attr-defined]
-        own = {"Host": "engine", "Content-Length": "14", "Connection": "close"}
+        own = {"Host": "engine", "Content-Length": "14"}
         assert headers == GOES_ON | own
 
     run(tmp_path, scenario)
@@ -299,6 +312,7 @@ def test_forms_go_where_their_model_says(tmp_path: Path, path: str) -> None:
 def test_adapters_are_models_of_their_tenant(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         site.registry.backends["b/1"].adapters = {"x": "/lora/x", "team/y": "/lora/y"}
+        await site.seen()
         site.b.adapters = ("x", "team/y")
         for model in ("b/1", "x", "team/y"):
             async with site.post({"model": model}) as answer:
@@ -401,7 +415,7 @@ async def uploading(site: Site) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 def test_a_stop_is_told_to_all_that_run_or_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mirage.serve.router.SHUTDOWN_S", 0.2)
+    monkeypatch.setattr("mirage.serve.router.app.SHUTDOWN_S", 0.2)
 
     async def scenario(site: Site) -> None:
         site.a.answer, site.b.answer = slow_stream, never
@@ -511,7 +525,7 @@ def test_errors_of_messages_have_anthropics_form(tmp_path: Path) -> None:
         assert (await told(b"{", f"{MESSAGES}/count_tokens"))[:2] == (400, "invalid_request_error")
         site.a.answer = refuses  # in OpenAI's form
         assert await told({"model": "a"}) == (400, "invalid_request_error", "too long")
-        site.registry.backends["b/1"].state = LifeState.DOWN
+        await site.becomes("b/1", LifeState.DOWN)
         assert (await told({"model": "b/1"}))[:2] == (503, "overloaded_error")
         async with site.http.get(site.url + MESSAGES) as answer:
             assert (await answer.json())["type"] == "error"
@@ -583,8 +597,8 @@ def test_bad_requests_reach_no_engine(
 @pytest.mark.parametrize("state", [LifeState.STARTING, LifeState.DOWN, LifeState.FAILED])
 def test_a_tenant_that_is_down_is_a_503_and_others_go_on(tmp_path: Path, state: LifeState) -> None:
     async def scenario(site: Site) -> None:
-        site.registry.backends["a"].state = state
         site.registry.backends["a"].comeback.pauses(time.monotonic(), 600.0)
+        await site.becomes("a", state)
         async with site.post({"model": "a"}) as answer:
             assert answer.status == 503
             assert 590 < int(answer.headers["Retry-After"]) <= 600
@@ -596,7 +610,7 @@ def test_a_tenant_that_is_down_is_a_503_and_others_go_on(tmp_path: Path, state: 
         assert 'mirage_http_requests_total{code="503",tenant="a"} 1.0' in lines
         async with site.http.get(site.url + "/health") as answer:
             assert (answer.status, (await answer.json())["status"]) == (200, "degraded")
-        site.registry.backends["b/1"].state = state
+        await site.becomes("b/1", state)
         async with site.http.get(site.url + "/health") as answer:
             assert (answer.status, (await answer.json())["status"]) == (503, "down")
 
@@ -604,7 +618,7 @@ def test_a_tenant_that_is_down_is_a_503_and_others_go_on(tmp_path: Path, state: 
 
 
 def test_a_body_that_is_too_large_is_a_413(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.serve.router.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("mirage.serve.router.app.MAX_BODY_BYTES", 1000)
 
     async def scenario(site: Site) -> None:
         async with site.post({"model": "a", "prompt": "x" * 1000}) as answer:

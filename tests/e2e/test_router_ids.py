@@ -88,7 +88,7 @@ def test_a_suspect_has_it(tmp_path: Path) -> None:
         site.b.answer = dies_at_once
         async with site.post({"model": "b/1"}, headers={NAME: "the-last-one"}) as answer:
             assert answer.status == 502
-        broken = site.registry.backends["b/1"].suspects._broken
+        broken = site.router.tenants["b/1"].suspects._broken
         assert "id 'the-last-one'" in str(broken[0][1])
 
     run(tmp_path, scenario)

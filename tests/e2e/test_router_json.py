@@ -9,7 +9,7 @@ import pytest
 from test_router import Site, run
 
 from mirage.serve.rates import NO_BOUNDS, BodyBounds
-from mirage.serve.router import AT_ONCE_BYTES
+from mirage.serve.router.reading import AT_ONCE_BYTES
 
 pytestmark = pytest.mark.e2e
 
@@ -77,6 +77,7 @@ def test_one_depth_is_too_deep_at_every_length(tmp_path: Path) -> None:
 
         for bounds in (NO_BOUNDS, BodyBounds(max_tokens=5)):
             site.registry.backends["a"].bounds = bounds
+            await site.seen()
             found = [[await status(depth, n) for depth in range(900, 1000)] for n in LENGTHS]
             assert found == [found[0]] * len(LENGTHS)
             assert sorted(set(found[0])) == [200, 400]

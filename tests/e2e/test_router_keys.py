@@ -91,7 +91,7 @@ ROUTES = [*BARE, *OF_MODELS, *READ, *ADMIN, *METRICS]
 
 def test_the_table_has_every_route(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
-        routes = site.router.routes("127.0.0.1")
+        routes = site.router.routes()
         found = {(route.method, route.path.replace("{model:.+}", "a")) for route in routes}
         refused = {("*", path) for path in REFUSED_ROUTES}
         assert found == {(one.method, one.path) for one in ROUTES} | refused
@@ -210,6 +210,7 @@ def test_clients_of_both_kinds_take_refusals_for_what_they_are(tmp_path: Path) -
 
     async def scenario(site: Site) -> None:
         site.registry.backends["a"].limits = RateLimits(requests_per_minute=1)
+        await site.seen()
         assert (await asks(site)).status == 200
         await asyncio.to_thread(ask_openai, site.url)
         await asyncio.to_thread(ask_anthropic, site.url)
@@ -219,7 +220,7 @@ def test_clients_of_both_kinds_take_refusals_for_what_they_are(tmp_path: Path) -
 
 def test_a_key_that_ends_engines_is_refused_there(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
-        backend = site.registry.backends["a"]
+        backend = site.router.tenants["a"]
 
         async def ends(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
             backend.ended(Ending(status=-11), time.monotonic())
@@ -250,8 +251,9 @@ def test_a_key_that_ends_engines_is_refused_there(tmp_path: Path) -> None:
 def test_a_key_sees_its_models_alone(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         site.registry.backends["b/1"].adapters = {"x": "/lora/x", "y": "/lora/y"}
+        await site.seen()
         site.b.adapters = ("x", "y")
-        site.router.gate.holds(
+        await site.routed.holds(
             AccessTable((*KEYS.values(), AccessKey("lora", digest("lora-token"), ("x", "gone"))))
         )
 
@@ -287,6 +289,7 @@ def test_a_model_of_others_is_refused_as_one_that_is_none(tmp_path: Path, model:
 def test_reasons_are_told_to_an_operator_through_a_proxy(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         site.registry.backends["a"].fail("it is in /srv/models")
+        await site.seen()
         passed_on = bearer("root") | {"X-Forwarded-For": "10.0.0.7"}
         async with site.http.get(site.url + "/health", headers=passed_on) as answer:
             assert (await answer.json())["reasons"] == {"a": "it is in /srv/models"}
@@ -305,11 +308,12 @@ def test_ready_says_whether_and_not_why(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         ok, down = {"status": "ok"}, {"status": "down"}
         site.registry.backends["a"].fail("it is in /srv/models")
+        await site.seen()
         assert await told(site, "/ready") == (200, ok)
-        site.registry.backends["b/1"].state = LifeState.DOWN
+        await site.becomes("b/1", LifeState.DOWN)
         assert await told(site, "/ready") == (503, down)
         assert await told(site, "/live") == (200, ok)
-        site.registry.backends["b/1"].state = LifeState.READY
+        await site.becomes("b/1", LifeState.READY)
         await site.router.drain()
         assert await told(site, "/ready") == (503, down)
         assert await told(site, "/live") == (200, ok)
@@ -364,6 +368,7 @@ def test_requests_a_minute_are_counted_for_each_key(tmp_path: Path) -> None:
 def test_a_tenants_limits_hold_for_all_keys_and_without_keys(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         site.registry.backends["a"].limits = RateLimits(requests_per_minute=2)
+        await site.seen()
         assert (await asks(site)).status == 200
         assert (await asks(site, "free")).status == 200
         await assert_limited(await asks(site), 60, "model 'a' has its limit of 2 requests a minute")
@@ -396,10 +401,10 @@ def test_requests_at_one_time_are_counted_until_they_end(tmp_path: Path, leaves:
 
 def test_a_request_that_reaches_no_engine_gives_its_place_back(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
-        site.registry.backends["a"].state = LifeState.DOWN
+        await site.becomes("a", LifeState.DOWN)
         for _ in range(3):
             assert (await asks(site, prompt="x" * 800)).status == 503
-        site.registry.backends["a"].state = LifeState.READY
+        await site.becomes("a", LifeState.READY)
         assert (await asks(site)).status == 200
 
     run(tmp_path, scenario, limited(in_flight=1, tokens_per_minute=300))
@@ -438,6 +443,7 @@ def test_a_body_is_within_the_bounds_of_its_tenant(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         bounds = BodyBounds(max_tokens=100, n=2, defaults={"temperature": 0.5})
         site.registry.backends["a"].bounds = bounds
+        await site.seen()
         answer = await asks(site, n=3)
         error = (await answer.json())["error"]
         assert (answer.status, error["param"], error["code"]) == (400, "n", "beyond_bound")
@@ -500,9 +506,10 @@ def test_keys_and_models_that_are_gone_have_no_lines(tmp_path: Path) -> None:
         async with site.post({"model": "b/1"}, headers=bearer("other")):
             pass
         assert len(await metrics(site)) == 4
-        site.router.gate.holds(AccessTable((KEYS["prom"], KEYS["other"])))
+        await site.routed.holds(AccessTable((KEYS["prom"], KEYS["other"])))
         assert all('key="other"' in name for name in await metrics(site))
         del site.registry.backends["b/1"]
+        await site.seen()
         assert await metrics(site) == {}
 
     run(tmp_path, scenario)
@@ -515,11 +522,11 @@ def test_another_table_holds_from_the_next_request_on(tmp_path: Path) -> None:
         limits = RateLimits(requests_per_minute=2)
         first = AccessKey("user", digest("user-token"), None, limits=limits)
         second = AccessKey("user", digest("next-token"), None, limits=limits)
-        site.router.gate.holds(AccessTable((first, second)))
+        await site.routed.holds(AccessTable((first, second)))
         assert (await asks(site)).status == 200
         assert (await asks(site, "next")).status == 200
         assert (await asks(site, "next")).status == 429, "they are counted together"
-        site.router.gate.holds(AccessTable((second,)))
+        await site.routed.holds(AccessTable((second,)))
         assert (await asks(site)).status == 401
         assert (await asks(site, "next")).status == 429, "what was counted stays"
 
@@ -531,7 +538,7 @@ def test_a_key_that_expires_while_its_stream_runs_lets_it_end(tmp_path: Path) ->
         site.a.answer = slow_stream
         async with site.post({"model": "a", "stream": True}, headers=bearer("user")) as stream:
             assert await stream.content.readany() == EVENTS[0]
-            site.router.gate.holds(AccessTable((KEYS["other"],)))
+            await site.routed.holds(AccessTable((KEYS["other"],)))
             site.a.answer = plain
             assert (await asks(site)).status == 401
             site.a.go_on.set()

@@ -19,7 +19,7 @@ LOST = b"lost this request: send it again"
 
 
 def answers(site: Site) -> AwaitedAnswers:
-    return site.registry.backends["a"].answers
+    return site.router.tenants["a"].answers
 
 
 async def waits(site: Site, count: int) -> list[int]:
@@ -54,7 +54,7 @@ def test_one_that_is_given_up_is_a_502_and_the_engine_hears_of_it(tmp_path: Path
         answer = await asked
         assert answer.status == 502 and LOST in await answer.read()
         await site.a.cancelled.wait()
-        assert (answers(site).lost, list(answers(site).waits)) == (1, [])
+        assert not answers(site).waits
 
     run(tmp_path, scenario)
 
@@ -95,5 +95,21 @@ def test_a_client_that_does_not_read_waits_for_no_engine(tmp_path: Path) -> None
             await asyncio.sleep(0.05)
             still = 0 if answers(site).waits or not site.a.seen else still + 1
         writer.transport.abort()
+
+    run(tmp_path, scenario)
+
+
+def test_the_supervisor_hears_of_long_waits_and_gives_them_up(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.a.answer = never
+        asked = asyncio.create_task(site.http.post(f"{site.url}/v1/completions", json=BODY))
+        owed = site.registry.backends["a"].answers
+        while not owed.waits:
+            await asyncio.sleep(0.01)
+        assert list(owed.waits) == await waits(site, 1)
+        owed.give_up(owed.waits)
+        answer = await asked
+        assert answer.status == 502 and LOST in await answer.read()
+        assert (owed.lost, list(owed.waits)) == (1, [])
 
     run(tmp_path, scenario)

@@ -10,15 +10,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from attending import nobody
 from clients import connected
 from odd_requests import HIDDEN, OddRequest, corpus, malformed
 from raw_engine import ANSWER, RawEngine, raw_engine
+from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
 from mirage.serve.registry import Registry, TenantServer
-from mirage.serve.router import Router
 
 pytestmark = pytest.mark.e2e
 
@@ -64,18 +63,14 @@ def run(folder: Path, odd: list[OddRequest]) -> tuple[list[bytes], RawEngine]:
     async def main() -> tuple[list[bytes], RawEngine]:
         async with raw_engine(folder / "a.sock") as engine:
             tenant = TenantServer("a", folder / "a.sock", 256, LifeState.READY)
-            router = Router(Registry(Policy.MIRAGE, 1 << 30, {"a": tenant}), nobody())
-            url = await router.start("127.0.0.1", 0)
             few = asyncio.Semaphore(AT_ONCE)
+            async with routed(folder, Registry(Policy.MIRAGE, 1 << 30, {"a": tenant})) as site:
 
-            async def one(each: OddRequest) -> bytes:
-                async with few:
-                    return await said(url, each)
+                async def one(each: OddRequest) -> bytes:
+                    async with few:
+                        return await said(site.url, each)
 
-            try:
                 return await asyncio.gather(*map(one, odd)), engine
-            finally:
-                await router.stop()
 
     return asyncio.run(main())
 

@@ -7,17 +7,20 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from attending import nobody
+from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
 from mirage.serve import unread
 from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.resizing import ROUTE, Resize
-from mirage.serve.router import Router
+from mirage.serve.routed.table import RouterTable
+from mirage.serve.router.app import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
 
 pytestmark = pytest.mark.e2e
@@ -40,26 +43,21 @@ def run(scenario: Callable[[Ask, Router], Awaitable[None]], *tenants: TenantServ
     async def resize(wanted: Resize) -> None:
         asked.append(wanted)
 
-    async def main() -> None:
-        backends = {tenant.name: tenant for tenant in tenants}
-        router = Router(Registry(Policy.MIRAGE, 1 << 30, backends), nobody(), resize)
-        url = await router.start("127.0.0.1", 0)
-        port = int(url.rsplit(":", 1)[1])
+    async def main(folder: Path) -> None:
+        registry = Registry(Policy.MIRAGE, 1 << 30, {tenant.name: tenant for tenant in tenants})
 
-        async def ask(data: bytes) -> bytes:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async def ask(url: str, data: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", url.rsplit(":", 1)[1])
             writer.write(data)
             answer = await reader.read()
             writer.close()
             return answer
 
-        try:
-            async with asyncio.timeout(WAIT_S):
-                await scenario(ask, router)
-        finally:
-            await router.stop()
+        async with routed(folder, registry, resize=resize) as one, asyncio.timeout(WAIT_S):
+            await scenario(partial(ask, one.url), one.router)
 
-    asyncio.run(main())
+    with TemporaryDirectory() as folder:
+        asyncio.run(main(Path(folder)))
     return asked
 
 
@@ -177,10 +175,10 @@ def test_many_that_cannot_be_read_are_few_lines(caplog: pytest.LogCaptureFixture
 def test_a_fault_of_a_handler_is_a_place_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: Registry, *, reasons: bool) -> None:
+    def fails(self: RouterTable, *, reasons: bool) -> None:
         raise KeyError(SECRET.decode())
 
-    monkeypatch.setattr(Registry, "health", fails)
+    monkeypatch.setattr(RouterTable, "health", fails)
 
     async def scenario(ask: Ask, router: Router) -> None:
         answer = await ask(GET + KEY + b"\r\n\r\n")
@@ -206,7 +204,7 @@ def test_only_one_route_changes_the_server_and_not_for_pages() -> None:
             start = f"POST {ROUTE} HTTP/1.1\r\n".encode() + HOST + headers
             answer = await ask(start + b"Content-Length: 11\r\n\r\n" + b'{"host": 0}')
             assert parsed(answer)[0] == status
-        routes = {(route.method, str(route.path)) for route in router.routes("127.0.0.1")}
+        routes = {(route.method, str(route.path)) for route in router.routes()}
         changing = {path for method, path in routes if method not in ("GET", "HEAD")}
         assert changing - set(REFUSED_ROUTES) == {ROUTE, *JSON_ROUTES, *FORM_ROUTES}
 

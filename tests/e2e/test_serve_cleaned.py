@@ -35,8 +35,10 @@ def pids(served: Served, model: str) -> Any:
 
 def is_back(served: Served) -> bool:
     """Not by asking it: what it is asked while it ends may be what ended it, and is refused."""
-    engine = served.request("GET", "/mirage/state")[1]["engines"]["a"]
-    return (engine["state"], engine["restarts"]) == ("ready", 1)
+    status, told = served.request("GET", "/mirage/state")
+    if status == 503:
+        return False  # the supervisor's socket is not made again yet
+    return (told["engines"]["a"]["state"], told["engines"]["a"]["restarts"]) == ("ready", 1)
 
 
 def folder_of(served: Served) -> Path:

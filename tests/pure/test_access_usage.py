@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.access.gate import Passage
-from mirage.serve.access.key_metrics import TokenKind
 from mirage.serve.access.usage import AnswerUsage, OutputAsked, output_asked, prompt_guess
+from mirage.serve.router.gate import Passage
+from mirage.serve.router.key_metrics import TokenKind
 
 pytestmark = pytest.mark.pure
 

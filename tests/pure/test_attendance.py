@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import pytest
@@ -53,9 +54,9 @@ class Engines:
 class Device:
     """A device of 50 bytes, which is room for one tenant of 40 that is awake."""
 
-    def __init__(self, *names: str, start: str = "on_request") -> None:
+    def __init__(self, *names: str, start: str = "on_request", apart: bool = False) -> None:
         self.now, self.engines = 0.0, Engines()
-        roster = Roster(50, QUICK)
+        roster = Roster(50, QUICK, apart=apart)
         for name in names:
             spec = TenantSpec(name, start=start)  # type: ignore[arg-type]
             roster.applied(spec, OWN, TIMES, 0.0)
@@ -108,6 +109,58 @@ def test_one_sleeps_for_another_and_wakes_again() -> None:
     assert again.state is TicketState.WAITING, "a report from before, and one of too little KV"
     made.attendance.reported("a", awake(3))
     assert again.state is TicketState.PASSED
+
+
+def test_a_drain_is_told_once_the_router_knows_it_and_what_it_passed_on_has_ended() -> None:
+    made = Device("a", "b", apart=True)
+    made.serve("a")
+    attendance, member = made.attendance, made.attendance.roster.members["a"]
+    attendance.roster.ruled(dataclasses.replace(QUICK, drain_s=10.0))
+    assert attendance.passes("a") and not attendance.passes("b")
+    attendance.ask("b")
+    assert member.state is LifeState.DRAINING and not attendance.passes("a")
+    assert (made.said, attendance.unconfirmed) == (["start a"], ["a"])
+    attendance.counted("a", attendance.life("a"), 2)  # passed on before it was known
+    attendance.confirmed("a")
+    attendance.counted("a", attendance.life("a"), 1)
+    assert made.said == []
+    attendance.counted("a", attendance.life("a"), 0)
+    assert made.said == ["sleep a"]
+
+
+def test_a_drain_that_nobody_knows_of_waits_longer_than_requests_may() -> None:
+    made = Device("a", "b", apart=True)
+    made.serve("a")
+    made.attendance.ask("b")
+    made.now += 1000.0
+    made.attendance.settle()
+    assert made.said == ["start a"]
+    made.attendance.confirmed("a")
+    assert made.said == ["sleep a"]
+
+
+def test_requests_that_came_and_ended_between_two_counts_keep_a_tenant_awake() -> None:
+    made = Device("a", apart=True)
+    made.serve("a")
+    member = made.attendance.roster.members["a"]
+    made.now += 50.0
+    made.attendance.counted("a", made.attendance.life("a"), 0)
+    assert (member.running, member.last_busy) == (0, made.now)
+
+
+def test_what_runs_with_an_engine_ends_with_it() -> None:
+    made = Device("a", apart=True)
+    made.serve("a")
+    attendance, member = made.attendance, made.attendance.roster.members["a"]
+    before = attendance.life("a")
+    attendance.counted("a", before, 3)
+    assert member.running == 3
+    attendance.ended("a", 0.0, failed=False)
+    attendance.started("a", 1.0)
+    attendance.counted("a", before, 2)
+    assert member.running == 0, "the router has not seen that it ended"
+    attendance.counted("a", attendance.life("a"), 1)
+    assert member.running == 1
 
 
 def test_one_that_ends_while_it_is_told_to_sleep_has_ended_by_itself() -> None:

@@ -1,13 +1,11 @@
 """Seconds that a tenant which is not served is said to be away."""
 
-from pathlib import Path
-
 import pytest
 
 from mirage.control.roster.states import LifeState
 from mirage.serve.comeback import LOOK_AGAIN_S, STARTS, Comeback
 from mirage.serve.openai import ApiError
-from mirage.serve.registry import TenantServer
+from mirage.serve.routed.table import RoutedRow
 
 pytestmark = pytest.mark.pure
 
@@ -24,37 +22,37 @@ def started(*seconds: float) -> Comeback:
 def test_a_first_start_is_looked_at_again() -> None:
     made = Comeback()
     made.starts(0.0)
-    assert made.wait_s(0.0) == made.wait_s(99.0) == LOOK_AGAIN_S
+    assert made.times.wait_s(0.0) == made.times.wait_s(99.0) == LOOK_AGAIN_S
 
 
 def test_in_a_pause_it_takes_the_rest_of_it_and_a_start() -> None:
     made = started(20.0, 30.0)
     made.pauses(5000.0, 4.0)
-    assert made.wait_s(5001.0) == 3.0 + 30.0
-    assert made.wait_s(5009.0) == 30.0, "it waits for memory"
+    assert made.times.wait_s(5001.0) == 3.0 + 30.0
+    assert made.times.wait_s(5009.0) == 30.0, "it waits for memory"
     made.starts(5010.0)
-    assert made.wait_s(5018.0) == 22.0
-    assert made.wait_s(5060.0) == LOOK_AGAIN_S, "it takes longer than it did"
+    assert made.times.wait_s(5018.0) == 22.0
+    assert made.times.wait_s(5060.0) == LOOK_AGAIN_S, "it takes longer than it did"
 
 
 def test_one_that_never_started_is_away_until_it_is_tried_again() -> None:
     made = Comeback()
     made.starts(0.0)
     made.pauses(10.0, 600.0)
-    assert made.wait_s(110.0) == 500.0
+    assert made.times.wait_s(110.0) == 500.0
 
 
 def test_only_the_last_starts_count() -> None:
     made = started(99.0, *[10.0] * STARTS)
     made.starts(9000.0)
-    assert made.wait_s(9000.0) == 10.0
+    assert made.times.wait_s(9000.0) == 10.0
 
 
 def test_one_that_ends_at_the_moment_is_away_for_a_start() -> None:
     """Its engine has been sent SIGKILL, and no pause is known yet."""
     comeback = started(20.0, 30.0)
-    made = TenantServer("a", Path("a"), 1, LifeState.DOWN, comeback=comeback)
-    assert made.wait_s(5000.0) == 30.0
+    row = RoutedRow("a", "a", 1, LifeState.DOWN, comeback=comeback.times)
+    assert row.wait_s(5000.0) == 30.0
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_one_that_ends_at_the_moment_is_away_for_a_start() -> None:
 def test_one_that_is_not_tried_again_is_not_said_to_come_back(
     state: LifeState, wait_s: float | None
 ) -> None:
-    assert TenantServer("a", Path("a"), 1, state).wait_s(0.0) == wait_s
+    assert RoutedRow("a", "a", 1, state).wait_s(0.0) == wait_s
 
 
 @pytest.mark.parametrize(("wait_s", "said"), [(None, None), (0.2, "1"), (33.2, "34")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +9,10 @@ import pytest
 from multidict import CIMultiDict
 
 from mirage.config import PeerTier, TiersSection
-from mirage.serve.resizing import Resize, Resizing
+from mirage.serve.openai import ApiError
+from mirage.serve.resizing import Resize, check_resizer, resize_in
 
 pytestmark = pytest.mark.pure
-
-
-class Request(SimpleNamespace):
-    async def read(self) -> bytes:
-        return bytes(self.body)
 
 
 SENT = {"Host": "localhost:8000"}
@@ -32,21 +26,17 @@ def answer(
     listening: str = "",
     version: tuple[int, int] = (1, 1),
 ) -> tuple[int, Any, list[Resize]]:
-    asked: list[Resize] = []
-
-    async def resize(wanted: Resize) -> None:
-        asked.append(wanted)
-
-    registry: Any = SimpleNamespace(tiers=dict)
-    request: Any = Request(
+    request: Any = SimpleNamespace(
         remote=remote,
-        body=body,
         headers=CIMultiDict(headers),
         content_type=content_type,
         version=version,
     )
-    response = asyncio.run(Resizing(registry, resize, listening).handle(request))
-    return response.status, json.loads(response.body or b"{}"), asked
+    try:
+        check_resizer(request, listening)
+        return 200, {}, [resize_in(body)]
+    except ApiError as error:
+        return error.status, error.body(), []
 
 
 @pytest.mark.parametrize("remote", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])

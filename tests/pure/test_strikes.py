@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.serve.ending import Ending
-from mirage.serve.registry import TenantServer
+from mirage.serve.routed.table import RoutedRow
+from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.strikes import MOST_STRIKES, STRIKES_S, STRUCK_S, KeyStrikes
 from mirage.serve.suspects import RequestFacts
 
@@ -52,22 +51,22 @@ def test_keys_are_struck_as_a_plain_list_says(steps: list[tuple[str, float]]) ->
             assert strikes.wait_s(name, now) == (end - now if end > now else None)
 
 
-def ended_by(backend: TenantServer, key: str, body: str, ending: Ending, now: float) -> None:
+def ended_by(tenant: RoutedTenant, key: str, body: str, ending: Ending, now: float) -> None:
     facts = RequestFacts("/v1/completions", "a", body, 10, key=key)
-    backend.suspects.begins(facts)
-    backend.ended(ending, now)
+    tenant.suspects.begins(facts)
+    tenant.ended(ending, now)
 
 
 def test_a_tenants_engine_ends_are_strikes_of_the_culprits_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each of its bodies is another one. Ends that nobody is blamed for do not count."""
-    backend = TenantServer("a", Path("/run/a.sock"), 256)
+    tenant = RoutedTenant(RoutedRow("a", "/run/a.sock", 256))
     for at in range(MOST_STRIKES):
-        ended_by(backend, "ci", f"body{at}", FAULT, float(at))
-        ended_by(backend, "kept", f"other{at}", Ending(status=-9), float(at))
-        ended_by(backend, "", f"open{at}", FAULT, float(at))
-    assert backend.strikes.wait_s("ci", 2.0) == STRUCK_S
-    assert backend.strikes.wait_s("kept", 2.0) is None is backend.strikes.wait_s("", 2.0)
+        ended_by(tenant, "ci", f"body{at}", FAULT, float(at))
+        ended_by(tenant, "kept", f"other{at}", Ending(status=-9), float(at))
+        ended_by(tenant, "", f"open{at}", FAULT, float(at))
+    assert tenant.strikes.wait_s("ci", 2.0) == STRUCK_S
+    assert tenant.strikes.wait_s("kept", 2.0) is None is tenant.strikes.wait_s("", 2.0)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "key 'ci' ended the engine of 'a' 3 times: it is refused there for 600 s"

@@ -8,7 +8,7 @@ import pytest
 
 from mirage.config import Policy
 from mirage.protocol import Report
-from mirage.serve.metrics import Metrics
+from mirage.serve.metrics import rendered
 from mirage.serve.registry import DeviceSources, Registry, TenantServer
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.blocks import Name, Rise
@@ -93,9 +93,9 @@ def test_tokens_loaded_are_told_by_the_tier_that_had_them(tmp_path: Path) -> Non
     registry.reports["a"] = Report(
         1, True, 0, 0, 0, 0, 0, tokens_from_peer=1, tokens_from_host=64, tokens_from_ssd=32
     )
-    assert "mirage_tier" not in Metrics(registry).render().decode(), "without a pool"
+    assert "mirage_tier" not in rendered(registry, {}).decode(), "without a pool"
     registry.sources = DeviceSources(pool=Core(PAGE).state)
-    told = Metrics(registry).render().decode()
+    told = rendered(registry, {}).decode()
     for medium, tokens in (("peer", 1), ("host", 64), ("ssd", 32)):
         line = f'mirage_tier_tokens_total{{medium="{medium}",tenant="a"}} {tokens}.0'
         assert line in told.splitlines()
@@ -104,6 +104,6 @@ def test_tokens_loaded_are_told_by_the_tier_that_had_them(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("failed", "status"), [(True, "failed"), (False, "ok")])
 def test_health_says_whether_the_disk_has_failed(failed: bool, status: str) -> None:
     registry = Registry(Policy.MIRAGE, 1, {"a": TenantServer("a", Path("a"), 1)})
-    assert "ssd" not in registry.health()
+    assert "ssd" not in registry.below_health()
     registry.sources = DeviceSources(disk=lambda: {**DISK, "failed": failed})
-    assert registry.health()["ssd"] == {"status": status}
+    assert registry.below_health()["ssd"] == {"status": status}

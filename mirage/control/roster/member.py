@@ -53,6 +53,8 @@ class RosterMember:
     goal: DrainGoal = DrainGoal.SLEEP
     told: bool = False
     """True of a draining tenant that was told to sleep or stop."""
+    unconfirmed: bool = False
+    """True while its drain may not be known to who passes requests on."""
     until: float = inf
     """Time at which its drain has to be over, and once it was told, its sleep."""
     wish: DrainGoal | None = None

@@ -12,8 +12,10 @@ swapping at most half of the time (with 1), and nobody waits longer than `outloo
 *Requests.* One for a tenant that is ready is passed on. Else it waits, or is refused with the
 predicted time, and its tenant comes all the same. One that has waited `wait_s` is refused.
 A tenant with running requests drains first, and what has not ended in `drain_s` waits until it is
-awake again, or ends with its process. An engine that was told to sleep and does not in `obey_s`
-is stopped: else its place, and who waits for that, would wait for ever.
+awake again, or ends with its process. Where requests are passed on by another process, which learns
+of states a moment later, a tenant is told nothing before that process has `confirmed` its drain. An
+engine that was told to sleep and does not in `obey_s` is stopped: else its place, and who waits for
+that, would wait for ever.
 
 The caller sends the orders of `decide`, and tells by `heard` what came of them.
 """
@@ -52,8 +54,14 @@ class NoSuchMemberError(KeyError):
 class Roster:
     """All tenants of one device of `device_bytes`. Seconds of any clock that only grows."""
 
-    def __init__(self, device_bytes: int, rules: RosterRules | None = None) -> None:
-        self.device_bytes = device_bytes
+    def __init__(
+        self, device_bytes: int, rules: RosterRules | None = None, *, apart: bool = False
+    ) -> None:
+        """`apart`: requests for tenants that are ready are passed on by another process.
+
+        It says how many (`counted`), and that it has seen a drain (`confirmed`).
+        """
+        self.device_bytes, self._apart = device_bytes, apart
         self.rules = rules or RosterRules()
         self.members: dict[str, RosterMember] = {}
         self.room = DeviceRoom(device_bytes, self.members, self.rules)
@@ -167,6 +175,26 @@ class Roster:
             for m in self.members.values()
             if m.waiting
         ]
+
+    def counted(self, name: str, more: int, now: float) -> None:
+        """Requests that another process passed on: by so many `more`, or less, it has running.
+
+        0 if as many have ended as came. No error for a tenant that is not there.
+        """
+        if (member := self.members.get(name)) is None:
+            return
+        self.quiet_until = -inf
+        member.last_busy = now
+        if more > 0 and member.state in (LifeState.READY, LifeState.DRAINING):
+            member.running += more
+        for _ in range(-more):
+            self.ended(name, now)
+
+    def confirmed(self, name: str) -> None:
+        """Nothing is passed on any more to a tenant that drains, and all that was is counted."""
+        if (member := self.members.get(name)) is not None:
+            self.quiet_until = -inf
+            member.unconfirmed = False
 
     def ended(self, name: str, now: float) -> None:
         """A request that was passed on has ended. No error for one that its engine took along."""
@@ -391,6 +419,7 @@ class Roster:
 
     def _drain(self, yielding: Yielding, now: float) -> list[RosterOrder]:
         member, goal = yielding
+        member.unconfirmed = self._apart and member.state is LifeState.READY
         member.happens(LifeEvent.DRAIN, now)
         drain_s = self.rules.drain_s
         if member.wish is goal and member.wish_drain_s is not None:
@@ -407,7 +436,7 @@ class Roster:
         for m in self.members.values():
             if m.state is not LifeState.DRAINING:
                 continue
-            if not m.told and (not m.running or now >= m.until):
+            if not m.told and not m.unconfirmed and (not m.running or now >= m.until):
                 m.told, m.until = True, now + self.rules.obey_s
                 sleeps = m.goal is DrainGoal.SLEEP
                 verb = RosterVerb.SLEEP if sleeps else RosterVerb.STOP

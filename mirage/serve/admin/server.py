@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.hdrs import METH_GET
 
 from mirage.errors import InputRefused
 from mirage.serve.admin.acts import DRAIN_S, ActedUpon, foretold, obstacle, target
@@ -37,14 +38,16 @@ class AdminServer:
         attendance: Attendance,
         declaring: Declaring,
         reload_keys: Callable[[], Awaitable[str]],
+        seen: Callable[[], Awaitable[None]],
         *,
         sleeps: bool,
     ) -> None:
         """`sleeps`: whether the policy has a sleep.
 
         `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
+        `seen` returns once the router does as is wanted now.
         """
-        self._reload_keys = reload_keys
+        self._reload_keys, self._seen = reload_keys, seen
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._watchers = Watchers()
@@ -104,10 +107,16 @@ class AdminServer:
 
     @web.middleware
     async def _looked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Look before and after what an operator has changed, so that nobody misses it."""
+        """Look before and after what an operator has changed, so that nobody misses it.
+
+        It holds for the next request of anybody when its operator hears of it.
+        """
         self._look()
         try:
-            return await handler(request)
+            answer = await handler(request)
+            if request.method != METH_GET:
+                await self._seen()
+            return answer
         finally:
             self._look()
 

@@ -133,7 +133,7 @@ class TenantsView:
         if backend.state is LifeState.READY:
             return 0.0
         if self.member(name) is None:
-            return backend.comeback.wait_s(time.monotonic())
+            return backend.comeback.times.wait_s(time.monotonic())
         seconds = self._attendance.ready_s(name)
         return seconds if isfinite(seconds) else None
 

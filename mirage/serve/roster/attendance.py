@@ -63,16 +63,21 @@ class Attendance:
         say: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
         device: DeviceHealth | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`changed` hears whenever `passes` and states may have."""
         self.roster = roster
         self._device = device or DeviceHealth()
+        self._changed = changed
         self._acts, self._say, self._clock = acts, say, clock
         self._waiting: dict[str, deque[Ticket]] = {name: deque() for name in roster.members}
         self._shown: dict[str, LifeState] = {}
         self._begun: dict[str, float] = {}
         """Time at which each tenant was ordered to come, or to sleep."""
         self._lives: dict[str, int] = {}
-        """Engines of each tenant that have ended."""
+        """Engines of each tenant, and of earlier ones of its name, that have ended."""
+        self._counted: dict[str, int] = {}
+        """Requests of each tenant that the router passed on by itself, and that run."""
         self._ending: dict[str, list[Ticket]] = {}
         """Requests that came while an engine was about to end; the roster does not know them."""
         self._news = asyncio.Event()
@@ -107,6 +112,37 @@ class Attendance:
             raise NotInTime(ticket.retry_s, ticket.why)
         return ticket
 
+    def passes(self, name: str) -> bool:
+        """True if the router may pass on a request for a tenant without asking."""
+        member = self.roster.members.get(name)
+        if member is None:
+            return True  # it was refused, and has no engine
+        ready = member.state is LifeState.READY and not member.removed
+        return ready and name not in self._ending and not self._device.reason
+
+    def life(self, name: str) -> int:
+        """Number of the tenant's engine; an earlier one's requests have ended with it."""
+        return self._lives.get(name, 0)
+
+    def counted(self, name: str, life: int, running: int) -> None:
+        """So many requests run that the router passed on by itself to engine number `life`."""
+        if life == self.life(name):
+            before = self._counted.get(name, 0)
+            self._counted[name] = running
+            self.roster.counted(name, running - before, self._clock())
+            self.settle()
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """Tenants that drain, and of which the router may not know that."""
+        members = self.roster.members.values()
+        return [m.name for m in members if m.state is LifeState.DRAINING and m.unconfirmed]
+
+    def confirmed(self, name: str) -> None:
+        """The router passes nothing on to a tenant without asking, and `counted` what it had."""
+        self.roster.confirmed(name)
+        self.settle()
+
     def _ask(self, name: str, ticket: Ticket) -> None:
         try:
             admission = self.roster.asked(name, self._clock(), device_s=self._device_s)
@@ -133,12 +169,12 @@ class Attendance:
         self.settle()
 
     def _pass(self, name: str, ticket: Ticket) -> None:
-        ticket.life = self._lives.get(name, 0)
+        ticket.life = self.life(name)
         ticket.passes()
 
     def _over(self, name: str, ticket: Ticket) -> None:
         if ticket.state is TicketState.PASSED:
-            if ticket.life == self._lives.get(name, 0):  # else it ended with its engine
+            if ticket.life == self.life(name):  # else it ended with its engine
                 self.roster.ended(name, self._clock())
         elif ticket in self._ending.get(name, ()):
             self._ending[name].remove(ticket)
@@ -161,6 +197,7 @@ class Attendance:
         """An engine is about to end: `ended` follows, and who asks meanwhile waits for that."""
         if name in self.roster.members:
             self._ending.setdefault(name, [])
+            self._changed()
 
     def ended(self, name: str, retry_s: float, *, failed: bool) -> None:
         """An engine has ended, or did not start; it may start again in `retry_s` seconds.
@@ -174,13 +211,18 @@ class Attendance:
 
     def _note_end(self, name: str, retry_s: float, *, failed: bool) -> None:
         member = self.roster.members[name]
-        self._lives[name] = self._lives.get(name, 0) + 1
+        self._next_life(name)
         if self._is_told(member, DrainGoal.STOP):
             self.heard(name, LifeEvent.ENDED)
             return
         self.heard(name, LifeEvent.CRASHED, retry_s)
         if failed:
             self.heard(name, LifeEvent.GIVEN_UP, retry_s)
+
+    def _next_life(self, name: str) -> None:
+        """What ran with its engine has ended."""
+        self._lives[name] = self.life(name) + 1
+        self._counted.pop(name, None)
 
     @staticmethod
     def _is_told(member: RosterMember, goal: DrainGoal) -> bool:
@@ -265,6 +307,7 @@ class Attendance:
             self._show()  # some end without an order
         finally:
             self._settling = False
+        self._changed()
 
     def _rest_s(self) -> float:
         now = self._clock()
@@ -304,7 +347,8 @@ class Attendance:
         del self._waiting[name]
         for ticket in self._ending.pop(name, ()):
             ticket.refuse(0.0)
-        for books in (self._shown, self._begun, self._lives):
+        self._next_life(name)
+        for books in (self._shown, self._begun):
             books.pop(name, None)
         self._acts.gone(name)
 

@@ -35,7 +35,7 @@ def roster_of(config: Config, fits: Mapping[str, Fit], link: float | None, now: 
 
     `link` in bytes a second. Raises `NeverServedError` for one that can never start.
     """
-    roster = Roster(config.device.memory, rules_of(config))
+    roster = Roster(config.device.memory, rules_of(config), apart=True)
     for tenant in config.tenants:
         if tenant.name in fits:
             own = bytes_of(config, tenant, fits[tenant.name])

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from mirage.serve.access.bounds import ShapedBody
-from mirage.serve.access.forms import AccessKey, AccessTable
-from mirage.serve.access.key_metrics import KeyMetrics, TokenKind
+from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.limiter import LimitedEntry, LimitedParty, Limiter, OverLimit
 from mirage.serve.access.ring import KeyRing, may_use, need_of
 from mirage.serve.access.usage import AnswerUsage, prompt_guess
-from mirage.serve.metrics import CLIENT_LEFT, Metrics
 from mirage.serve.openai import ApiError, Handler
-from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.routed.table import RoutedRow
+from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.router.key_metrics import KeyMetrics, TokenKind
+from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.strikes import MOST_STRIKES
 
 KEY = web.RequestKey("mirage_key", AccessKey)
@@ -56,22 +57,25 @@ class AccessGate:
 
     def __init__(
         self,
-        registry: Registry,
-        metrics: Metrics,
-        table: AccessTable,
+        tenants: RoutedTenants,
+        metrics: RouterMetrics,
+        table: AccessTable = NO_KEYS,
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
     ) -> None:
-        self._registry, self._metrics = registry, metrics
+        self._tenants, self._metrics = tenants, metrics
         self._clock, self._date = clock, date
         self._ring, self._limiter = KeyRing(table), Limiter()
-        self._counts = KeyMetrics(lambda: registry.models)
-        if self._ring.asks:
-            metrics.add(self._counts)
+        self._counts = KeyMetrics(lambda: tenants.models)
+        self._tells = False
+        """True once keys are counted."""
 
     def holds(self, table: AccessTable) -> None:
         """Have another table from now on; requests that run end as they began."""
         self._ring = KeyRing(table)
+        if self._ring.asks and not self._tells:
+            self._metrics.add(self._counts)
+            self._tells = True
         names = {key.name for key in table.keys or ()}
         self._limiter.keep("key", names)
         self._counts.keep(names)
@@ -103,17 +107,17 @@ class AccessGate:
         key = request.get(KEY)
         return key.name if key is not None else ""
 
-    def opens(self, request: web.Request, backend: TenantServer, model: str) -> bool:
+    def opens(self, request: web.Request, row: RoutedRow, model: str) -> bool:
         """True if a request may use `model`, which is one of the tenant's names."""
-        return may_use(request.get(KEY), backend.name, model)
+        return may_use(request.get(KEY), row.name, model)
 
     def models(self, request: web.Request) -> list[str]:
         """All names that a request may use."""
         return [
             name
-            for backend in self._registry.served
-            for name in backend.names
-            if self.opens(request, backend, name)
+            for one in self._tenants.served
+            for name in one.row.names
+            if self.opens(request, one.row, name)
         ]
 
     # -- limits -------------------------------------------------------------------------
@@ -121,18 +125,19 @@ class AccessGate:
     def enters(
         self,
         request: web.Request,
-        backend: TenantServer,
+        tenant: RoutedTenant,
         model: str,
         shaped: ShapedBody,
     ) -> Passage:
         """Let a request with this body pass; `leaves` has to follow. Raises `ApiError`."""
-        parties = [LimitedParty("model", backend.name, backend.limits)]
+        row = tenant.row
+        parties = [LimitedParty("model", row.name, row.limits)]
         if (key := request.get(KEY)) is not None:
-            if (wait_s := backend.strikes.wait_s(key.name, self._clock())) is not None:
+            if (wait_s := tenant.strikes.wait_s(key.name, self._clock())) is not None:
                 raise struck(key.name, model, wait_s)
             parties.append(LimitedParty("key", key.name, key.limits))
-        guess = prompt_guess(len(shaped.body), backend.max_model_len)
-        tokens = guess + shaped.output.most(backend.max_model_len)
+        guess = prompt_guess(len(shaped.body), row.max_model_len)
+        tokens = guess + shaped.output.most(row.max_model_len)
         entered = self._limiter.enter(parties, tokens, self._clock())
         if isinstance(entered, OverLimit):
             raise rate_limited(entered)

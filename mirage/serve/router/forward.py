@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from functools import partial
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
 from mirage.serve import anthropic
-from mirage.serve.access.gate import Passage
 from mirage.serve.answername import TYPES, AnswerName
 from mirage.serve.awaited import AnswerLost, AwaitedAnswer
 from mirage.serve.clients.body_pieces import in_pieces
@@ -22,14 +21,19 @@ from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import ErrorEvent
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
-from mirage.serve.registry import TenantServer
 from mirage.serve.request_id import HEADER
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.gate import Passage
+from mirage.serve.router.sessions import never_read
 from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
+from mirage.units import KIB
 
 BLAME_S = 5.0
 """Seconds that a request which broke off waits to hear how its engine ended."""
 EVENTS = "text/event-stream"
+WHOLE_BYTES = 64 * KIB
+"""Bytes of an answer that is passed on in one piece, if its length is told beforehand."""
 
 
 class Forward:
@@ -37,7 +41,7 @@ class Forward:
 
     def __init__(
         self,
-        backend: TenantServer,
+        tenant: RoutedTenant,
         told: RequestFacts,
         request: web.Request,
         session: aiohttp.ClientSession,
@@ -51,12 +55,14 @@ class Forward:
         """
         self._quiet_s = quiet_s
         self._passage = passage
-        self._backend, self._told, self._request = backend, told, request
+        self._tenant, self._told, self._request = tenant, told, request
         self._session, self._closing = session, closing
         self._number = 0
-        self._end = backend.end
+        self._end = tenant.end
         """Event of the end of the engine that it is sent to."""
         self._well = False
+        self._received = False
+        """True once an answer has begun."""
         self._name: AnswerName | None = None
         """Name in the answer, if it is another one than the engine's."""
         self._response: web.StreamResponse | None = None
@@ -67,7 +73,7 @@ class Forward:
 
     async def send(self, body: bytes) -> web.StreamResponse:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
-        suspects = self._backend.suspects
+        suspects = self._tenant.suspects
         if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
             raise _refused(self._told.model, refused.wait_s, refused.known)
         self._number = suspects.begins(self._told)
@@ -78,54 +84,76 @@ class Forward:
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
-            async with self._closing.running(), self._awaits() as awaited:
-                return await self._send(body, awaited)
+            return await self._closing.running(self._awaited(body))
         except ApiError as error:
             if self._response is None or not self._response.prepared:
                 raise
             await self._break(self._response, error)
             return self._response
 
-    @contextlib.asynccontextmanager
-    async def _awaits(self) -> AsyncIterator[AwaitedAnswer]:
-        """Context of the engine's answer. Raises `ApiError` if it is lost."""
+    async def _awaited(self, body: bytes) -> web.StreamResponse:
+        """Raises `ApiError` if the answer is lost."""
         try:
-            async with self._backend.answers.answer() as awaited:
-                yield awaited
+            return await self._tenant.answers.answer(partial(self._send, body))
         except AnswerLost:
+            self._well = False
             message = "its API server and its engine core lost this request: send it again"
             raise ApiError(502, f"model {self._told.model!r}: {message}") from None
 
     async def _send(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
+        self._passage.sent = True
+        try:
+            try:
+                return await self._ask(body, awaited)
+            except (aiohttp.ClientError, OSError) as error:
+                if self._received or not never_read(error):
+                    raise
+            return await self._ask(body, awaited)  # once: no engine has read it
+        except (aiohttp.ClientError, OSError) as error:
+            self._well = False
+            raise await self._broke_off(error) from None
+
+    async def _ask(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
         headers[HEADER] = self._told.id
         url = f"http://engine{self._request.path_qs}"
         data = in_pieces(body, headers)
-        self._passage.sent = True
-        try:
-            async with self._session.post(
-                url, data=data, headers=headers, allow_redirects=False
-            ) as answer:
-                if answer.status == 500 and await self._is_dead():
-                    raise await self._broke_off("internal server error")
-                headers = to_client(answer.headers)
-                self._well = answer.status < 500
-                if answer.status >= 400 and anthropic.speaks(self._request.path):
-                    return await _translated(answer, headers)
-                if self._told.model in self._backend.aliases and answer.content_type in TYPES:
-                    self._name = AnswerName(self._backend.name, self._told.model)
-                    headers.popall("Content-Length", None)
-                response = web.StreamResponse(status=answer.status, headers=headers)
-                self._response = response
-                try:
-                    await self._pass_through(answer, response, awaited)
-                except BaseException:
-                    self._well = False
-                    raise
-                return response
-        except (aiohttp.ClientError, OSError) as error:
-            self._well = False
-            raise await self._broke_off(error) from None
+        async with self._session.post(
+            url, data=data, headers=headers, allow_redirects=False
+        ) as answer:
+            self._received = True
+            if answer.status == 500 and await self._is_dead():
+                raise await self._broke_off("internal server error")
+            headers = to_client(answer.headers)
+            self._well = answer.status < 500
+            if answer.status >= 400 and anthropic.speaks(self._request.path):
+                return await _translated(answer, headers)
+            row = self._tenant.row
+            renamed = self._told.model in row.aliases and answer.content_type in TYPES
+            if not renamed and 0 <= (answer.content_length or -1) <= WHOLE_BYTES:
+                return await self._whole(answer, headers)
+            if renamed:
+                self._name = AnswerName(row.name, self._told.model)
+                headers.popall("Content-Length", None)
+            response = web.StreamResponse(status=answer.status, headers=headers)
+            self._response = response
+            try:
+                await self._pass_through(answer, response, awaited)
+            except BaseException:
+                self._well = False
+                raise
+            return response
+
+    async def _whole(
+        self, answer: aiohttp.ClientResponse, headers: CIMultiDict[str]
+    ) -> web.StreamResponse:
+        """A short answer, which is there at once."""
+        self._well = False
+        body = await answer.read()
+        self._well = answer.status < 500
+        self._passage.usage.look(body)
+        headers.popall("Content-Length")
+        return web.Response(body=body, status=answer.status, headers=headers)
 
     async def _pass_through(
         self,
@@ -138,24 +166,24 @@ class Forward:
         if response.content_type == EVENTS and "Content-Encoding" not in response.headers:
             self._events = WholeEvents()
         try:
-            with awaited.passed_on():
-                await response.prepare(self._request)
+            awaited.end()
+            await response.prepare(self._request)
             with StreamPulse(response, self._events, self._quiet_s) as pulse:
                 while True:
+                    awaited.again()
                     try:
                         chunk = await answer.content.readany()
                     except (aiohttp.ClientError, OSError) as error:
                         self._well = False
                         await self._break(response, await self._broke_off(error))
                         return
+                    awaited.end()
                     if not chunk:
                         break
                     error_event.look(chunk)
                     self._passage.usage.look(chunk)
                     self._well = self._well and not error_event.seen
-                    with awaited.passed_on():
-                        await self._write(pulse, self._name.take(chunk) if self._name else chunk)
-                awaited.end()
+                    await self._write(pulse, self._name.take(chunk) if self._name else chunk)
                 await self._write(pulse, self._name.rest() if self._name else b"")
             await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell
@@ -183,7 +211,7 @@ class Forward:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 await self._end.wait()
-        blame = self._backend.suspects.blame(self._number)
+        blame = self._tenant.suspects.blame(self._number)
         if blame is not None:
             return self._ended(blame)
         what = type(error).__name__  # its message may have the path of a socket

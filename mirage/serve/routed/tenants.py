@@ -1,0 +1,122 @@
+"""Tenants as the router knows them: their rows in the table, and what it learns itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mirage.config import HANG_S
+from mirage.serve.awaited import AwaitedAnswers
+from mirage.serve.ending import Ending
+from mirage.serve.routed.messages import BlameMemory, TenantCount
+from mirage.serve.routed.table import RoutedRow, RouterTable
+from mirage.serve.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
+from mirage.serve.suspects import Blame, Suspects
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class RoutedTenant:
+    """One tenant. `row` changes with each table."""
+
+    row: RoutedRow
+    suspects: Suspects = field(default_factory=Suspects)
+    strikes: KeyStrikes = field(default_factory=KeyStrikes)
+    answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the present engine has ended and it is known how; the next one has another."""
+    running: int = 0
+    """Requests that were passed on at once to the present engine, and have not ended."""
+    passed: int = 0
+    """Requests that were passed on at once, ended ones too."""
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    def ended(self, ending: Ending, now: float) -> Blame:
+        """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
+        blame = self.suspects.engine_ended(ending, now)
+        key = blame.culprit.key if blame.culprit is not None else ""
+        if key and self.strikes.strike(key, now):
+            log.warning(
+                "key %r ended the engine of %r %d times: it is refused there for %.0f s",
+                *(key, self.name, MOST_STRIKES, STRUCK_S),
+            )
+        self.end.set()
+        self.end = asyncio.Event()
+        return blame
+
+    @property
+    def memory(self) -> BlameMemory:
+        """What has to outlive this process."""
+        return BlameMemory(*self.suspects.remembered, *self.strikes.remembered)
+
+    @property
+    def count(self) -> TenantCount:
+        """What the supervisor hears of its requests."""
+        return TenantCount(self.name, self.row.life, self.running, self.passed)
+
+
+class RoutedTenants:
+    """All tenants of the table that holds."""
+
+    def __init__(self) -> None:
+        self._hang_s = HANG_S
+        self.table = RouterTable()
+        self._tenants: dict[str, RoutedTenant] = {}
+        self._names: dict[str, RoutedTenant] = {}
+        """Tenants that are served, by all names that requests may use."""
+        self._memory: dict[str, BlameMemory] = {}
+        """What an earlier router has learned, of tenants that are not in a table yet."""
+
+    def begin(self, hang_s: float, memory: dict[str, BlameMemory]) -> None:
+        """Know what an earlier router has learned; `hang_s` as in `Suspects`."""
+        self._hang_s, self._memory = hang_s, memory
+
+    def holds(self, table: RouterTable) -> None:
+        """Have another table from now on."""
+        self.table = table
+        before, self._tenants = self._tenants, {}
+        for row in table.tenants:
+            one = before.get(row.name) or self._made(row)
+            if one.row.life != row.life:
+                one.running = 0
+            one.row = row
+            self._tenants[row.name] = one
+        self._names = {
+            name: one for one in self.served for name in (*one.row.aliases, *one.row.adapters)
+        } | {one.name: one for one in self.served}
+
+    def _made(self, row: RoutedRow) -> RoutedTenant:
+        one = RoutedTenant(row, Suspects(self._hang_s))
+        if (memory := self._memory.pop(row.name, None)) is not None:
+            one.suspects.remember(memory.culprits, memory.suspected)
+            one.strikes.remember(memory.strikes, memory.struck)
+        return one
+
+    def __iter__(self) -> Iterator[RoutedTenant]:
+        return iter(self._tenants.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tenants
+
+    def __getitem__(self, name: str) -> RoutedTenant:
+        return self._tenants[name]
+
+    def serving(self, model: str) -> RoutedTenant | None:
+        """The tenant that serves `model`, which is one of its names."""
+        return self._names.get(model)
+
+    @property
+    def served(self) -> list[RoutedTenant]:
+        """All but those that were removed."""
+        return [one for one in self if not one.row.leaves]
+
+    @property
+    def models(self) -> list[str]:
+        """All names that requests may use."""
+        return [name for one in self.served for name in one.row.names]

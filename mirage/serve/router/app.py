@@ -1,0 +1,258 @@
+"""The OpenAI API of all tenants behind one address: requests go where ``model`` says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aiohttp import web
+from aiohttp.hdrs import METH_ANY
+
+from mirage.config import LARGEST_BODY, HttpSection
+from mirage.control.roster.states import LifeState
+from mirage.serve.access.forms import AccessTable
+from mirage.serve.clients.body_budget import BodyRoom
+from mirage.serve.clients.body_reader import read_body
+from mirage.serve.clients.connection import ClientConnection, tells_connection
+from mirage.serve.clients.front import ClientFront
+from mirage.serve.closing import DRAINING, Closing, ends
+from mirage.serve.cors import CrossOrigins
+from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.roster.ticket import NotInTime
+from mirage.serve.routed.table import REACHABLE, RoutedRow
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.cards import model_cards
+from mirage.serve.router.forward import Forward
+from mirage.serve.router.gate import AccessGate, Passage
+from mirage.serve.router.link import SupervisorLink
+from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
+from mirage.serve.router.own import OwnRoutes
+from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in
+from mirage.serve.router.sessions import EngineSessions
+from mirage.serve.router.ticket import RouterTicket
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
+from mirage.serve.suspects import RequestFacts
+from mirage.serve.unread import COUNTED, AnsweringRunner, identity
+
+MAX_BODY_BYTES = LARGEST_BODY
+SHUTDOWN_S = 1.0
+
+
+@dataclass
+class CountedAs:
+    """Tenant and status that one request is counted by."""
+
+    tenant: str = ""
+    status: int = 500
+    """Status of a request that does not end as it should."""
+    passage: Passage | None = None
+    """None until it is within its limits."""
+
+
+class Router:
+    """An HTTP server in front of the engines of `link.tenants`, to which a link has connected.
+
+    `stop` ends what `start` began.
+    """
+
+    def __init__(self, link: SupervisorLink) -> None:
+        self._link, self.tenants = link, link.tenants
+        welcome = link.welcome
+        self.metrics = RouterMetrics(self.tenants)
+        self.gate = AccessGate(self.tenants, self.metrics)
+        http = HttpSection.model_construct(**welcome.http)  # it has been checked
+        self._front = ClientFront(http)
+        self.metrics.add(self._front.metrics)
+        self._cors = CrossOrigins(http.cors)
+        self._created, self._host = welcome.created, welcome.host
+        self._sessions = EngineSessions(self.tenants)
+        self._closing = Closing()
+        self._own = OwnRoutes(link, self.gate, self.metrics, self._closing)
+        self._runner: AnsweringRunner | None = None
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Answer who connects to these, which listen."""
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES,
+            middlewares=[tells_connection, self._cors.preflights, errors_as_json, self.gate.asks],
+        )
+        app.on_response_prepare.append(self._cors.tells)
+        app.add_routes(self.routes())
+        self._runner = AnsweringRunner(
+            app,
+            lambda status: self.metrics.answered("", status),
+            SHUTDOWN_S,
+            partial(ClientConnection, self._front),
+            keepalive_timeout=self._front.http.idle_s,
+        )
+        await self._runner.setup()
+        for one in sockets:
+            await web.SockSite(self._runner, one).start()
+
+    def routes(self) -> list[web.RouteDef]:
+        """All that is answered."""
+        return [
+            *self._own.routes(),
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{model:.+}", self._model),
+            *(web.post(route, self._proxy) for route in (*JSON_ROUTES, *FORM_ROUTES)),
+            *(web.route(METH_ANY, route, self._refuse) for route in REFUSED_ROUTES),
+        ]
+
+    def holds(self, keys: AccessTable) -> None:
+        """Have other keys from now on."""
+        self.gate.holds(keys)
+
+    async def drain(self) -> None:
+        """Say so, then refuse what is new, then end what still runs. Idempotent.
+
+        The section `http` says how long each takes.
+        """
+        http = self._front.http
+        if not self._closing.announced:
+            self._closing.announced = True
+            await asyncio.sleep(http.drain_delay_s)
+        self._closing.begin()
+        await self._closing.finished(http.drain_s)
+        await self._break_off()
+
+    async def _break_off(self) -> None:
+        self._closing.begin()
+        self._closing.break_off()
+        await self._closing.finished(SHUTDOWN_S)  # unless a client does not read
+        await self._sessions.close()
+
+    async def stop(self) -> None:
+        """End what runs, and close the sockets. Idempotent."""
+        await self._break_off()
+        await self._own.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # -- the tenants' API ---------------------------------------------------------------
+
+    async def _proxy(self, request: web.Request) -> web.StreamResponse:
+        counted = CountedAs()
+        try:
+            with self._front.bodies.room() as room:
+                return await self._answer(request, counted, room)
+        except ApiError as error:
+            response = error.response(request.path)
+            if error.status == 408 or error.code == DRAINING:  # more of this body may come, or none
+                response.force_close()
+            counted.status = response.status
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            counted.status = CLIENT_LEFT
+            raise
+        finally:
+            request[COUNTED] = True
+            self.metrics.answered(counted.tenant, counted.status)
+            self.gate.leaves(request, counted.passage, counted.status)
+
+    async def _refuse(self, request: web.Request) -> web.Response:
+        """Say why a route of vLLM's is not served."""
+        resource = request.match_info.route.resource
+        assert resource is not None
+        route = resource.canonical
+        message = f"{route} is not served: {ROUTES[route].why}"
+        self.metrics.refused(route, 404)
+        self.gate.leaves(request, None, 404)
+        return ApiError(404, message, code="route_not_served").response(request.path)
+
+    async def _answer(
+        self, request: web.Request, counted: CountedAs, room: BodyRoom
+    ) -> web.StreamResponse:
+        """Raises `ApiError`."""
+        reading = read_body(request, self._front, room, MAX_BODY_BYTES)
+        body = await self._closing.before(reading)
+        asked = await looked_at(body, partial(named_in, request, body))
+        tenant = self._own.known(request, asked.model)
+        counted.tenant = tenant.name
+        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked.model))
+        del body  # else there are two of them
+        room.is_now(len(made.body))
+        if self._closing.begun:
+            raise ends()
+        passage = self.gate.enters(request, tenant, asked.model, made)
+        counted.passage = passage
+        ticket = await self._admitted(tenant, request, asked.model)
+        try:
+            self._check_reachable(tenant.row, asked.model, request)
+            return await self._passed_on(request, made.body, tenant, asked, counted, passage)
+        finally:
+            ticket.over()
+
+    async def _admitted(
+        self, tenant: RoutedTenant, request: web.Request, model: str
+    ) -> RouterTicket:
+        """Ticket of a request that may pass. Raises `ApiError` if it cannot be in time."""
+        try:
+            ticket = self._link.ask(tenant)
+            if ticket.waits:
+                try:
+                    await self._closing.before(ticket.admitted())
+                except BaseException:
+                    ticket.over()
+                    raise
+            return ticket
+        except NotInTime as error:
+            self._own.known(request, model)  # it may have been removed meanwhile
+            why = (error.why or tenant.row.reason) if self._own.is_near(request) else ""
+            raise not_in_time(tenant.row, model, error.wait_s, why) from None
+
+    async def _passed_on(
+        self,
+        request: web.Request,
+        body: bytes,
+        tenant: RoutedTenant,
+        asked: RequestedAs,
+        counted: CountedAs,
+        passage: Passage,
+    ) -> web.StreamResponse:
+        key = self.gate.key_name(request)
+        named = identity(request)
+        told = RequestFacts(request.path, asked.model, asked.mark, len(body), named, key)
+        session = await self._sessions.to(tenant)
+        forward = Forward(
+            tenant, told, request, session, self._closing, passage, self._front.http.stream_quiet_s
+        )
+        response = await forward.send(body)
+        counted.status = CLIENT_LEFT if forward.left else response.status
+        return response
+
+    def _check_reachable(self, row: RoutedRow, model: str, request: web.Request) -> None:
+        if row.state not in REACHABLE:
+            why = (row.reason if self._own.is_near(request) else "") or "try again later"
+            message = f"model {model!r} is {row.state.value}: {why}"
+            raise ApiError(503, message, param="model", wait_s=row.wait_s(time.monotonic()))
+
+    async def _models(self, request: web.Request) -> web.Response:
+        cards = [
+            card
+            for one in self.tenants.served
+            for card in model_cards(one.row, self._created)
+            if self.gate.opens(request, one.row, card["id"])
+        ]
+        return web.json_response({"object": "list", "data": cards})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        cards = model_cards(self._own.known(request, name).row, self._created)
+        return web.json_response(next(card for card in cards if card["id"] == name))
+
+
+def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> ApiError:
+    """Answer to a request for `model` that would wait too long, with the predicted time."""
+    message = f"model {model!r} is {row.state.value}"
+    if why and row.state is LifeState.FAILED:
+        message += f": {why}"
+    else:
+        since = f" ({why})" if why else ""
+        message += f", and cannot be awake in time{since}: try again later"
+    return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)

@@ -1,0 +1,53 @@
+"""What the supervisor alone knows, asked at its socket for a client: memory, timeline, tiers."""
+
+from __future__ import annotations
+
+import aiohttp
+from aiohttp import web
+
+from mirage.serve.openai import ApiError
+from mirage.serve.router.link import AWAY
+
+ANSWER_S = 30.0
+"""Seconds for an answer: a page of the timeline is made beside a loop that may be busy."""
+METRICS_S = 5.0
+METRICS = """\
+# HELP mirage_supervisor_up 1 while the supervisor answers
+# TYPE mirage_supervisor_up gauge
+mirage_supervisor_up {}
+"""
+
+
+class InnerClient:
+    """Asks at a socket. `close` has to follow."""
+
+    def __init__(self, socket: str) -> None:
+        connector = aiohttp.UnixConnector(socket, force_close=True)
+        self._session = aiohttp.ClientSession("http://supervisor", connector=connector)
+
+    async def metrics(self) -> bytes:
+        """Its metrics, and whether it answers."""
+        limit = aiohttp.ClientTimeout(METRICS_S)
+        try:
+            async with self._session.get("/metrics", timeout=limit) as answer:
+                told = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return METRICS.format(0.0).encode()
+        return told + METRICS.format(1.0).encode()
+
+    async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
+        """Answer to a request for `path`, with its query if it has none. Raises `ApiError`."""
+        limit = aiohttp.ClientTimeout(ANSWER_S)
+        try:
+            async with self._session.request(
+                request.method, path, data=body or None, timeout=limit
+            ) as answer:
+                told = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            message = f"{AWAY}: models are served, and this is told when it is back"
+            raise ApiError(503, message, code="supervisor_away", wait_s=1.0) from None
+        kind = answer.content_type
+        return web.Response(body=told, status=answer.status, content_type=kind)
+
+    async def close(self) -> None:
+        await self._session.close()

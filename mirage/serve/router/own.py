@@ -1,0 +1,112 @@
+"""Routes of the server's own: its health by the table, and what the supervisor tells of itself."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from mirage.serve import history, resizing
+from mirage.serve.closing import Closing
+from mirage.serve.near import why_far
+from mirage.serve.openai import ApiError
+from mirage.serve.openapi import OWN_PATH, openapi_text
+from mirage.serve.resizing import check_resizer
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.gate import AccessGate
+from mirage.serve.router.inner import InnerClient
+from mirage.serve.router.link import SupervisorLink
+from mirage.serve.router.metrics import RouterMetrics
+
+
+class OwnRoutes:
+    """Answers of this process, as far as it knows itself. `close` has to follow."""
+
+    def __init__(
+        self, link: SupervisorLink, gate: AccessGate, metrics: RouterMetrics, closing: Closing
+    ) -> None:
+        self._link, self._tenants = link, link.tenants
+        self._gate, self._metrics, self._closing = gate, metrics, closing
+        self._host = link.welcome.host
+        self._inner = InnerClient(link.welcome.inner)
+
+    def routes(self) -> list[web.RouteDef]:
+        """All of them."""
+        return [
+            web.get("/live", self._live),
+            web.get("/ready", self._ready),
+            web.get("/health", self._health),
+            web.get("/health/{model:.+}", self._health_of),
+            web.get(OWN_PATH, self._openapi),
+            web.get("/metrics", self._render),
+            web.get("/mirage/state", self._state),
+            web.get(history.ROUTE, self._timeline),
+            web.post(resizing.ROUTE, self._tiers),
+        ]
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await self._inner.close()
+
+    def known(self, request: web.Request, name: str) -> RoutedTenant:
+        """Tenant of a model that a request may use. Raises `ApiError`."""
+        tenant = self._tenants.serving(name)
+        if tenant is not None and self._gate.opens(request, tenant.row, name):
+            return tenant
+        known = ", ".join(map(repr, self._gate.models(request))) or "none"
+        message = f"no model {name!r} here: use one of {known}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+    def is_near(self, request: web.Request) -> bool:
+        """True if it may be told reasons, which are lines of logs and have paths in them."""
+        far = why_far(request.remote, request.headers, self._host, request.version)
+        return far is None or self._gate.is_admin(request)
+
+    # -- known here ---------------------------------------------------------------------
+
+    async def _live(self, request: web.Request) -> web.Response:
+        """200 as long as this process answers."""
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        """200 if a request may be served here."""
+        well = self._tenants.table.health()["status"] in ("ok", "degraded")
+        ready = well and not self._closing.announced
+        return web.json_response(
+            {"status": "ok" if ready else "down"}, status=200 if ready else 503
+        )
+
+    async def _health(self, request: web.Request) -> web.Response:
+        body = self._tenants.table.health(reasons=self.is_near(request))
+        if self._closing.announced:
+            body["status"] = "stopping"
+        if not self._link.is_up:
+            body["supervisor"] = "away"
+        serves = body["status"] in ("ok", "degraded")
+        return web.json_response(body, status=200 if serves else 503)
+
+    async def _health_of(self, request: web.Request) -> web.Response:
+        """Health of one tenant: 503 unless it serves, or will when it is asked."""
+        row = self.known(request, request.match_info["model"]).row
+        body = {"status": row.state.value}
+        if row.reason and self.is_near(request):
+            body["reason"] = row.reason
+        return web.json_response(body, status=200 if row.well else 503)
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return web.Response(body=openapi_text(), content_type="application/json")
+
+    # -- asked of the supervisor --------------------------------------------------------
+
+    async def _render(self, request: web.Request) -> web.Response:
+        body = self._metrics.render() + await self._inner.metrics()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def _state(self, request: web.Request) -> web.Response:
+        reasons = "?reasons=1" if self.is_near(request) else ""
+        return await self._inner.passed_on(request, f"/mirage/state{reasons}")
+
+    async def _timeline(self, request: web.Request) -> web.Response:
+        return await self._inner.passed_on(request, request.path_qs)
+
+    async def _tiers(self, request: web.Request) -> web.Response:
+        check_resizer(request, self._host)
+        return await self._inner.passed_on(request, resizing.ROUTE, await request.read())

@@ -1,0 +1,108 @@
+"""The router's process: `python -m mirage.serve.router.process LINE LEVEL DESCRIPTORS`.
+
+It imports what a router needs, and forks one: a router that is killed is back at once, on the same
+sockets, whether the supervisor is there or not. Nothing else runs in the process that forks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvloop
+
+from mirage.processes.unread import unread_stderr
+from mirage.serve.router.app import Router
+from mirage.serve.router.link import AGAIN_S, SupervisorLink
+from mirage.wire import Broken
+
+log = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+SHORT_S = 1.0
+"""A router that lived no longer is not replaced at once."""
+PAUSE_S = 0.5
+ATTEMPTS = 25
+"""Number of times that a new router tries to connect."""
+
+
+async def serve(line: Path, sockets: Sequence[socket.socket]) -> None:
+    """Serve until the supervisor has the router end. Raises `OSError` and `Broken` before."""
+    link = SupervisorLink(line)
+    await _connect(link)
+    router = Router(link)
+    keeping = asyncio.create_task(link.keep(router))
+    table = asyncio.create_task(link.has_table.wait())
+    try:
+        await asyncio.wait([keeping, table], return_when=asyncio.FIRST_COMPLETED)
+        table.cancel()
+        if link.has_table.is_set():
+            await router.start(sockets)
+        await keeping
+    finally:
+        await router.stop()
+
+
+async def _connect(link: SupervisorLink) -> None:
+    for _ in range(ATTEMPTS):
+        with contextlib.suppress(OSError, Broken):
+            await link.connect()
+            return
+        await asyncio.sleep(AGAIN_S)
+    await link.connect()
+
+
+def _run(line: Path, sockets: Sequence[socket.socket], parent: int) -> int:
+    """One router, from its fork to its end; its exit status."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return 1
+    with unread_stderr():
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(line, sockets))
+        except (OSError, Broken) as error:
+            log.error("the router has no supervisor: %s", error)
+        except Exception:
+            log.exception("the router failed")
+            return 1
+    return 0
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Have one router run until it ends by itself."""
+    parser = argparse.ArgumentParser(prog="router")
+    parser.add_argument("line", type=Path)
+    parser.add_argument("level", type=int)
+    parser.add_argument("descriptors", type=int, nargs="+")
+    given = parser.parse_args(words)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server ends first
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("mirage").setLevel(given.level)
+    sockets = [socket.socket(fileno=descriptor) for descriptor in given.descriptors]
+    parent = os.getpid()
+    while True:
+        begun = time.monotonic()
+        if not (child := os.fork()):
+            os._exit(_run(given.line, sockets, parent))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if not status:
+            return
+        log.warning("the router ended (%d): another one serves", status)
+        if time.monotonic() - begun < SHORT_S:
+            time.sleep(PAUSE_S)
+
+
+if __name__ == "__main__":
+    main()

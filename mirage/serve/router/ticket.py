@@ -1,0 +1,61 @@
+"""One request at the router's end of the line: passed on at once, or asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from mirage.serve.roster.ticket import NotInTime
+from mirage.serve.routed.tenants import RoutedTenant
+
+
+class RouterTicket:
+    """One request at the line. `admitted` is awaited if it has to wait; `over` has to follow."""
+
+    def __init__(
+        self, tenant: RoutedTenant, number: int, left: Callable[[RouterTicket], None]
+    ) -> None:
+        """`number` is 0 of one that is passed on at once; `left` hears when it is over."""
+        self._left, self.tenant, self.number = left, tenant, number
+        self._life = tenant.row.life
+        self._counts = False
+        self._answered = asyncio.get_running_loop().create_future() if number else None
+
+    @property
+    def waits(self) -> bool:
+        """True if the supervisor has to be waited for."""
+        return self._answered is not None
+
+    async def admitted(self) -> None:
+        """Raises `NotInTime`."""
+        if self._answered is not None:
+            await self._answered
+
+    def answer(self, refusal: NotInTime | None) -> None:
+        """The supervisor has answered; None: it may pass."""
+        if self._answered is None or self._answered.done():
+            return
+        if refusal is None:
+            self._answered.set_result(None)
+        else:
+            self._answered.set_exception(refusal)
+
+    def counts(self) -> None:
+        """Count it among those that were passed on at once."""
+        self.tenant.running += 1
+        self.tenant.passed += 1
+        self._life, self._counts, self.number = self.tenant.row.life, True, 0
+
+    @property
+    def passed(self) -> bool:
+        """True if the supervisor has let it pass."""
+        one = self._answered
+        return one is not None and one.done() and not one.cancelled() and one.exception() is None
+
+    def over(self) -> None:
+        """The request is answered, or its client has gone."""
+        if self._answered is not None and not self._answered.cancel():
+            self._answered.cancelled() or self._answered.exception()  # nobody may have waited
+        if self._counts and self._life == self.tenant.row.life:
+            self.tenant.running -= 1
+        self._left(self)

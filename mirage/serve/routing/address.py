@@ -1,0 +1,115 @@
+"""The address that all are served at: its sockets, the router behind them, what that is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+
+from mirage.config import Config
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.access.forms import NO_KEYS, AccessTable
+from mirage.serve.registry import Registry
+from mirage.serve.resizing import Resize
+from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.routing.desk import RouterDesk
+from mirage.serve.routing.inner import InnerServer
+from mirage.serve.routing.keeper import RouterKeeper
+from mirage.serve.rundir import RunDir
+from mirage.serve.together import together
+
+BACKLOG = 1024
+"""Connections that wait while no router is there."""
+GRACE_S = 5.0
+"""Seconds for a router to say that it has drained, beside those of the drain itself."""
+
+
+class ServedAddress:
+    """One address, and one router. `keep` has to run after `start`, and `stop` to follow."""
+
+    def __init__(
+        self,
+        config: Config,
+        registry: Registry,
+        desk: RouterDesk,
+        resize: Callable[[Resize], Awaitable[None]],
+        rundir: RunDir,
+        reaper: ReaperClient,
+    ) -> None:
+        """`resize` gives the tiers other budgets."""
+        self._config, self._desk, self._rundir = config, desk, rundir
+        self._reaper = reaper
+        self._inner = InnerServer(registry, desk, resize)
+        self._sockets: list[socket.socket] = []
+        self._keeper: RouterKeeper | None = None
+        self.listeners = {
+            rundir.router_socket: desk.listen,
+            rundir.inner_socket: self._inner.listen,
+        }
+        """Sockets of the run's folder, and how each is made again."""
+
+    async def start(self, host: str, port: int, keys: AccessTable = NO_KEYS) -> str:
+        """Listen, and start a router; port 0 takes any free one. Returns the URL.
+
+        Raises `OSError`, `UnicodeError` for a host that cannot be one.
+        """
+        self._sockets = await _listening(host, port)
+        welcome = RouterWelcome(
+            self._config.http.model_dump(),
+            host,
+            int(time.time()),
+            self._config.hang_s,
+            str(self._rundir.inner_socket),
+            {},
+        )
+        await self._desk.start(self._rundir.router_socket, welcome, keys)
+        await self._inner.start(self._rundir.inner_socket)
+        path = self._rundir.router_socket
+        self._keeper = RouterKeeper(self._desk, self._reaper, path, self._sockets)
+        self._keeper.start()
+        return _url(host, self._sockets[0].getsockname()[1])
+
+    async def keep(self) -> None:
+        """Never returns."""
+        assert self._keeper is not None, "start comes first"
+        await together([self._desk.keep(), self._keeper.keep()])
+
+    async def drain(self) -> None:
+        """Refuse what is new, and end what runs. Idempotent."""
+        http = self._config.http
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(http.drain_delay_s + http.drain_s + GRACE_S):
+                await self._desk.drain()
+
+    async def stop(self) -> None:
+        """Close it. Idempotent."""
+        if self._keeper is not None:
+            await self._keeper.stop()
+        self._desk.close()
+        await self._inner.stop()
+        while self._sockets:
+            self._sockets.pop().close()
+
+    def kill(self) -> None:
+        """End the router at once."""
+        if self._keeper is not None:
+            self._keeper.kill()
+
+
+async def _listening(host: str, port: int) -> list[socket.socket]:
+    """Sockets of all addresses that a host has. Raises `OSError` and `UnicodeError`."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    try:
+        made = [socket.socket(fileno=one.dup().detach()) for one in server.sockets]
+    finally:
+        server.close()
+    for one in made:
+        one.listen(BACKLOG)
+    return made
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

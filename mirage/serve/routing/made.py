@@ -1,0 +1,34 @@
+"""The table of a device, made of what is known of it now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.routed.table import RoutedRow, RouterTable
+
+
+def table_of(registry: Registry, attendance: Attendance, below: dict[str, Any]) -> RouterTable:
+    """All tenants, with the health of the device and of memory `below` it."""
+    rows = tuple(_row(one, attendance) for one in registry.backends.values())
+    return RouterTable(rows, registry.sources.device(), below)
+
+
+def _row(one: TenantServer, attendance: Attendance) -> RoutedRow:
+    return RoutedRow(
+        one.name,
+        str(one.socket),
+        one.max_model_len,
+        one.state,
+        life=attendance.life(one.name),
+        at_once=attendance.passes(one.name),
+        well=one.is_well,
+        reason=one.reason,
+        adapters=dict(one.adapters),
+        aliases=one.aliases,
+        limits=one.limits,
+        bounds=one.bounds,
+        comeback=one.comeback.times,
+        leaves=one.leaves,
+    )

@@ -1,0 +1,342 @@
+"""The line between a supervisor and its router: nobody sleeps while a request may slip in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage.config import HANG_S, HttpSection, Policy
+from mirage.control.roster.needs import StateBytes, SwitchTimes
+from mirage.control.roster.roster import Roster
+from mirage.control.roster.rules import RosterRules
+from mirage.control.roster.specs import TenantSpec
+from mirage.control.roster.states import LifeState
+from mirage.serve.access.forms import NO_KEYS, AccessTable
+from mirage.serve.ending import Ending
+from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.roster.ticket import NotInTime
+from mirage.serve.routed.messages import (
+    PROTOCOL_VERSION,
+    RouterHello,
+    RouterWelcome,
+    TableHolds,
+    TableSeen,
+    TenantCount,
+    to_router,
+)
+from mirage.serve.router.link import SupervisorLink
+from mirage.serve.routing.desk import RouterDesk
+from mirage.serve.suspects import RequestFacts
+from mirage.wire import encode, receive
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 20
+OWN = StateBytes(awake=40, least=20, asleep=4, start=40, loaded=36, least_extents=2)
+TIMES = SwitchTimes(sleep_s=0.1, wake_s=1.0, stop_s=0.5, warm_s=4.0, cold_s=9.0)
+RULES = RosterRules(worth=0.0, busy_s=0.0, busy_worth=0.0, patience_s=0.0, drain_s=1000.0)
+
+
+@dataclass
+class Hearing:
+    """What a router would do with what it hears."""
+
+    keys: list[AccessTable] = field(default_factory=list)
+
+    def holds(self, keys: AccessTable) -> None:
+        self.keys.append(keys)
+
+    async def drain(self) -> None:
+        """Nothing runs here."""
+
+
+@dataclass
+class Orders:
+    """Orders to engines, and states that are shown in `registry`."""
+
+    registry: Registry
+    told: list[str] = field(default_factory=list)
+
+    def start(self, name: str) -> None:
+        self.told.append(f"start {name}")
+
+    def stop_one(self, name: str, why: str) -> None:
+        self.told.append(f"stop {name}")
+
+    def sleep(self, name: str) -> None:
+        self.told.append(f"sleep {name}")
+
+    def wake(self, name: str) -> None:
+        self.told.append(f"wake {name}")
+
+    def shows(self, name: str, state: LifeState) -> None:
+        self.registry.backends[name].enters(state)
+
+    def gone(self, name: str) -> None:
+        """Nothing is removed here."""
+
+
+class Server:
+    """A device, by default with room for one of the tenants `a` and `b`, and its desk."""
+
+    def __init__(self, lease_s: float = 0.0, nbytes: int = 50) -> None:
+        roster = Roster(nbytes, RULES, apart=True)
+        backends = {}
+        for name in "ab":
+            roster.applied(TenantSpec(name, start="on_request"), OWN, TIMES, 0.0)
+            backends[name] = TenantServer(name, Path(name), 128, LifeState.STOPPED)
+        self.registry = Registry(Policy.MIRAGE, 50, backends)
+        self._acts = Orders(self.registry)
+        self.attendance = Attendance(roster, self._acts, changed=lambda: self.desk.changed())
+        self.desk = RouterDesk(self.registry, self.attendance, HANG_S)
+        self._lease_s = lease_s
+
+    async def start(self, path: Path) -> None:
+        http = HttpSection().model_dump()
+        welcome = RouterWelcome(http, "", 1, HANG_S, "", {}, lease_s=self._lease_s)
+        await self.desk.start(path, welcome, NO_KEYS)
+        self.attendance.settle()
+
+    async def awake(self, name: str) -> None:
+        """Have a tenant awake."""
+        self.attendance.wish(name, LifeState.READY)
+        self.attendance.started(name, 1.0)
+        assert self.attendance.roster.members[name].state is LifeState.READY
+        self.orders.clear()
+
+    @property
+    def orders(self) -> list[str]:
+        return self._acts.told
+
+
+class BareRouter:
+    """A router that answers only when it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer, self._decoder = reader, writer, to_router()
+
+    async def table(self) -> TableHolds:
+        while not isinstance(message := await receive(self._reader, self._decoder), TableHolds):
+            assert message is not None
+        return message
+
+    def saw(self, revision: int, *counts: TenantCount) -> None:
+        self.writer.write(encode(TableSeen(revision, list(counts))))
+
+
+@asynccontextmanager
+async def bare(path: Path) -> AsyncIterator[BareRouter]:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(encode(RouterHello(PROTOCOL_VERSION, 1)))
+    yield BareRouter(reader, writer)
+    writer.close()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await scenario()
+
+    asyncio.run(main())
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def test_nobody_is_told_to_sleep_before_the_router_knows(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        await server.awake("a")
+        member = server.attendance.roster.members["a"]
+        async with bare(tmp_path / "line") as router:
+            first = await router.table()
+            assert {row.name: row.at_once for row in first.table.tenants} == {"a": True, "b": False}
+            router.saw(first.revision)
+            server.attendance.wish("a", LifeState.SLEEPING)
+            shut = await router.table()
+            assert not shut.table.tenants[0].at_once and server.orders == []
+            # A request has slipped in before it saw that.
+            router.saw(shut.revision, TenantCount("a", 0, 1, 1))
+            await until(lambda: member.running == 1)
+            assert server.orders == [] and member.state is LifeState.DRAINING
+            router.saw(shut.revision, TenantCount("a", 0, 0, 1))
+            await until(lambda: server.orders == ["sleep a"])
+
+    run(scenario)
+
+
+def test_a_router_that_has_gone_has_nothing_running(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        await server.awake("a")
+        async with bare(tmp_path / "line") as router:
+            first = await router.table()
+            router.saw(first.revision, TenantCount("a", 0, 3, 3))
+            await until(lambda: server.attendance.roster.members["a"].running == 3)
+            server.attendance.wish("a", LifeState.SLEEPING)
+            assert server.orders == []
+        await until(lambda: server.orders == ["sleep a"])
+        assert server.desk.ends["died"] == 1
+
+    run(scenario)
+
+
+def test_counts_of_an_engine_that_has_ended_are_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        await server.awake("a")
+        member = server.attendance.roster.members["a"]
+        async with bare(tmp_path / "line") as router:
+            first = await router.table()
+            router.saw(first.revision, TenantCount("a", 0, 2, 2))
+            await until(lambda: member.running == 2)
+            server.attendance.ended("a", 0.0, failed=False)
+            assert server.orders == ["start a"] and member.running == 0
+            server.attendance.started("a", 1.0)
+            # It has not seen the end yet, and one of its requests broke off.
+            router.saw(first.revision, TenantCount("a", 0, 1, 2))
+            router.saw(first.revision, TenantCount("a", 1, 1, 1))
+            await until(lambda: member.running == 1)
+
+    run(scenario)
+
+
+def test_a_router_of_another_version_is_sent_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "line"))
+        writer.write(encode(RouterHello(PROTOCOL_VERSION + 1, 1)))
+        assert await reader.read() == b""
+        writer.close()
+
+    run(scenario)
+
+
+@asynccontextmanager
+async def linked(server: Server, path: Path) -> AsyncIterator[SupervisorLink]:
+    await server.start(path)
+    link = SupervisorLink(path)
+    await link.connect()
+    keeping = asyncio.create_task(link.keep(Hearing()))
+    await server.desk.connected()
+    yield link
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+
+
+def test_a_request_waits_until_its_tenant_is_awake(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        async with linked(server, tmp_path / "line") as link:
+            ticket = link.ask(link.tenants["a"])
+            assert ticket.waits
+            await until(lambda: server.orders == ["start a"])
+            server.attendance.started("a", 1.0)
+            await ticket.admitted()
+            assert link.tenants["a"].row.at_once, "the table came first"
+            member = server.attendance.roster.members["a"]
+            beside = link.ask(link.tenants["a"])
+            assert not beside.waits
+            await until(lambda: member.running == 2)
+            ticket.over()
+            beside.over()
+            await until(lambda: member.running == 0)
+            left = link.ask(link.tenants["b"])
+            await until(lambda: server.attendance.roster.members["b"].waiting)
+            left.over()
+            await until(lambda: not server.attendance.roster.members["b"].waiting)
+
+    run(scenario)
+
+
+def test_an_end_is_judged_by_the_router_and_known_to_the_next_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        async with linked(server, tmp_path / "line") as link:
+            facts = RequestFacts("/v1/completions", "a", "body", 10, key="ci")
+            link.tenants["a"].suspects.begins(facts)
+            verdict = await server.desk.ended("a", Ending(status=-11))
+            assert verdict.bodies == {"body"} and "over a request" in verdict.words
+            nothing = await server.desk.ended("b", Ending(status=-11))
+            assert (nothing.words, nothing.bodies) == ("", frozenset())
+        another = SupervisorLink(tmp_path / "line")
+        await another.connect()
+        keeping = asyncio.create_task(another.keep(Hearing()))
+        await another.has_table.wait()
+        assert another.tenants["a"].suspects.refuses("body", asyncio.get_running_loop().time())
+        keeping.cancel()
+
+    run(scenario)
+
+
+def test_a_router_serves_on_while_its_supervisor_is_away(tmp_path: Path) -> None:
+    """What was let pass before counts at the next one, and nobody waits for the first."""
+
+    async def scenario() -> None:
+        server, path = Server(WAIT_S, 100), tmp_path / "line"
+        async with linked(server, path) as link:
+            await server.awake("a")
+            await server.desk.seen()
+            passing, waiting = link.ask(link.tenants["a"]), link.ask(link.tenants["b"])
+            await until(lambda: server.attendance.roster.members["b"].waiting)
+            hangs_up(server)
+            with pytest.raises(NotInTime):
+                await waiting.admitted()
+            waiting.over()
+            assert not link.is_up and not link.ask(link.tenants["a"]).waits
+            with pytest.raises(NotInTime):
+                link.ask(link.tenants["b"])
+
+            after = Server(WAIT_S)
+            await after.start(path)
+            await after.awake("a")
+            await until(lambda: after.attendance.roster.members["a"].running == 2)
+            passing.over()
+            await until(lambda: after.attendance.roster.members["a"].running == 1)
+
+    run(scenario)
+
+
+def hangs_up(server: Server) -> None:
+    """The supervisor ends, and nobody listens."""
+    server.desk.close()
+    assert server.desk._line is not None
+    server.desk._line.end()
+
+
+def test_a_lease_that_is_over_ends_the_router(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        link = SupervisorLink(tmp_path / "line")
+        await link.connect()
+        keeping = asyncio.create_task(link.keep(Hearing()))
+        await server.desk.connected()
+        hangs_up(server)
+        await keeping
+
+    run(scenario)
+
+
+def test_one_that_sleeps_again_before_the_router_knew_it_awake(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        async with linked(server, tmp_path / "line"):
+            await server.awake("a")
+            server.attendance.wish("a", LifeState.SLEEPING)
+            await until(lambda: server.orders == ["sleep a"])
+
+    run(scenario)
