@@ -239,6 +239,10 @@ class Domain:
         self.book.starts()
         self._reaper.leases(self._config.lease_s)
 
+    async def serves(self) -> None:
+        """Return when engines that another server had are this one's, and others may start."""
+        await self._serving.wait()
+
     @property
     def free_bytes(self) -> int:
         """Bytes of the device that no engine of it holds or may come to hold."""

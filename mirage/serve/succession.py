@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from mirage.config import Config, ConfigError
-from mirage.processes.marks import boot_id, mark_of
+from mirage.config import Config, ConfigError, HttpSection
+from mirage.processes.marks import MarkedProcess, boot_id, mark_of
 from mirage.serve.admin.one_server import gpu_of
 from mirage.serve.adoption.code import code_of_engines
 from mirage.serve.adoption.left import LeftRun, left_runs
-from mirage.serve.adoption.record import RECORD_FORM, ConfigRecord, RunRecord
+from mirage.serve.adoption.record import RECORD_FORM, ConfigRecord, RouterRecord, RunRecord
 from mirage.serve.apply.difference import difference
 from mirage.serve.apply.recorded import config_of, found_record
 from mirage.serve.apply.source import Written
@@ -67,6 +67,22 @@ def _successor(run: LeftRun, declared: Config) -> Succession:
     served = config.model_copy(update={"tenants": tenants})
     found = Preflight(told.fits, told.refused, told.adapters, served)
     return Succession(run, config, found, written)
+
+
+def router_left(
+    left: LeftRun | None, host: str, port: int, http: HttpSection
+) -> tuple[RouterRecord, MarkedProcess] | None:
+    """The router that was left, if it serves as it shall now; another one is ended."""
+    if left is None or (router := left.record.router) is None:
+        return None
+    same = (router.host, router.http) == (host, http.model_dump())
+    if same and port in (0, router.port):
+        if (process := MarkedProcess.found(router.process)) is not None:
+            return router, process
+    else:
+        say("the router that was left has another address or section http: it is ended")
+    left.end_router()
+    return None
 
 
 def device_name(config: Config, file: Path) -> str:

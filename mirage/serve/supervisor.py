@@ -28,6 +28,7 @@ from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.adoption.book import RunBook
+from mirage.serve.adoption.left import LeftRun
 from mirage.serve.apply.applier import ConfigApplier, Origin
 from mirage.serve.apply.recorded import config_record
 from mirage.serve.apply.source import Written
@@ -41,7 +42,7 @@ from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
-from mirage.serve.succession import device_name, run_record, succession
+from mirage.serve.succession import device_name, router_left, run_record, succession
 from mirage.serve.together import together
 from mirage.serve.warm import WarmStarts
 
@@ -126,7 +127,7 @@ def _serve(
         domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled, book, left)
         applier = ConfigApplier(origin, declared, found, domain, means.probe)
         supervisor = Supervisor(
-            config, options, rundir, reaper, domain, applier, hangups, warm, wanted
+            config, options, rundir, reaper, domain, applier, hangups, warm, wanted, book, left
         )
         return asyncio.run(supervisor.run())
 
@@ -190,16 +191,21 @@ class Supervisor:
         hangups: HangUps,
         warm: WarmStarts | None,
         wanted: Written,
+        book: RunBook,
+        left: LeftRun | None,
     ) -> None:
-        """`wanted` is applied once `domain` is served, if that begins with something else."""
-        self._wanted = wanted
+        """`wanted` is applied once `domain` is served, if that begins with something else.
+
+        `left` is what another server has left, `book` records what this one would leave.
+        """
+        self._wanted, self._left = wanted, left
         self._config, self._options, self._rundir = config, options, rundir
         self._warm = warm
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
         self._keys = options.keys
         self._address = ServedAddress(
-            config, domain.registry, domain.desk, domain.tiers.resize, rundir, reaper
+            config, domain.registry, domain.desk, domain.tiers.resize, rundir, reaper, book
         )
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
@@ -246,7 +252,8 @@ class Supervisor:
         await self._listen_to_operators(url)
         served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
         hears = self._hear_hangups()
-        work = [served, self._say_ready(url, begun), self._admin.keep(), hears, self._address.keep()]
+        work = [served, self._say_ready(url, begun), self._admin.keep(), hears]
+        work += [self._address.keep(), self._hear_router()]
         if self._warm is not None:
             work.append(self._warm.keep(self._config.hang_s, say))
         if self._wanted != self._applier.wanted:
@@ -283,6 +290,8 @@ class Supervisor:
     async def _listen(self) -> str:
         """First of all: a taken port shall not cost the start of all engines."""
         host, port = self._options.host, self._options.port
+        if (there := router_left(self._left, host, port, self._config.http)) is not None:
+            return self._address.goes_on(*there)
         try:
             url = await self._address.start(host, port, self._keys.table)
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
@@ -290,9 +299,19 @@ class Supervisor:
             raise ConfigError(
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
+        self._looks_after_address()
+        return url
+
+    async def _hear_router(self) -> None:
+        """A router that was left serves by what it knows until its engines are this server's."""
+        if not self._address.hears:
+            await self._domain.serves()
+            await self._address.hear(self._keys.table)
+            self._looks_after_address()
+
+    def _looks_after_address(self) -> None:
         for path, listen in self._address.listeners.items():
             self._domain.looks_after(path, listen)
-        return url
 
     async def _listen_to_operators(self, url: str) -> None:
         """Raises `ConfigError`."""

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from mirage.processes.marks import ProcessMark, mark_of
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve.adoption.record import ConfigRecord, EngineRecord, FoundRecord, RunRecord
+from mirage.serve.adoption.record import (
+    ConfigRecord,
+    EngineRecord,
+    FoundRecord,
+    RouterRecord,
+    RunRecord,
+)
 from mirage.serve.private_file import replace_private
 
 logger = logging.getLogger("mirage.serve.adoption")
@@ -27,10 +33,12 @@ class RunBook:
         reaper: ReaperClient | None = None,
     ) -> None:
         self._path, self._record, self._reaper = path, record, reaper
+        self._begun = False
         self._failure = ""
 
     def starts(self) -> None:
         """Write it for the first time: from now on another server may be the successor."""
+        self._begun = True
         self._has()
 
     def began(self, tenant: str, pid: int, order: str, log: Path) -> None:
@@ -61,6 +69,10 @@ class RunBook:
         """The keeper of weights is process `pid`; None if there is none."""
         self._has(keeper=None if pid is None else mark_of(pid))
 
+    def router(self, router: RouterRecord) -> None:
+        """The router that serves from now on."""
+        self._has(router=router)
+
     def declares(self, config: ConfigRecord, found: FoundRecord) -> None:
         """Another configuration is served."""
         self._has(config=config, found=found)
@@ -78,6 +90,8 @@ class RunBook:
             return
         reaper: ProcessMark | None = None if self._reaper is None else mark_of(self._reaper.pid)
         self._record = replace(self._record, reaper=reaper, **changes)
+        if not self._begun:
+            return
         try:
             replace_private(self._path, msgspec.json.encode(self._record), lasting=False)
         except OSError as error:

@@ -47,6 +47,13 @@ class LeftRun(NamedTuple):
         if self.same_boot and self.record.reaper is not None:
             _signal(self.record.reaper, signal.SIGKILL)
 
+    def end_router(self) -> None:
+        """End its router: streams break off, and its port is free then."""
+        if self.same_boot and self.record.router is not None:
+            process = self.record.router.process
+            if mark_of(process.pid) == process:
+                _kill_groups([process.pid])
+
     def end(self) -> list[str]:
         """End all of it: processes, sockets, folders. Tenants whose engines have ended by that."""
         self.end_reaper()
@@ -55,6 +62,7 @@ class LeftRun(NamedTuple):
             engines = self.record.engines
             ended = [name for name, engine in engines.items() if has_process(engine)]
             end_engines(engines.values())
+            self.end_router()
             if self.record.keeper is not None:
                 _signal(self.record.keeper, signal.SIGKILL)
         for folder in self.record.folders:
@@ -115,6 +123,12 @@ def end_engines(engines: Iterable[EngineRecord]) -> None:
     """Kill them with all that they have started, and wait until nothing is left."""
     groups = [engine.server.pid for engine in engines if has_process(engine)]
     made = {name: inode for group in groups for name, inode in reaper.semaphores_of(group).items()}
+    _kill_groups(groups)
+    reaper.remove_semaphores(made)  # of trackers that were killed too
+
+
+def _kill_groups(groups: list[int]) -> None:
+    """Returns once nothing of these process groups is left, or after `END_S` more seconds."""
     until = time.monotonic() + TRACKER_S
     while sum([reaper.kill_members(group) for group in groups]) or _any_left(groups):
         if time.monotonic() > until:
@@ -123,7 +137,6 @@ def end_engines(engines: Iterable[EngineRecord]) -> None:
         if time.monotonic() > until + END_S:
             break
         time.sleep(0.02)
-    reaper.remove_semaphores(made)  # of trackers that were killed too
 
 
 def _any_left(groups: list[int]) -> bool:

@@ -11,7 +11,7 @@ from mirage.config import Policy
 from mirage.processes.marks import ProcessMark
 from mirage.serve.fit import Fit
 
-RECORD_FORM = 1
+RECORD_FORM = 2
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
@@ -26,6 +26,18 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """The process that holds the memory, once it has said hello."""
     serves: bool = False
     """True once it has computed its first step."""
+
+
+class RouterRecord(msgspec.Struct, frozen=True):
+    """The router that serves, and what it cannot change."""
+
+    process: ProcessMark
+    """The process that forks it, which leads its process group."""
+    host: str
+    port: int
+    url: str
+    http: dict[str, Any]
+    """Section `http` of the configuration."""
 
 
 class ConfigRecord(msgspec.Struct, frozen=True):
@@ -68,12 +80,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     engines: dict[str, EngineRecord] = {}
     keeper: ProcessMark | None = None
     reaper: ProcessMark | None = None
-
-    @property
-    def left(self) -> list[ProcessMark]:
-        """Processes that outlive the server: leaders of their groups."""
-        servers = [engine.server for engine in self.engines.values()]
-        return servers if self.keeper is None else [*servers, self.keeper]
+    router: RouterRecord | None = None
 
 
 def read_record(path: Path) -> RunRecord | None:

@@ -26,6 +26,8 @@ class RoutedRow(msgspec.Struct, frozen=True):
     """Number of its engine; requests of an earlier one have ended with it."""
     at_once: bool = True
     """True if requests go on without asking the supervisor."""
+    adopted: bool = False
+    """True if its engine was another supervisor's: its requests go on."""
     well: bool = False
     """True if it serves, or will when it is asked."""
     reason: str = ""

@@ -28,6 +28,8 @@ class RoutedTenant:
     answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
     end: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the present engine has ended and it is known how; the next one has another."""
+    engine: int = 0
+    """Number of the present engine here: another supervisor counts them anew."""
     running: int = 0
     """Requests that were passed on at once to the present engine, and have not ended."""
     passed: int = 0
@@ -77,14 +79,15 @@ class RoutedTenants:
         """Know what an earlier router has learned; `hang_s` as in `Suspects`."""
         self._hang_s, self._memory = hang_s, memory
 
-    def holds(self, table: RouterTable) -> None:
-        """Have another table from now on."""
+    def holds(self, table: RouterTable, *, first: bool = False) -> None:
+        """Have another table from now on, which may be the `first` one of a supervisor."""
         self.table = table
         before, self._tenants = self._tenants, {}
         for row in table.tenants:
             one = before.get(row.name) or self._made(row)
-            if one.row.life != row.life:
-                one.running = 0
+            goes_on = one.row.life == row.life or (first and row.adopted)
+            if not goes_on:
+                one.engine, one.running = one.engine + 1, 0
             one.row = row
             self._tenants[row.name] = one
         self._names = {

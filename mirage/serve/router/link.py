@@ -81,6 +81,8 @@ class SupervisorLink:
         self._waiting: dict[int, RouterTicket] = {}
         """Requests that the supervisor knows by their numbers."""
         self._revision = 0
+        self._first = True
+        """True until the first table of the line has come."""
         self._told: dict[str, TenantCount] = {}
         self._telling: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -99,6 +101,7 @@ class SupervisorLink:
         if not self.has_table.is_set():
             self.tenants.begin(message.hang_s, message.memory)
         self.welcome, self.is_up = message, True
+        self._revision, self._first = 0, True
         self._told.clear()
 
     async def keep(self, hears: HearsSupervisor) -> None:
@@ -151,7 +154,8 @@ class SupervisorLink:
     def _hear(self, message: ToRouter, hears: HearsSupervisor) -> None:
         match message:
             case TableHolds(revision, table):
-                self.tenants.holds(table)
+                self.tenants.holds(table, first=self._first)
+                self._first = False
                 self.has_table.set()
                 self._saw(revision)
             case KeysHold(revision, keys):

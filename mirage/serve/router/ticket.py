@@ -17,7 +17,7 @@ class RouterTicket:
     ) -> None:
         """`number` is 0 of one that is passed on at once; `left` hears when it is over."""
         self._left, self.tenant, self.number = left, tenant, number
-        self._life = tenant.row.life
+        self._engine = tenant.engine
         self._counts = False
         self._answered = asyncio.get_running_loop().create_future() if number else None
 
@@ -44,7 +44,7 @@ class RouterTicket:
         """Count it among those that were passed on at once."""
         self.tenant.running += 1
         self.tenant.passed += 1
-        self._life, self._counts, self.number = self.tenant.row.life, True, 0
+        self._engine, self._counts, self.number = self.tenant.engine, True, 0
 
     @property
     def passed(self) -> bool:
@@ -56,6 +56,6 @@ class RouterTicket:
         """The request is answered, or its client has gone."""
         if self._answered is not None and not self._answered.cancel():
             self._answered.cancelled() or self._answered.exception()  # nobody may have waited
-        if self._counts and self._life == self.tenant.row.life:
+        if self._counts and self._engine == self.tenant.engine:
             self.tenant.running -= 1
         self._left(self)

@@ -9,8 +9,11 @@ import time
 from collections.abc import Awaitable, Callable
 
 from mirage.config import Config
+from mirage.processes.marks import MarkedProcess, mark_of
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import NO_KEYS, AccessTable
+from mirage.serve.adoption.book import RunBook
+from mirage.serve.adoption.record import RouterRecord
 from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize
 from mirage.serve.routed.messages import RouterWelcome
@@ -37,10 +40,14 @@ class ServedAddress:
         resize: Callable[[Resize], Awaitable[None]],
         rundir: RunDir,
         reaper: ReaperClient,
+        book: RunBook,
     ) -> None:
-        """`resize` gives the tiers other budgets."""
+        """`resize` gives the tiers other budgets, `book` records the router."""
         self._config, self._desk, self._rundir = config, desk, rundir
-        self._reaper = reaper
+        self._reaper, self._book = reaper, book
+        self._host, self._port, self.url = "", 0, ""
+        self._open = asyncio.Event()
+        """Set once a router can be heard."""
         self._inner = InnerServer(registry, desk, resize)
         self._sockets: list[socket.socket] = []
         self._keeper: RouterKeeper | None = None
@@ -55,25 +62,62 @@ class ServedAddress:
 
         Raises `OSError`, `UnicodeError` for a host that cannot be one.
         """
-        self._sockets = await _listening(host, port)
+        self._host, self._port = host, port
+        await self._listening()
+        self.url = _url(host, self._port)
+        self._keeper = self._made()
+        await self.hear(keys)
+        await self._keeper.start()
+        return self.url
+
+    def goes_on(self, left: RouterRecord, process: MarkedProcess) -> str:
+        """Have the router of another supervisor, which serves; `hear` has to follow. The URL."""
+        self._host, self._port, self.url = left.host, left.port, left.url
+        self._keeper = self._made()
+        self._keeper.goes_on(process)
+        self._book.router(left)
+        return self.url
+
+    def _made(self) -> RouterKeeper:
+        path = self._rundir.router_socket
+        return RouterKeeper(self._desk, self._reaper, path, self._listening, self._began)
+
+    def _began(self, pid: int) -> None:
+        if (process := mark_of(pid)) is not None:
+            http = self._config.http.model_dump()
+            self._book.router(RouterRecord(process, self._host, self._port, self.url, http))
+
+    async def _listening(self) -> list[socket.socket]:
+        """Sockets of the address, made once. Raises `OSError`, `UnicodeError`."""
+        if not self._sockets:
+            self._sockets = await _listening(self._host, self._port)
+            self._port = self._sockets[0].getsockname()[1]
+        return self._sockets
+
+    @property
+    def hears(self) -> bool:
+        """True if a router can connect."""
+        return self._open.is_set()
+
+    async def hear(self, keys: AccessTable = NO_KEYS) -> None:
+        """Let a router connect, and be asked. Raises `OSError`."""
         welcome = RouterWelcome(
             self._config.http.model_dump(),
-            host,
+            self._host,
             int(time.time()),
             self._config.hang_s,
             str(self._rundir.inner_socket),
             {},
+            self._config.lease_s,
         )
-        await self._desk.start(self._rundir.router_socket, welcome, keys)
         await self._inner.start(self._rundir.inner_socket)
-        path = self._rundir.router_socket
-        self._keeper = RouterKeeper(self._desk, self._reaper, path, self._sockets)
-        self._keeper.start()
-        return _url(host, self._sockets[0].getsockname()[1])
+        await self._desk.start(self._rundir.router_socket, welcome, keys)
+        self._open.set()
 
     async def keep(self) -> None:
         """Never returns."""
         assert self._keeper is not None, "start comes first"
+        await self._open.wait()
         await together([self._desk.keep(), self._keeper.keep()])
 
     async def drain(self) -> None:

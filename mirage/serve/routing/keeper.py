@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from mirage.processes.marks import MarkedProcess
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.routing.desk import RouterDesk
@@ -26,32 +27,45 @@ PAUSE_S = 1.0
 """Before another start of one that could not be started."""
 
 
-class RouterKeeper:
-    """One router at a time, that listens on `sockets`, which stay open between two of them.
+RouterProcess = subprocess.Popen[bytes] | MarkedProcess
+"""A child, or one that another supervisor has started."""
 
-    `keep` has to run after `start`, and `stop` to follow.
-    """
+
+class RouterKeeper:
+    """One router at a time. `keep` has to run after `start` or `goes_on`, and `stop` to follow."""
 
     def __init__(
         self,
         desk: RouterDesk,
         reaper: ReaperClient,
         line: Path,
-        sockets: Sequence[socket.socket],
+        sockets: Callable[[], Awaitable[Sequence[socket.socket]]],
+        began: Callable[[int], None],
     ) -> None:
-        """`line` is the path of the desk's socket."""
-        self._desk, self._reaper, self._line, self._sockets = desk, reaper, line, sockets
-        self._process: subprocess.Popen[bytes] | None = None
+        """`line` is the path of the desk's socket.
 
-    def start(self) -> None:
+        `sockets` gives those that a router listens on, which stay open between two of them.
+        `began` hears the number of each process that was started.
+        """
+        self._desk, self._reaper, self._line, self._sockets = desk, reaper, line, sockets
+        self._began = began
+        self._process: RouterProcess | None = None
+
+    def goes_on(self, process: MarkedProcess) -> None:
+        """Have the router of another supervisor, which connects to the desk by itself."""
+        self._process = process
+        self._reaper.began(process.pid)
+
+    async def start(self) -> None:
         """Start it; it connects to the desk. Raises `OSError`."""
-        descriptors = [one.fileno() for one in self._sockets]
+        descriptors = [one.fileno() for one in await self._sockets()]
         level = logging.getLogger("mirage").getEffectiveLevel()
         words = [*PROGRAM, str(self._line), str(level), *map(str, descriptors)]
         self._process = subprocess.Popen(
             words, pass_fds=descriptors, stdin=subprocess.DEVNULL, start_new_session=True
         )
         self._reaper.began(self._process.pid)
+        self._began(self._process.pid)
 
     async def keep(self) -> None:
         """Start another one whenever it ends or hangs. Never returns."""
@@ -60,7 +74,7 @@ class RouterKeeper:
                 await self._ends(self._process)
                 await self._end(0.0)
             try:
-                self.start()
+                await self.start()
             except OSError as error:
                 log.error("no router can be started (%s): tried again in %g s", error, PAUSE_S)
                 await asyncio.sleep(PAUSE_S)
@@ -77,7 +91,7 @@ class RouterKeeper:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _ends(self, process: subprocess.Popen[bytes]) -> None:
+    async def _ends(self, process: RouterProcess) -> None:
         """Return once it has ended, or hangs."""
         end = ProcessEnd(process.pid)
         work = [asyncio.ensure_future(end.wait()), asyncio.ensure_future(self._desk.hung())]
@@ -97,9 +111,9 @@ class RouterKeeper:
         self._reaper.over(process.pid)
 
 
-def _ended(process: subprocess.Popen[bytes], patience_s: float) -> None:
+def _ended(process: RouterProcess, patience_s: float) -> None:
     """Wait so long for its end, then end it, with the router that it has forked."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
         process.wait(patience_s)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

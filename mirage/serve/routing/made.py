@@ -22,6 +22,7 @@ def _row(one: TenantServer, attendance: Attendance) -> RoutedRow:
         one.max_model_len,
         one.state,
         life=attendance.life(one.name),
+        adopted=one.adopted,
         at_once=attendance.passes(one.name),
         well=one.is_well,
         reason=one.reason,
