@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from operated import around, content
+from operated import Operated, around, content
 from supervised import DEADLINE_S, HERE, WITH_FAKES, Served, assert_gone, serving, write_config
 
 pytestmark = pytest.mark.e2e
@@ -288,3 +288,77 @@ def test_a_supervisor_may_be_killed_at_any_moment(tmp_path: Path, short: Path) -
         assert_gone({p for p in families | held if p.is_running() and is_engine(p)})
     # One that is killed while it asks about models leaves the folder of that.
     assert not list(short.glob("mirage-*/*.sock")) + list(short.glob("mirage-*/run.json"))
+
+
+def test_its_router_serves_on_and_is_the_next_ones(tmp_path: Path, short: Path) -> None:
+    """Requests, streams, the address and its process; and the count of what runs."""
+    config = config_of(tmp_path)
+    asked = {"model": "a", "prompt": "pids"}
+    with served(config, short) as first:
+        before, url = nursery(first), first.url
+        streams = [begun(first), begun(first)]
+        first.until("both are told", lambda: running(first, short) == 2)
+        killed(first)
+    assert first.request("POST", "/v1/completions", asked)[0] == 200, "it serves without it"
+    assert first.request("GET", "/health")[1]["status"] == "ok"
+    with served(config, short) as second:
+        assert second.url == url and nursery_of(second, before) == before
+        assert second.request("POST", "/v1/completions", asked)[0] == 200
+        for left in (2, 1, 0):
+            second.until("they are told", lambda left=left: running(second, short) == left)
+            if left:
+                streams.pop().close()
+        before.kill()
+        second.until("another one is there", lambda: nursery_of(second, before) != before)
+        assert second.request("POST", "/v1/completions", asked)[0] == 200
+        family = second.family()
+        assert second.end(signal.SIGTERM)[0] == 0
+        assert_gone(family)
+
+
+def test_a_router_with_another_address_or_section_is_not_taken_over(
+    tmp_path: Path, short: Path
+) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before, engine = nursery(first), engines(short)
+        killed(first)
+    changed = yaml.safe_load(config.read_text()) | {"http": {"idle_s": 5.0}}
+    config.write_text(yaml.safe_dump(changed))
+    with served(config, short) as second:
+        assert_gone({before})
+        assert engines(short) == engine
+        assert second.request("POST", "/v1/completions", {"model": "a", "prompt": "pids"})[0] == 200
+        family = second.family()
+        assert second.end(signal.SIGTERM)[0] == 0
+        assert_gone(family)
+
+
+def nursery(server: Served) -> psutil.Process:
+    """The process that forks its routers."""
+    (found,) = routers(psutil.Process(server.process.pid).children())
+    return found
+
+
+def routers(found: Iterable[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in found if "mirage.serve.router.process" in one.cmdline()]
+
+
+def nursery_of(server: Served, left: psutil.Process) -> psutil.Process:
+    """That of a server which may have adopted the one that was `left`."""
+    own = routers(psutil.Process(server.process.pid).children())
+    return own[0] if own else left
+
+
+def running(server: Served, short: Path) -> int:
+    """Requests of a tenant that run, as operators see it."""
+    told = Operated(server, short).ask("GET", "/tenants/a")[1]
+    return int(told["running"])
+
+
+def begun(server: Served) -> http.client.HTTPConnection:
+    """A request whose answer has begun, and does not end."""
+    body = {"model": "a", "prompt": "hang", "stream": True}
+    connection = server.open("POST", "/v1/completions", body)
+    assert connection.getresponse().readline() == b"data: {}\n"
+    return connection

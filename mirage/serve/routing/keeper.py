@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -121,3 +122,8 @@ def _ended(process: RouterProcess, patience_s: float) -> None:
     with contextlib.suppress(ChildProcessError):
         while True:  # what was forked is this process's child now
             os.waitpid(-process.pid, 0)
+    until = time.monotonic() + END_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < until:  # or another one's, which reaps it
+            os.killpg(process.pid, 0)
+            time.sleep(0.01)
