@@ -275,7 +275,8 @@ async def complete(
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
     ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``illegal
     address`` and ``ecc`` by one of the GPU, ``kill`` from outside, ``eat`` takes all the memory
-    there is, ``wait`` answers in half a second, ``fail`` fails and the engine lives."""
+    there is, ``wait`` answers in half a second, ``fail`` fails and the engine lives. ``drip`` is a
+    whole stream of `max_tokens` events, ten a second."""
     body = await request.json()
     assert body["model"] == name, "the router sent a request to the wrong engine"
     prompt = body.get("prompt")
@@ -284,6 +285,8 @@ async def complete(
         await response.prepare(request)
         await response.write(b"data: {}\n\n")
         await asyncio.Event().wait()
+    if prompt == "drip":
+        return await drip(request, body["max_tokens"])
     if prompt == "silent":
         await asyncio.Event().wait()
     if (number := ENDS.get(str(prompt))) is not None:
@@ -294,6 +297,16 @@ async def complete(
     if prompt == "wait":
         await asyncio.sleep(0.5)
     return web.json_response({"server": os.getpid(), "core": child.pid})
+
+
+async def drip(request: web.Request, events: int) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for _ in range(events):
+        await response.write(b"data: {}\n\n")
+        await asyncio.sleep(0.1)
+    await response.write(b"data: [DONE]\n\n")
+    return response
 
 
 if __name__ == "__main__":
