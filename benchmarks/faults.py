@@ -305,6 +305,8 @@ def main() -> None:
     parser.add_argument("--faults", default=",".join(ORDER), help="as SIGNAL:ROLE, in this order")
     parser.add_argument("--hang", type=float, default=5.0, metavar="SECONDS", help="hang_s")
     told = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     program = ["-m", "mirage"] if told.real else [str(HERE / "with_fakes.py")]
     with tempfile.TemporaryDirectory(prefix="f", dir="/tmp") as name:
         config, tenants = configuration(Path(name), told.hang, real=told.real)
