@@ -1,4 +1,4 @@
-"""A child process that was stopped, as by SIGSTOP, and is not continued: it is ended."""
+"""A process that was stopped, as by SIGSTOP, and is not continued: it is ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from math import ceil
+
+from mirage.processes.marks import MarkedProcess
+from mirage.processes.proc_stat import STOPPED, proc_stat
 
 TICK_S = 0.5
 """Seconds between two looks, and the most that a pause of this process counts for."""
@@ -25,11 +29,24 @@ def end_if_stopped(pid: int, patience_s: float) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def watch_for_stops(pid: int, patience_s: float) -> None:
-    """Do so in a thread of its own."""
-    threading.Thread(
-        target=end_if_stopped, args=(pid, patience_s), name=f"mirage-watch-{pid}", daemon=True
-    ).start()
+def end_adopted_if_stopped(process: MarkedProcess, patience_s: float) -> None:
+    """Do so with a process that is no child of this one: it is looked at twice a second."""
+    looks = 0
+    while process.lives():
+        told = proc_stat(process.pid)
+        looks = looks + 1 if told is not None and told.state in STOPPED else 0
+        if looks > ceil(patience_s / TICK_S):
+            process.send_signal(signal.SIGKILL)
+        time.sleep(TICK_S)
+
+
+def watch_for_stops(process: int | MarkedProcess, patience_s: float) -> None:
+    """Do so with either, in a thread of its own."""
+    if isinstance(process, int):
+        pid, work = process, partial(end_if_stopped, process, patience_s)
+    else:
+        pid, work = process.pid, partial(end_adopted_if_stopped, process, patience_s)
+    threading.Thread(target=work, name=f"mirage-watch-{pid}", daemon=True).start()
 
 
 def _stays_stopped(pid: int, patience_s: float) -> bool:

@@ -161,6 +161,7 @@ class WeightsKeeper:
         self._wanted.set()
         self._book.keeper(process.pid)
         self._listen()
+        watch_for_stops(process, self._hang_s)
         return True
 
     async def keep(self) -> None:

@@ -16,8 +16,9 @@ import pytest
 from supervised import DEADLINE_S, assert_gone, serving, write_config
 
 from mirage.processes import reaper, reaper_client
+from mirage.processes.marks import MarkedProcess, mark_of
 from mirage.processes.reaper_client import ReaperClient
-from mirage.processes.stopped import end_if_stopped
+from mirage.processes.stopped import end_adopted_if_stopped, end_if_stopped
 from mirage.serve.held import HeldFolder
 
 pytestmark = pytest.mark.e2e
@@ -108,6 +109,31 @@ def test_a_child_is_ended_only_while_it_is_stopped() -> None:
     assert child.wait(60) == -signal.SIGKILL
     watching.join(60)
     assert not watching.is_alive()
+
+
+def test_a_process_that_is_no_child_is_ended_once_it_stays_stopped() -> None:
+    forks = "import os, time; print(os.fork() or os.getpid(), flush=True); time.sleep(600)"
+    with subprocess.Popen(
+        [sys.executable, "-c", forks], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        mark = mark_of(int(parent.stdout.readline()))
+        assert mark is not None
+        process = MarkedProcess.found(mark)
+        assert process is not None
+        watching = threading.Thread(target=end_adopted_if_stopped, args=(process, 1.0))
+        watching.start()
+        try:
+            for _ in range(3):
+                process.send_signal(signal.SIGSTOP)
+                process.send_signal(signal.SIGCONT)
+            assert process.lives()
+            process.send_signal(signal.SIGSTOP)
+            process.wait(60)
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+        watching.join(60)
+        assert not watching.is_alive()
 
 
 def test_after_a_pause_of_everything_a_child_may_be_continued_a_little_later(

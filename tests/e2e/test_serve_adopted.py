@@ -316,6 +316,26 @@ def test_its_router_serves_on_and_is_the_next_ones(tmp_path: Path, short: Path) 
         assert_gone(family)
 
 
+def test_a_router_may_end_while_engines_are_awaited(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before, (_, core) = nursery(first), engines(short)["b"]
+        killed(first)
+    os.kill(core, signal.SIGSTOP)
+    options = {"environment": around(short), "lease_s": LEASE_S}
+    with serving(config, ready_timeout_s=None, **options) as second:  # type: ignore[arg-type]
+        second.drain()
+        second.until("it has the router", lambda: any("operators:" in x for x in second.log))
+        before.kill()
+        assert_gone({before})
+        os.kill(core, signal.SIGCONT)
+        second.wait_ready(DEADLINE_S)
+        assert second.request("POST", "/v1/completions", {"model": "a", "prompt": "pids"})[0] == 200
+        family = second.family()
+        assert second.end(signal.SIGTERM)[0] == 0
+        assert_gone(family)
+
+
 def test_a_router_with_another_address_or_section_is_not_taken_over(
     tmp_path: Path, short: Path
 ) -> None:

@@ -94,7 +94,10 @@ class RouterKeeper:
 
     async def _ends(self, process: RouterProcess) -> None:
         """Return once it has ended, or hangs."""
-        end = ProcessEnd(process.pid)
+        try:
+            end = ProcessEnd(process.pid)
+        except ProcessLookupError:  # another supervisor's, which ended before it was watched
+            return
         work = [asyncio.ensure_future(end.wait()), asyncio.ensure_future(self._desk.hung())]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
