@@ -146,15 +146,15 @@ def _is_core(process: psutil.Process) -> bool:
     return parent is not None and "--uds" in parent.cmdline()
 
 
-async def suffer(servers: Servers, load: Load, fault: str, hang_s: float) -> list[str]:
-    """The row of one fault; the load pauses at its end."""
+async def suffer(servers: Servers, load: Load, fault: str, hang_s: float) -> list[str] | None:
+    """The row of one fault, None if no such process is there; the load pauses at its end."""
     how, _, role = fault.partition(":")
     load.begin()
     begun = time.monotonic()
     await until(lambda: time.monotonic() > begun + CALM_S and load.running["_stream"] > 0)
     before = servers.family()
     if role not in before:
-        return [f"{how} {role}", "none is there"]
+        return None
     hit, calm = before[role], [a for a in load.answers if a.begun > begun and a.kind == OK]
     at = time.monotonic()
     hit.send_signal(signal.Signals[f"SIG{how}"])
@@ -246,8 +246,8 @@ async def run(servers: Servers, tenants: list[str], asked: Asked, faults: Any, h
     try:
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
         for fault in faults:
-            row = await suffer(servers, load, fault, hang)
-            print(f"| {' | '.join(row)} |", flush=True)
+            if (row := await suffer(servers, load, fault, hang)) is not None:
+                print(f"| {' | '.join(row)} |", flush=True)
     finally:
         await load.stop()
 

@@ -112,10 +112,13 @@ def test_a_child_is_ended_only_while_it_is_stopped() -> None:
 
 
 def test_a_process_that_is_no_child_is_ended_once_it_stays_stopped() -> None:
-    forks = "import os, time; print(os.fork() or os.getpid(), flush=True); time.sleep(600)"
-    with subprocess.Popen(
-        [sys.executable, "-c", forks], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as parent:
+    parent = subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo $!; wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
         assert parent.stdout is not None
         mark = mark_of(int(parent.stdout.readline()))
         assert mark is not None
@@ -123,17 +126,17 @@ def test_a_process_that_is_no_child_is_ended_once_it_stays_stopped() -> None:
         assert process is not None
         watching = threading.Thread(target=end_adopted_if_stopped, args=(process, 1.0))
         watching.start()
-        try:
-            for _ in range(3):
-                process.send_signal(signal.SIGSTOP)
-                process.send_signal(signal.SIGCONT)
-            assert process.lives()
+        for _ in range(3):
             process.send_signal(signal.SIGSTOP)
-            process.wait(60)
-        finally:
-            os.killpg(parent.pid, signal.SIGKILL)
+            process.send_signal(signal.SIGCONT)
+        assert process.lives()
+        process.send_signal(signal.SIGSTOP)
+        process.wait(60)
         watching.join(60)
         assert not watching.is_alive()
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
 
 
 def test_after_a_pause_of_everything_a_child_may_be_continued_a_little_later(
