@@ -18,10 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import itertools
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -36,26 +33,17 @@ import psutil
 import yaml
 
 from benchmarks.fault_load import OK, Asked, Load, health
+from benchmarks.fault_servers import LEASE_S, PARENT, ROLES, Servers
 from mirage.errors import CommandFailed, InputRefused
-from mirage.serve.admin.client import AdminClient
 from mirage.tools.demo.models import make_models
 from tests.e2e.left_shared import FOLDER, lasting
 from tests.e2e.with_fakes import HERE
 from tests.pure.model_folder import make_folder
 
-PR_SET_CHILD_SUBREAPER = 36
-ROLES = {
-    "router": "mirage.serve.router.process",
-    "reaper": "reaper.py",
-    "keeper": "mirage.keeper.process",
-    "fork server": "mirage.engine.forkserver",
-}
-"""Last part of a word in each one's command line."""
-PARENT = "router's parent"
 ALL = [f"{how}:{role}" for role in (*ROLES, PARENT) for how in ("KILL", "STOP")]
 ORDER = [*ALL, "STOP:supervisor", "KILL:supervisor", *ALL, "KILL:supervisor"]
 """All, and all again of what another supervisor has left."""
-LEASE_S, KEEP_ALIVE_S, PATIENCE_S, CALM_S, LEAST_S = 60.0, 2.0, 120.0, 4.0, 5.0
+KEEP_ALIVE_S, PATIENCE_S, CALM_S, LEAST_S = 2.0, 120.0, 4.0, 5.0
 LIGHT = Asked({"prompt": "pids"}, {"prompt": "drip", "max_tokens": 100})
 REAL = Asked(
     {"prompt": [5, 6, 7], "max_tokens": 4},
@@ -65,85 +53,6 @@ COLUMNS = (
     *("fault", "answers/s", "failed", "streams", "longest pause, s", "whole after, s"),
     *("engines", "afterwards"),
 )
-
-
-class Servers:
-    """One server after the other of the same file; this process has all that they leave."""
-
-    def __init__(self, folder: Path, config: Path, program: list[str]) -> None:
-        self._folder, self._command = folder, [*program, "serve", str(config)]
-        self._number, self.url = 0, ""
-        self.process: subprocess.Popen[bytes]
-        self._environment = os.environ | {"TMPDIR": str(folder), "XDG_RUNTIME_DIR": ""}
-        self._environment |= {"FAKE_ENGINE": "obeys", "PYTHONPATH": str(HERE.parents[1])}
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-    def start(self) -> None:
-        """Another one, at the port of the last."""
-        self._number += 1
-        port = self.url.rpartition(":")[2].strip("/") or "0"
-        options = ["--port", port, "--ready-file", str(self._ready), "--lease", str(LEASE_S)]
-        with self.said.open("w") as said:
-            self.process = subprocess.Popen(
-                [*self._command, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                env=self._environment,
-                start_new_session=True,
-            )
-
-    @property
-    def _ready(self) -> Path:
-        return self._folder / f"ready-{self._number}.json"
-
-    @property
-    def said(self) -> Path:
-        """What the newest one has said."""
-        return self._folder / f"said-{self._number}"
-
-    def is_ready(self) -> bool:
-        """True once the newest one is."""
-        assert self.process.poll() is None, self.said.read_text()
-        if there := self._ready.exists():
-            self.url = json.loads(self._ready.read_text())["url"]
-        return there
-
-    def family(self) -> dict[str, psutil.Process]:
-        """Processes that do one thing each, by their roles; what has ended is reaped here."""
-        found = {}
-        if self.process.poll() is None:
-            found["supervisor"] = psutil.Process(self.process.pid)
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error, ChildProcessError):
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    if process.ppid() == os.getpid() and process.pid != self.process.pid:
-                        os.waitpid(process.pid, os.WNOHANG)
-                elif role := _role(process):
-                    found[role] = process
-        return found
-
-    def admin(self) -> AdminClient:
-        """The newest server's operators' socket."""
-        return AdminClient(next(self._folder.glob("mirage-*/admin-*.sock")))
-
-
-def _role(process: psutil.Process) -> str:
-    words = process.cmdline()
-    if "--uds" in words:
-        tenant = words[words.index("--served-model-name") + 1]
-        return f"engine {tenant}" if process.parent() is None or not _is_core(process) else ""
-    for role, end in ROLES.items():
-        if any(word.endswith(end) for word in words):
-            forked = role == "router" and end not in (process.parent() or process).cmdline()
-            return PARENT if forked else role
-    return ""
-
-
-def _is_core(process: psutil.Process) -> bool:
-    """True for the child of an engine's server, which has its command line."""
-    parent = process.parent()
-    return parent is not None and "--uds" in parent.cmdline()
 
 
 async def suffer(servers: Servers, load: Load, fault: str, hang_s: float) -> list[str] | None:

@@ -164,8 +164,12 @@ async def router(folder: Path, path: Path) -> AsyncIterator[Proxy]:
     await desk.start(line, RouterWelcome(http, "127.0.0.1", 1, HANG_S, "", {}), NO_KEYS)
     listening = socket.create_server(("127.0.0.1", 0))
     with ReaperClient() as reaper:
-        keeper = RouterKeeper(desk, reaper, line, [listening])
-        keeper.start()
+
+        async def sockets() -> list[socket.socket]:
+            return [listening]
+
+        keeper = RouterKeeper(desk, reaper, line, sockets, lambda pid: None)
+        await keeper.start()
         keeping = asyncio.create_task(desk.keep())
         await desk.connected()
         children = psutil.Process().children()

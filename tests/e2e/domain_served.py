@@ -12,6 +12,7 @@ from with_fakes import means
 
 from mirage.config import Config
 from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.adoption.book import RunBook
 from mirage.serve.domain import Domain
 from mirage.serve.preflight import preflight
 from mirage.serve.routing.address import ServedAddress
@@ -36,8 +37,9 @@ async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterato
     assert not found.refused
     with RunDir() as rundir, ReaperClient(*rundir.folders) as reaper:
         domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
+        registry, resize = domain.registry, domain.tiers.resize
         address = ServedAddress(
-            found.config, domain.registry, domain.desk, domain.tiers.resize, rundir, reaper
+            found.config, registry, domain.desk, resize, rundir, reaper, RunBook()
         )
         url = await address.start("127.0.0.1", 0)
         work = [domain.serve(all_or_nothing=all_or_nothing), address.keep()]
