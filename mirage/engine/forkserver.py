@@ -1,16 +1,18 @@
 """A process that has imported vLLM, and whose forks need not: engines of `mirage serve` start so.
 
-python -m mirage.engine.forkserver LISTENER
+python -m mirage.engine.forkserver PARENT LISTENER
 
 LISTENER is the descriptor of a listening Unix socket, see `mirage.processes.answering`. The
-process ends with the one that started it. vLLM's worker for a CPU is not imported here: it changes
-torch for the whole process, and is each engine's own.
+process ends with PARENT, the one that started it; if that ends while it imports, it does so after.
+vLLM's worker for a CPU is not imported here: it changes torch for the whole process, and is each
+engine's own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import signal
 import socket
 import sys
@@ -36,9 +38,11 @@ ROLES: Roles = {
 PR_SET_PDEATHSIG = 1
 
 
-def answer(listener: socket.socket) -> None:
-    """Answer until killed, at the latest when the parent ends."""
+def answer(listener: socket.socket, parent: int) -> None:
+    """Answer until killed, at the latest when process `parent` ends, which started this one."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it ended before
     gc.freeze()  # else each fork's first collection would write to, and so copy, all pages
     answer_in_forks(listener, ROLES)
 
@@ -46,7 +50,7 @@ def answer(listener: socket.socket) -> None:
 def main() -> None:
     """Answer at the descriptor that the command line names."""
     setproctitle.getproctitle()  # finds its room in the environment as it was
-    answer(socket.socket(fileno=int(sys.argv[1])))
+    answer(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class WarmStarts:
             listener.bind(str(self.address))
             listener.listen()
             self._process = subprocess.Popen(
-                [*PROGRAM, str(listener.fileno())],
+                [*PROGRAM, str(os.getpid()), str(listener.fileno())],
                 env=ROOM | self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -115,6 +116,30 @@ signal.pause()
         forking = psutil.Process(int(process.stdout.readline()))
         process.kill()
     forking.wait(60)
+
+
+def test_it_ends_without_a_reaper_too(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Who started it is killed while it imports, as a server is whose engines go on."""
+    program = f"""
+import os, socket, subprocess
+from mirage.serve.warm import PROGRAM
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({str(tmp_path / "warm.sock")!r})
+listener.listen()
+words = [*PROGRAM, str(os.getpid()), str(listener.fileno())]
+begun = subprocess.Popen(words, pass_fds=[listener.fileno()], start_new_session=True)
+print(begun.pid, flush=True)
+os._exit(0)
+"""
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        forking = psutil.Process(int(process.stdout.readline()))
+    try:
+        forking.wait(120)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            forking.kill()
 
 
 DEFAULTS = "from mirage.cli import main; import sys; main(sys.argv[1:])"

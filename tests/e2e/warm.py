@@ -94,7 +94,7 @@ def _fork(listener: socket.socket) -> Child:
 
 def _program(listener: socket.socket) -> Child:
     return subprocess.Popen(
-        [*PROGRAM, str(listener.fileno())],
+        [*PROGRAM, str(os.getpid()), str(listener.fileno())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

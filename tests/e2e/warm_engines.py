@@ -12,6 +12,7 @@ from mirage.engine import forks, forkserver
 
 def serve_in_fork(listener: socket.socket) -> int:
     """Start it; its number. It ends when this process does."""
+    parent = os.getpid()
     if child := os.fork():
         return child
     try:
@@ -19,6 +20,6 @@ def serve_in_fork(listener: socket.socket) -> int:
         for number in range(3):
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
         setproctitle.setproctitle("warm engines")
-        forkserver.answer(listener)
+        forkserver.answer(listener, parent)
     finally:
         os._exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def imported(config: Config, log: Path) -> Iterator[Imported]:
             listener.bind(str(address))
             listener.listen()
             environment = launcher.environment(config, rundir)
-            process = asking.start(["-m", MODULE], listener, log, environment)
+            process = asking.start(["-m", MODULE, str(os.getpid())], listener, log, environment)
         with children.watched(process, *rundir.folders):
             try:
                 yield Imported(address)
