@@ -214,6 +214,9 @@ def serve(
             show_default="lease_s of CONFIG",
         ),
     ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls/--no-tls", help="Whether http.tls of CONFIG holds.")
+    ] = True,
     ask_socket: Annotated[
         Path | None,
         typer.Option(hidden=True, help="Of a process that answers about models, see serve.ask."),
@@ -233,7 +236,7 @@ def serve(
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
     access.check_listening(host)
     options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access)
-    source, kept = ConfigSource(config, policy, memory, tiers, lease), StateFile(state)
+    source, kept = ConfigSource(config, policy, memory, tiers, lease, tls), StateFile(state)
     file = source.written()
     written, line = kept.choose(file)
     if line:
@@ -257,6 +260,7 @@ def check(
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source
     from mirage.serve.apply.source import ConfigSource
+    from mirage.serve.clients.certificate import check_tls
     from mirage.serve.hierarchy import hierarchy
     from mirage.serve.keeper import bounds
     from mirage.serve.masters import master_lines
@@ -269,6 +273,7 @@ def check(
     source = ConfigSource(config, policy)
     loaded = source.config(source.written())
     access = ServerKeys(key_source(keys, os.environ))
+    check_tls(loaded.http)
     with terminate_like_interrupt():
         found = preflight(loaded, (context.obj or Means()).probe)
     served, link = found.config, speeds(loaded.device)

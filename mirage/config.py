@@ -615,6 +615,21 @@ class KeeperSection(Strict):
     control group has beside the device and the tiers."""
 
 
+class TlsSection(Strict):
+    """Files of PEM by which the address speaks TLS; `load` makes their paths absolute.
+
+    They are not followed to where links lead: a renewed certificate is often another link.
+    """
+
+    certificate: FilePath
+    """With those between it and its root."""
+    key: FilePath
+
+    @field_serializer("certificate", "key")
+    def _as_text(self, path: Path) -> str:
+        return str(path)
+
+
 class HttpSection(Strict):
     """Limits of one client at the address that all are served at (docs/operating.md)."""
 
@@ -646,6 +661,8 @@ class HttpSection(Strict):
         default_factory=list
     )
     """Origins whose pages may ask for models; ``*`` is any."""
+    tls: TlsSection | None = None
+    """None: plain HTTP is spoken."""
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> HttpSection:
@@ -799,7 +816,13 @@ def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
     if (ssd := tiers.ssd) is not None:
         ssd = ssd.model_copy(update={"directory": resolved(here, ssd.directory)})
         tiers = tiers.model_copy(update={"ssd": ssd})
-    return config.model_copy(update={"tenants": tenants, "device": device, "tiers": tiers})
+    http = config.http
+    if (tls := http.tls) is not None:
+        files = {"certificate": tls.certificate, "key": tls.key}
+        files = {name: (here / path).absolute() for name, path in files.items()}
+        http = http.model_copy(update={"tls": tls.model_copy(update=files)})
+    update = {"tenants": tenants, "device": device, "tiers": tiers, "http": http}
+    return config.model_copy(update=update)
 
 
 def resolved(folder: Path, path: Path | str) -> Path:

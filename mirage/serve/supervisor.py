@@ -33,6 +33,7 @@ from mirage.serve.apply.applier import ConfigApplier, Origin
 from mirage.serve.apply.recorded import config_record
 from mirage.serve.apply.source import Written
 from mirage.serve.ask import PROBE
+from mirage.serve.clients.certificate import check_tls
 from mirage.serve.domain import Domain
 from mirage.serve.engine_manager import say
 from mirage.serve.errors import EngineFailed
@@ -87,6 +88,7 @@ def serve(
     """
     ReadyFile(options.ready_file).prepare()
     files.check_folders(options.log_dir)
+    check_tls(config.http)
     with sole_server(config):
         return _serve(config, origin, options, means, profiled)
 
@@ -343,6 +345,7 @@ class Supervisor:
                 self._on_signal(signal.SIGHUP)
             else:
                 await self._keys_again()
+                await self._certificate_again()
                 await self._apply_file()
 
     async def _keys_again(self) -> None:
@@ -352,6 +355,18 @@ class Supervisor:
             say(f"SIGHUP: {await self._reload_keys()}")
         except InputRefused as error:
             say(f"SIGHUP: the keys stay as they were: {error}")
+
+    async def _certificate_again(self) -> None:
+        if self._config.http.tls is None:
+            return
+        try:
+            await asyncio.to_thread(check_tls, self._config.http)
+        except ConfigError as error:
+            say(f"SIGHUP: the certificate stays as it was: {error}")
+            return
+        self._domain.desk.renews()
+        await self._domain.desk.seen()
+        say(f"SIGHUP: certificate: {self._config.http.tls.certificate}")
 
     async def _reload_keys(self) -> str:
         """Have the keys that its source has now; a line about them. Raises `InputRefused`."""

@@ -65,7 +65,8 @@ async def routed(
     listening = socket.create_server(("127.0.0.1", 0))
     await router.start([listening])
     try:
-        yield Routed(f"http://127.0.0.1:{listening.getsockname()[1]}", router, desk)
+        scheme = "https" if told["tls"] else "http"
+        yield Routed(f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", router, desk)
     finally:
         await router.stop()
         desk.end()

@@ -53,6 +53,8 @@ class Hearing:
     def holds(self, keys: AccessTable) -> None:
         self.keys.append(keys)
 
+    def renews(self) -> None: ...
+
     async def drain(self) -> None:
         """Nothing runs here."""
 

@@ -1,5 +1,6 @@
 """The configuration file: what is accepted, and what is refused in one line."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,16 @@ def test_tenants_come_and_go_where_a_key_says_so_or_not_all_fit(
 def test_a_span_of_time(tmp_path: Path, told: Any, seconds: float | None) -> None:
     config = load(write(tmp_path, tenant(keep_alive=told)))
     assert config.tenants[0].keep_alive == seconds
+
+
+def test_files_of_tls_are_beside_the_file_and_keep_their_links(tmp_path: Path) -> None:
+    (tmp_path / "live").symlink_to("archive")
+    path = tmp_path / "c.yaml"
+    tls = {"certificate": "live/site.pem", "key": "/etc/site.key"}
+    path.write_text(yaml.safe_dump(VALID | {"http": {"tls": tls}}))
+    told = load(path).http.model_dump()
+    assert json.loads(json.dumps(told)) == told
+    assert told["tls"] == {**tls, "certificate": str(tmp_path / "live" / "site.pem")}
+    path.write_text(yaml.safe_dump(VALID | {"http": {"tls": {"key": "site.key"}}}))
+    with pytest.raises(ConfigError, match=r"http\.tls\.certificate: "):
+        load(path)

@@ -42,6 +42,7 @@ class ConfigSource:
     memory: str | None = None
     tiers: bool = True
     lease_s: float | None = None
+    tls: bool = True
 
     def written(self) -> Written:
         """The file as it is now. Raises `ConfigError`."""
@@ -56,6 +57,9 @@ class ConfigSource:
             config = _with_memory(config, self.memory)
         if self.lease_s is not None:
             config = config.model_copy(update={"lease_s": self.lease_s})
+        if not self.tls:
+            http = config.http.model_copy(update={"tls": None})
+            config = config.model_copy(update={"http": http})
         return config if self.tiers else config.model_copy(update={"tiers": TiersSection()})
 
 

@@ -21,6 +21,8 @@ class ClientMetrics(Collector):
         """Requests that came too slowly, by the part that was late."""
         self.kept_out = Counter({"all": 0, "peer": 0})
         """Connections beyond a limit, by the limit."""
+        self.unshaken = Counter({"plain": 0, "late": 0, "refused": 0, "gone": 0})
+        """TLS handshakes that failed, by the reason."""
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
@@ -37,6 +39,7 @@ class ClientMetrics(Collector):
         for name, text, label, counts in (
             ("slow_clients", "Requests that came too slowly", "part", self.slow),
             ("connections_refused", "Connections beyond a limit", "limit", self.kept_out),
+            ("handshakes_failed", "TLS handshakes that failed", "why", self.unshaken),
         ):
             family = CounterMetricFamily(f"mirage_http_{name}", text, labels=[label])
             for value, count in counts.items():

@@ -47,22 +47,33 @@ class ClientConnection(Protocol):
         self._content: StreamReader | None = None
         """Body of the last request."""
 
+    def comes(self, peer: str) -> str:
+        """Make it one of the crowd; name of the limit that does not let it in, or empty."""
+        if limit := self._front.crowd.refuses(peer):
+            self._front.metrics.kept_out[limit] += 1
+            return limit
+        self._front.crowd.comes(peer)
+        self._peer = peer
+        return ""
+
+    def goes(self) -> None:
+        """Have it be none of the crowd any more. Idempotent."""
+        if self._peer is not None:
+            self._front.crowd.goes(self._peer)
+            self._peer = None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         name = transport.get_extra_info("peername")
         peer = name[0] if isinstance(name, tuple) else ""
-        if limit := self._front.crowd.refuses(peer):
+        if self._peer is None and (limit := self.comes(peer)):
             self._keep_out(cast(asyncio.Transport, transport), limit, peer)
             return
-        self._front.crowd.comes(peer)
-        self._peer = peer
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_clock()
-        if self._peer is not None:
-            self._front.crowd.goes(self._peer)
-            self._peer = None
+        self.goes()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -123,7 +134,6 @@ class ClientConnection(Protocol):
         self._late = self._loop.call_later(LINGER_S, self.force_close)
 
     def _keep_out(self, transport: asyncio.Transport, limit: str, peer: str) -> None:
-        self._front.metrics.kept_out[limit] += 1
         whose = "of your address " if limit == "peer" else ""
         message = f"too many connections {whose}are open: close some, or try again later"
         error = ApiError(503, message, code="too_many_connections", wait_s=LOOK_AGAIN_S)

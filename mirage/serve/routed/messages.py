@@ -130,6 +130,12 @@ class KeysHold(Message, frozen=True):
     keys: AccessTable
 
 
+class CertificateAgain(Message, frozen=True):
+    """The files of the certificate have been written anew."""
+
+    revision: int
+
+
 class Admitted(Message, frozen=True):
     """A request that asked may be passed on."""
 
@@ -180,6 +186,7 @@ ToRouter = (
     RouterWelcome
     | TableHolds
     | KeysHold
+    | CertificateAgain
     | Admitted
     | NotAdmitted
     | EngineEnded

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.hdrs import METH_ANY
@@ -17,8 +18,10 @@ from mirage.control.roster.states import LifeState
 from mirage.serve.access.forms import AccessTable
 from mirage.serve.clients.body_budget import BodyRoom
 from mirage.serve.clients.body_reader import read_body
+from mirage.serve.clients.certificate import TlsCertificate
 from mirage.serve.clients.connection import ClientConnection, tells_connection
 from mirage.serve.clients.front import ClientFront
+from mirage.serve.clients.tls_site import TlsSite
 from mirage.serve.closing import DRAINING, Closing, ends
 from mirage.serve.cors import CrossOrigins
 from mirage.serve.openai import ApiError, errors_as_json
@@ -65,6 +68,8 @@ class Router:
         self.metrics = RouterMetrics(self.tenants)
         self.gate = AccessGate(self.tenants, self.metrics)
         http = HttpSection.model_construct(**welcome.http)  # it has been checked
+        tls = welcome.http["tls"]
+        self._certificate = tls and TlsCertificate(Path(tls["certificate"]), Path(tls["key"]))
         self._front = ClientFront(http)
         self.metrics.add(self._front.metrics)
         self._cors = CrossOrigins(http.cors)
@@ -75,7 +80,9 @@ class Router:
         self._runner: AnsweringRunner | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Answer who connects to these, which listen."""
+        """Answer who connects to these, which listen; with TLS once its certificate is read."""
+        if self._certificate is not None:
+            await self._certificate.read()
         app = web.Application(
             client_max_size=MAX_BODY_BYTES,
             middlewares=[tells_connection, self._cors.preflights, errors_as_json, self.gate.asks],
@@ -91,7 +98,12 @@ class Router:
         )
         await self._runner.setup()
         for one in sockets:
-            await web.SockSite(self._runner, one).start()
+            await self._site(self._runner, one).start()
+
+    def _site(self, runner: AnsweringRunner, one: socket.socket) -> web.BaseSite:
+        if self._certificate is None:
+            return web.SockSite(runner, one)
+        return TlsSite(runner, one, self._front, self._certificate)
 
     def routes(self) -> list[web.RouteDef]:
         """All that is answered."""
@@ -106,6 +118,11 @@ class Router:
     def holds(self, keys: AccessTable) -> None:
         """Have other keys from now on."""
         self.gate.holds(keys)
+
+    def renews(self) -> None:
+        """Have the certificate for new connections as its files are now."""
+        if self._certificate is not None:
+            self._certificate.renew()
 
     async def drain(self) -> None:
         """Say so, then refuse what is new, then end what still runs. Idempotent.

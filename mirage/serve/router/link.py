@@ -26,6 +26,7 @@ from mirage.serve.routed.messages import (
     AnswersLost,
     AskAdmission,
     BlameMemory,
+    CertificateAgain,
     Drained,
     EndJudged,
     EngineEnded,
@@ -59,6 +60,9 @@ class HearsSupervisor(Protocol):
 
     def holds(self, keys: AccessTable) -> None:
         """These keys hold from now on."""
+
+    def renews(self) -> None:
+        """Read the certificate again."""
 
     async def drain(self) -> None:
         """Return when new requests are refused, and none runs."""
@@ -117,6 +121,7 @@ class SupervisorLink:
             self._lost()
             if not await self._again():
                 return
+            hears.renews()
 
     async def _ends(self, hears: HearsSupervisor) -> bool:
         """True if the supervisor has the router end, false once the line is lost."""
@@ -160,6 +165,9 @@ class SupervisorLink:
                 self._saw(revision)
             case KeysHold(revision, keys):
                 hears.holds(keys)
+                self._saw(revision)
+            case CertificateAgain(revision):
+                hears.renews()
                 self._saw(revision)
             case Admitted(number):
                 if (ticket := self._waiting.get(number)) is not None:

@@ -42,15 +42,20 @@ async def serve(line: Path, sockets: Sequence[socket.socket]) -> None:
     await _connect(link)
     router = Router(link)
     keeping = asyncio.create_task(link.keep(router))
-    table = asyncio.create_task(link.has_table.wait())
+    starting = asyncio.create_task(_start(link, router, sockets))
     try:
-        await asyncio.wait([keeping, table], return_when=asyncio.FIRST_COMPLETED)
-        table.cancel()
-        if link.has_table.is_set():
-            await router.start(sockets)
+        await asyncio.wait([keeping, starting], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        starting.cancel()
         await keeping
     finally:
         await router.stop()
+
+
+async def _start(link: SupervisorLink, router: Router, sockets: Sequence[socket.socket]) -> None:
+    await link.has_table.wait()
+    await router.start(sockets)
 
 
 async def _connect(link: SupervisorLink) -> None:

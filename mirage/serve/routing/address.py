@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 
-from mirage.config import Config
+from mirage.config import Config, HttpSection
 from mirage.processes.marks import MarkedProcess, mark_of
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import NO_KEYS, AccessTable
@@ -64,7 +64,7 @@ class ServedAddress:
         """
         self._host, self._port = host, port
         await self._listening()
-        self.url = _url(host, self._port)
+        self.url = _url(host, self._port, self._config.http)
         self._keeper = self._made()
         await self.hear(keys)
         await self._keeper.start()
@@ -155,5 +155,6 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
     return made
 
 
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _url(host: str, port: int, http: HttpSection) -> str:
+    scheme = "http" if http.tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

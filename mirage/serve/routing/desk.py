@@ -23,6 +23,7 @@ from mirage.serve.routed.messages import (
     AnswersAwaited,
     AnswersLost,
     BlameMemory,
+    CertificateAgain,
     EndJudged,
     EngineEnded,
     FromRouter,
@@ -146,6 +147,12 @@ class RouterDesk:
         self._keys, self._keys_revision = keys, self.revision
         if self._line is not None:
             self._line.say(KeysHold(self.revision, keys))
+
+    def renews(self) -> None:
+        """Have the router read its certificate again, as another one does when it starts."""
+        self.revision += 1
+        if self._line is not None:
+            self._line.say(CertificateAgain(self.revision))
 
     async def seen(self) -> None:
         """Return when the router does as all that holds now says, or is too slow or away."""

@@ -40,8 +40,10 @@ def serve_command(
     `memory_bytes` is the device's instead of what the configuration says.
     """
     serve = [sys.executable, "-m", "mirage", "serve", str(config)]
-    # A tenant that is missing would make its requests fail, and the comparison worthless.
+    # A tenant that is missing would make its requests fail, and the comparison worthless. Who
+    # measures knows no root of the certificate, and is on the same machine.
     own = ["--port", "0", "--ready-file", str(ready_file), "--all-or-nothing", "--lease", "0"]
+    own.append("--no-tls")
     memory = [] if memory_bytes is None else ["--memory", str(memory_bytes)]
     tiers = [] if variant.tiers else ["--no-tiers"]
     return [*serve, "--policy", str(variant.policy), *own, *memory, *tiers]
