@@ -30,6 +30,7 @@ from mirage.engine.graphs import gate, known
 from mirage.engine.layouts import elastic_layouts, layouts_on_cpu, layouts_on_gpu
 from mirage.engine.mailbox import Mailbox
 from mirage.engine.settings import EngineSettings
+from mirage.engine.start_times import StartTimes
 
 pytestmark = pytest.mark.engine
 SEQUENCES = 4
@@ -195,6 +196,7 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
     made: Any = MirageGPUWorker.__new__(MirageGPUWorker)
     made.model_runner = runner
     made.captured = False
+    made.start_times = StartTimes()
 
     def capture() -> int:
         made.captured = made.compilation_config.cudagraph_mode is not CUDAGraphMode.NONE

@@ -156,7 +156,10 @@ class Scene:
         deadline = time.monotonic() + 180
         while not holds():
             if time.monotonic() > deadline:
-                told = [(t.name, t.state, t.held_bytes) for t in self._admin.tenants().tenants]
+                told = [
+                    (t.name, t.state, t.reason, t.running, t.waiting, t.held_bytes)
+                    for t in self._admin.tenants().tenants
+                ]
                 raise AssertionError(f"{what}: not so, {told}, {held_bytes(self._served)} held")
             time.sleep(0.2)
 

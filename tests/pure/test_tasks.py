@@ -20,7 +20,7 @@ from mirage.serve.apply.revision import Revision
 pytestmark = pytest.mark.pure
 BEGIN = {"create_task", "ensure_future", "shield"}
 KEEP = (ast.Assign, ast.AnnAssign)
-THROUGH = (ast.Tuple, ast.List, ast.ListComp)
+THROUGH = (ast.Tuple, ast.List, ast.ListComp, ast.DictComp)
 
 
 def begun(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
@@ -58,6 +58,7 @@ def test_every_task_has_an_owner() -> None:
         ("task = asyncio.create_task(work())", True),
         ("a, b = asyncio.ensure_future(work()), asyncio.create_task(work())", True),
         ("tasks = [asyncio.create_task(one) for one in every]", True),
+        ("tasks = {name: asyncio.create_task(one) for name, one in every}", True),
         ("asyncio.shield(self._ended)", True),
         ("asyncio.create_task(work())", False),
         ("asyncio.wait([asyncio.ensure_future(work())])", False),
