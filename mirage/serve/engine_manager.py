@@ -584,6 +584,7 @@ class EngineManager:
             self.backend.fail(self._device.reason)
             return Pause(0.0)
         if self._stopping:
+            self._restarts.stopped(served_s)
             self.backend.reason = ""
             return Pause(0.0)
         if not self._has_served:

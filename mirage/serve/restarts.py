@@ -20,7 +20,7 @@ REST_S = 600.0
 """How long a tenant is failed before it is tried again; doubled each time in a row."""
 LONGEST_REST_S = 3600.0
 FORGIVEN_AFTER_S = 600.0
-"""An engine that served this long has a clean record."""
+"""A tenant that served this long since its last end has a clean record."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,21 @@ class Restarts:
         self.counts = False
         """True if the last end was counted."""
         self._bodies: set[str] = set()
+        self._served_s = 0.0
+        """Seconds for which engines have served since the last end."""
+
+    def stopped(self, served_s: float) -> None:
+        """The engine was told to stop after `served_s` seconds, and another one may follow."""
+        self._served_s += served_s
 
     def ended(self, served_s: float, bodies: Set[str] = frozenset()) -> Pause:
         """The engine ended after `served_s` seconds.
 
         `bodies` has the fingerprints of requests that may have caused it.
         """
-        if served_s > FORGIVEN_AFTER_S:
+        if self._served_s + served_s > FORGIVEN_AFTER_S:
             self._clear()
+        self._served_s = 0.0
         self._ends += 1
         self.counts = self._bodies.isdisjoint(bodies)
         self._bodies |= bodies

@@ -37,6 +37,20 @@ def test_long_service_clears_the_record() -> None:
     assert made.ended(FORGIVEN_AFTER_S + 1) == Pause(BACKOFF_S)
 
 
+def test_service_of_engines_that_were_stopped_counts_as_well() -> None:
+    """A tenant that is started on request serves for some minutes at a time."""
+    made = Restarts()
+    for _ in range(RESTARTS):
+        made.ended(1.0)
+    for _ in range(3):
+        made.stopped(FORGIVEN_AFTER_S / 3)
+    assert made.ended(1.0) == Pause(BACKOFF_S)
+    for _ in range(RESTARTS - 1):
+        made.stopped(FORGIVEN_AFTER_S / 3)
+        made.ended(1.0)
+    assert made.ended(1.0).failed, "service before the last end does not count"
+
+
 def test_a_request_that_comes_again_and_again_is_counted_once() -> None:
     made = Restarts()
     for _ in range(10):
