@@ -90,7 +90,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("line", type=Path)
     parser.add_argument("level", type=int)
     parser.add_argument("descriptors", type=int, nargs="+")
+    parser.add_argument("--lease", action="store_true", help="it may outlive the supervisor")
     given = parser.parse_args(words)
+    if not given.lease:  # no answer may come after the supervisor's death
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server ends first
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -80,7 +80,10 @@ class ServedAddress:
 
     def _made(self) -> RouterKeeper:
         path = self._rundir.router_socket
-        return RouterKeeper(self._desk, self._reaper, path, self._listening, self._began)
+        lease = self._config.lease_s > 0
+        return RouterKeeper(
+            self._desk, self._reaper, path, self._listening, self._began, lease=lease
+        )
 
     def _began(self, pid: int) -> None:
         if (process := mark_of(pid)) is not None:

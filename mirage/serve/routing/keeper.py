@@ -42,14 +42,17 @@ class RouterKeeper:
         line: Path,
         sockets: Callable[[], Awaitable[Sequence[socket.socket]]],
         began: Callable[[int], None],
+        *,
+        lease: bool = False,
     ) -> None:
         """`line` is the path of the desk's socket.
 
         `sockets` gives those that a router listens on, which stay open between two of them.
-        `began` hears the number of each process that was started.
+        `began` hears the number of each process that was started. With a `lease` it may outlive
+        this process.
         """
         self._desk, self._reaper, self._line, self._sockets = desk, reaper, line, sockets
-        self._began = began
+        self._began, self._lease = began, lease
         self._process: RouterProcess | None = None
 
     def goes_on(self, process: MarkedProcess) -> None:
@@ -62,6 +65,8 @@ class RouterKeeper:
         descriptors = [one.fileno() for one in await self._sockets()]
         level = logging.getLogger("mirage").getEffectiveLevel()
         words = [*PROGRAM, str(self._line), str(level), *map(str, descriptors)]
+        if self._lease:
+            words.append("--lease")
         self._process = subprocess.Popen(
             words, pass_fds=descriptors, stdin=subprocess.DEVNULL, start_new_session=True
         )
