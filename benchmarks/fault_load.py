@@ -27,14 +27,14 @@ class Answer(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What each tenant is asked for, as bodies of completions without a model."""
+    """Requests to each tenant, as bodies of completions without a model."""
 
     short: dict[str, Any]
     stream: dict[str, Any]
 
 
 class Load:
-    """So many clients per tenant, which ask again and again while `begin` holds."""
+    """Clients of each tenant, which ask again and again while `begin` holds."""
 
     def __init__(self, url: str, tenants: list[str], asked: Asked, short: int, long: int) -> None:
         self._url, self._asked = url, asked

@@ -58,7 +58,7 @@ class Servers:
 
     @property
     def said(self) -> Path:
-        """What the newest one has said."""
+        """Lines that the newest one has said."""
         return self._folder / f"said-{self._number}"
 
     def is_ready(self) -> bool:

@@ -127,7 +127,7 @@ async def whole(
 
 
 async def asleep(servers: Servers, load: Load) -> str:
-    """Once nobody asks any more, what operators are told when both sleep, or do not."""
+    """Rows that operators are told once nobody asks any more: both tenants sleep, or do not."""
     await load.end()
     begun, told = time.monotonic(), "no answer"
     while time.monotonic() < begun + KEEP_ALIVE_S + 20.0:

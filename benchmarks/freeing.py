@@ -1,4 +1,4 @@
-"""How fast the kernel takes back device memory of a host: the bound of a sleep.
+"""Speed at which the kernel takes back device memory of a host: the bound of a sleep.
 
 python benchmarks/freeing.py [--mib 1024] [--rounds 5]
 

@@ -21,7 +21,7 @@ DONE = 0.1
 
 @dataclass
 class _Reading(Generic[T]):
-    """What one front end has to read."""
+    """Requests that one front end has to read."""
 
     done: float = 0.0
     """Work, in picoseconds, that each request has got which was there all the time."""
@@ -57,7 +57,7 @@ class FrontEnds(Generic[T]):
         return len(self._busy)
 
     def beside(self, engines: int, now: int) -> None:
-        """From now on so many engines compute."""
+        """Number of engines that compute from now on."""
         self._go_on(now)
         self._engines = engines
 
@@ -68,7 +68,7 @@ class FrontEnds(Generic[T]):
         reading.ends.append((reading.done + work_ps, request))
 
     def next_end(self) -> int | None:
-        """When the next request is through, if nothing changes; None if none is there."""
+        """Time at which the next request is through, if nothing changes; None if none is there."""
         times = [
             self._now + ceil(max(0.0, r.ends[0][0] - r.done) * len(r.ends) / self._speed())
             for r in self._busy.values()
@@ -87,7 +87,7 @@ class FrontEnds(Generic[T]):
         return found
 
     def _speed(self) -> float:
-        """Of a core, what each that wants one gets."""
+        """Part of a core that each process gets which wants one."""
         return min(1.0, self._cores / (self.reading + self._engines + self._others))
 
     def _go_on(self, now: int) -> None:

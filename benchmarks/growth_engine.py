@@ -48,7 +48,7 @@ SHAPE = ModelShape(LAYERS, LAYER, FIXED, EXTENT, 1, 16, MOST, LEAST, LAYERS)
 FULL = 100
 """Extents that are enough: more than the share of 60."""
 SECOND = "second"
-"""Of two tenants the one that grows in each second turn, while the other one wants little."""
+"""The tenant of two that grows in each second turn, while the other one wants little."""
 TURN_S = 1.0
 SETTLES_S = 0.1
 """Seconds of a turn that are not counted: the other one may not have said yet that it rests."""
@@ -81,7 +81,7 @@ class Core:
         self._driver = HostDriver(PAGE)
         self._begin = self._driver.reserve(MOST * EXTENT)
         self._pages: list[Any] = []
-        """Of each extent that is mapped."""
+        """Number of each extent that is mapped."""
         self._newest = Allotment(0, 0, 0, 0, _held(0))
 
     def run(self, address: str) -> None:

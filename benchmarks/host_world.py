@@ -39,7 +39,7 @@ class HostWorld(World):
         self.said: list[tuple[float, str, Report]] = []
         self._fronts = fronts
         self._paces: dict[str, int] = {}
-        """What all of an engine's step takes beside those that want a core now, in picoseconds."""
+        """Picoseconds of all of an engine's step beside those that want a core now."""
         self._wanting = 0, 0
         """Engines and front ends."""
         self._planned = 0
@@ -73,7 +73,7 @@ class HostWorld(World):
     # -- cores --------------------------------------------------------------------------
 
     def _go_on(self, coming: Coming, now: int) -> None:
-        """To its next front end, or the engine."""
+        """The request goes to its next front end, or to the engine."""
         if coming.way:
             name, work_ps = coming.way.pop(0)
             self._fronts.take(name, coming, work_ps, now)
@@ -105,7 +105,7 @@ class HostWorld(World):
             self.later(end, partial(self._through, self._planned))
 
     def _pace(self, engine: Engine) -> None:
-        """What is left of a step takes as much longer, or less, as all of it would."""
+        """The rest of a step takes as much longer, or less, as all of it would."""
         span, takes = engine.stepper.span, self._takes(engine)
         left = (span.end - self.now) * takes // self._paces[engine.name]
         span.first_ps = self.now + left - span.begin

@@ -430,8 +430,8 @@ class Remap(Strict):
     """Time between tokens to keep: while a model's decode step computes for longer, its waiting
     requests get no more than its share."""
     favour: Literal["latency", "throughput"] = "latency"
-    """While layers of a model are away, or of any in turns: whether its newcomers leave free all
-    that its running requests ask for, and in turns that drain a quarter of what layers pay for
+    """Choice of what newcomers leave free while layers of their model are away, or of any in turns:
+    all that running requests ask for, and in turns that drain a quarter of what layers pay for
     while all of them grow, so that few are preempted; or only what they soon need."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
@@ -622,7 +622,7 @@ class TlsSection(Strict):
     """
 
     certificate: FilePath
-    """With those between it and its root."""
+    """The certificate, with those between it and its root."""
     key: FilePath
 
     @field_serializer("certificate", "key")

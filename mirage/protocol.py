@@ -187,7 +187,7 @@ class Hello(msgspec.Struct, tag="hello", tag_field="type"):
     shape: ModelShape
     held_bytes: int
     holdings: EngineHoldings | None = None
-    """Of an engine that has served already, and comes back to another server; else None."""
+    """Memory of an engine that has served already, and comes back to another server; else None."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):

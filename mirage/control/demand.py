@@ -77,7 +77,7 @@ def lacks_growth(report: Report) -> bool:
 
 
 def lacks_admission(report: Report) -> bool:
-    """Whether requests wait for more memory than there is."""
+    """True if requests wait for more memory than there is."""
     return report.waiting > 0 and report.admission_extents > report.kv_usable_extents
 
 

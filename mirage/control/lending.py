@@ -16,18 +16,18 @@ from functools import lru_cache
 from math import inf, log, sqrt
 
 PARAMETERS_PART = 1 / 3
-"""Of a decode step, the part that is taken not to grow with the batch by who has not measured it.
+"""Part of a decode step that is taken not to grow with the batch by who has not measured it.
 
 Low, so that lending is rather too little than too much: large batches of long contexts come
 down to it.
 """
 MOST_PART = 1 / 2
-"""At most that part, whatever was measured: batches are small before memory is short."""
+"""Most of that part, whatever was measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
 """More tokens a second, way back paid, below which nothing is lent: less is hardly seen. On top
 comes what is not computed anew, since it is not preempted."""
 WAY_BACK_PART = 0.05
-"""Of the time that memory was waited for, the part that its way back takes at most."""
+"""Part of the time that memory was waited for which its way back takes at most."""
 HALVINGS = 20
 """Steps of a search, each of which halves what is left."""
 

@@ -33,7 +33,7 @@ class LostRequests(Generic[W]):
         self.lost = 0
 
     def look(self, now: float, waits: Collection[W], worked: float) -> list[W]:
-        """Those of the present `waits` that are in vain.
+        """Numbers of the present `waits` that are in vain.
 
         `worked` is the last time at which the core had requests or the API server computed, or at
         which one of them was not known to live.

@@ -39,7 +39,7 @@ class ForkedCore(ForkProcess):
     """An engine core, as a fork of its server, whose sockets and signals are not its own."""
 
     def start(self) -> None:
-        """Beside the server's resource tracker, which one that is spawned has as well.
+        """Start it beside the server's resource tracker, which one that is spawned has as well.
 
         A tracker of the core's own is killed with the core, and shared memory stays.
         """
@@ -93,7 +93,7 @@ def begin_program(question: dict[str, Any]) -> int:
 
 
 def _become(command: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
-    """What ``python -m MODULE``, ``python -c CODE`` or ``python FILE``, and words, would do."""
+    """Do as ``python -m MODULE``, ``python -c CODE`` or ``python FILE``, and words, would."""
     os.setsid()
     for number, file in enumerate(files):
         os.dup2(file, number)

@@ -65,5 +65,5 @@ class Comeback:
 
     @property
     def times(self) -> ComebackTimes:
-        """What is known now."""
+        """Times as they are known now."""
         return ComebackTimes(max(self._took, default=0.0), self._begun, self._again)

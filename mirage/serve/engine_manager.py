@@ -163,7 +163,7 @@ class EngineManager:
         self._running, self._had_requests = running, had_requests or running
         self._restarts = Restarts(means.backoff_s, means.rest_s)
         self._standstill: Standstill | None = None
-        """Of its last start."""
+        """Words about its last start."""
         self._room: ShareRoom | None = None
         self._stopping = False
         """True once it was told to stop, until it is called again."""

@@ -16,7 +16,7 @@ processors as well."""
 
 
 class LostWatch:
-    """From the first request to the end of the engine whose API server is process `pid`."""
+    """Watch from the first request to the end of the engine whose API server is process `pid`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is known of every tenant right now: written by those who learn it, read by who tells it."""
+"""Facts about every tenant right now: written by those who learn them, read by who tells them."""
 
 from __future__ import annotations
 

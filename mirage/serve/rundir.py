@@ -72,7 +72,7 @@ class RunDir:
 
     @property
     def owned(self) -> list[Path]:
-        """Those of them that go with this process: all but those of a run that was left."""
+        """Folders that go with this process: all but those of a run that was left."""
         return self.folders if self._ours else []
 
     @property

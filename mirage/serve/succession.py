@@ -28,7 +28,7 @@ class Succession(NamedTuple):
 
     left: LeftRun
     config: Config
-    """As it was declared."""
+    """The configuration as it was declared."""
     found: Preflight
     written: Written
 

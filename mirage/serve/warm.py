@@ -35,7 +35,7 @@ READY_ROLE, PROGRAM_ROLE = "ready", "program"
 FORK_S, MARGIN_S = 10.0, 2.0
 """Seconds for a fork, which is refused afterwards, and for that to be heard."""
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Between the ends of such processes and the starts of the next ones."""
+"""Seconds between the ends of such processes and the starts of the next ones."""
 ROOM = {"MIRAGE_ROOM_FOR_TITLES": "." * 4096}
 """A process has as much room for a title, the command line of an engine, as it began with."""
 

@@ -99,7 +99,7 @@ class Engine:
         co_runners = partial(world.co_runners, self)
         self.costs = make_costs(roofline, holding, load_ps, co_runners)
         self.next_event = self.queues.next_arrival
-        """When `wake` should be called, in picoseconds; `NEVER` for not before a message."""
+        """Time at which to call `wake`, in picoseconds; `NEVER` for not before a message."""
         self.stirred = False
         """Whether a message came that an idle engine must act on."""
         self._inbox: list[Allotment | Refusal | Turn] = []
@@ -118,7 +118,7 @@ class Engine:
             self.loads,
         )
         self._returns = self.queues.reuse.keeps or loads is not None
-        """Whether KV that leaves requests may come back: else there is nothing to do for it."""
+        """True if KV that leaves requests may come back: else there is nothing to do for it."""
         self._returning = Returning(
             self.queues,
             self.room,
@@ -216,7 +216,7 @@ class Engine:
         return self._hold_end()
 
     def _hold_end(self) -> int:
-        """When waiting for memory is over, of an engine that could step."""
+        """Time at which an engine that could step has waited long enough for memory."""
         queues, hold = self.queues, self.growth_hold
         waits = queues.held or (queues.stuck and hold.may_hold())
         if waits and self.turn.may_step(queues.begun):

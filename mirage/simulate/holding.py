@@ -85,7 +85,7 @@ class SimulatedMemory(CountedMemory):
         return True, self._copies(before[:2], after[:2])
 
     def _allocatable(self) -> int:
-        """Without the null block."""
+        """Blocks without the null block."""
         return self.usable_extents * self.shape.extent_blocks - 1
 
     @property

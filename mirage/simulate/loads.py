@@ -71,7 +71,7 @@ class NoLoads:
         """From the last `advance` on the link is free for so much of each step."""
 
     def next_end(self) -> int:
-        """When a wait will be over at the present pace; `NEVER` if none will."""
+        """Time at which a wait will be over at the present pace; `NEVER` if none will."""
         return NEVER
 
 

@@ -43,7 +43,7 @@ class Queues:
         self._arrivals = arrivals
         self._upcoming: SimulatedRequest | None
         self.next_arrival: int
-        """When the next request comes, in picoseconds."""
+        """Time at which the next request comes, in picoseconds."""
         self._expect(next(arrivals, None))
         self._other_blocks = 0
         """Blocks of requests that are not in the batch."""

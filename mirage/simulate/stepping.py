@@ -25,7 +25,7 @@ class Horizon(msgspec.Struct, frozen=True):
     """What a span does not go beyond. Picoseconds."""
 
     event: int
-    """When the end of the step that is under way must be seen."""
+    """Time at which the end of the step that is under way must be seen."""
     until: int
     """No span goes on beyond the step that is under way then, which is one of its own."""
 

@@ -131,7 +131,7 @@ def core(mirage: dict[str, object]) -> None:
 
 
 def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello | None:
-    """With one server, to its end; hello for the next one, None without a lease."""
+    """Serve one server to its end; hello for the next one, None without a lease."""
     newest = hello.holdings and hello.holdings.allotment
     lease_s = LEASE_S if newest else 0.0  # a server that dies may have let it in
     gone = contextlib.suppress(BrokenPipeError, ConnectionResetError)

@@ -215,7 +215,7 @@ class Door:
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What has happened to an engine that this process stands for, its end too."""
+    """Events of an engine that this process stands for, its end too."""
     happened: list[str] = []
     monkeypatch.setattr(os, "kill", lambda *what: happened.append("ends"))
     monkeypatch.setattr("mirage.engine.agent.LEASE_MARGIN_S", 0.5)

@@ -46,7 +46,7 @@ RULES = RosterRules(worth=0.0, busy_s=0.0, busy_worth=0.0, patience_s=0.0, drain
 
 @dataclass
 class Hearing:
-    """What a router would do with what it hears."""
+    """Stand-in for a router, which notes what it hears."""
 
     keys: list[AccessTable] = field(default_factory=list)
 
@@ -285,7 +285,7 @@ def test_an_end_is_judged_by_the_router_and_known_to_the_next_one(tmp_path: Path
 
 
 def test_a_router_serves_on_while_its_supervisor_is_away(tmp_path: Path) -> None:
-    """What was let pass before counts at the next one, and nobody waits for the first."""
+    """Requests that were let pass before count at the next one, and nobody waits for the first."""
 
     async def scenario() -> None:
         server, path = Server(WAIT_S, 100), tmp_path / "line"

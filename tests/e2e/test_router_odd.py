@@ -42,7 +42,7 @@ async def said(url: str, odd: OddRequest, mark: bytes = ANSWER) -> bytes:
 
 
 def check(odd: OddRequest, told: bytes, seen: Counter[str]) -> list[str]:
-    """What is wrong with what was answered to one, and with what was `seen` behind."""
+    """Faults of the answer to one, and of what was `seen` behind."""
     statuses = [int(each) for each in STATUS.findall(told)]
     wrong = [f"{odd.name}: {status}" for status in statuses if status >= 500]
     if seen[odd.name] > odd.most or (odd.legal and seen[odd.name] < odd.most):
@@ -76,7 +76,7 @@ def run(folder: Path, odd: list[OddRequest]) -> tuple[list[bytes], RawEngine]:
 
 
 def faults(odd: list[OddRequest], told: list[bytes], seen: Counter[str]) -> list[str]:
-    """What is wrong with any."""
+    """Faults of all of them."""
     return [line for each, said in zip(odd, told, strict=True) for line in check(each, said, seen)]
 
 

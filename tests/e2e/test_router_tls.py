@@ -30,7 +30,7 @@ def little_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, scenario: Scenario, **limits: object) -> None:
-    """As the router's process does, with its event loop."""
+    """Run it with the event loop of the router's process."""
     certified = Certified(folder)
 
     async def main() -> None:

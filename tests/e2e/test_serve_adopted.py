@@ -65,7 +65,7 @@ def served(config: Path, short: Path, *options: str, lease_s: float = LEASE_S) -
 
 
 def has_some(server: Served, name: str) -> bool:
-    """Whether an engine has obeyed: one that was allotted nothing yet does not come back."""
+    """True if an engine has obeyed: one that was allotted nothing yet does not come back."""
     told = server.request("GET", "/mirage/state")[1].get("tenants", {})
     return bool(told.get(name, {}).get("held_bytes", 0) > AT_FIRST)
 
@@ -365,7 +365,7 @@ def routers(found: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def nursery_of(server: Served, left: psutil.Process) -> psutil.Process:
-    """That of a server which may have adopted the one that was `left`."""
+    """The nursery of a server which may have adopted the one that was `left`."""
     own = routers(psutil.Process(server.process.pid).children())
     return own[0] if own else left
 

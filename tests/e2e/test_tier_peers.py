@@ -148,7 +148,7 @@ def test_a_frozen_holder_is_ended_and_engines_go_on(
     caplog: pytest.LogCaptureFixture,
     moves: bool,
 ) -> None:
-    """What it held is lost, also what it was told to copy to host memory and has not."""
+    """Its blocks are lost, also those that it was told to copy to host memory and has not."""
     pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
     (device := tmp_path / "device").touch()
     words = lending.program(device, DEVICE, BLOCK)

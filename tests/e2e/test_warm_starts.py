@@ -60,7 +60,7 @@ def until_ready(starts: WarmStarts) -> None:
 def test_a_fork_of_it_is_what_the_program_is(
     starts: WarmStarts, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """As a program while it imports, and where the environment is another one."""
+    """It starts programs while it imports, and where the environment is another one."""
     assert said(starts, environment, tmp_path) == (False, "False so\n")
     until_ready(starts)
     assert said(starts, environment, tmp_path) == (True, "True so\n")
@@ -89,7 +89,7 @@ def test_a_fork_that_comes_too_late_is_none(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who asked has started the program by then."""
+    """The asker has started the program by then."""
     monkeypatch.setattr(warm, "FORK_S", -1.0)
     monkeypatch.setattr(warm, "MARGIN_S", 60.0)
     until_ready(starts)
@@ -119,7 +119,7 @@ signal.pause()
 
 
 def test_it_ends_without_a_reaper_too(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Who started it is killed while it imports, as a server is whose engines go on."""
+    """Its parent is killed while it imports, as a server is whose engines go on."""
     program = f"""
 import os, socket, subprocess
 from mirage.serve.warm import PROGRAM
@@ -146,7 +146,7 @@ DEFAULTS = "from mirage.cli import main; import sys; main(sys.argv[1:])"
 
 
 def test_engines_of_a_server_start_warm_and_again_after_a_kill(tmp_path: Path) -> None:
-    """As the command serves by default; nothing is left when the supervisor is killed."""
+    """The command's own way; nothing is left when the supervisor is killed."""
     config = write_demo(tmp_path, ["llama"], "60MiB")
     asked = {"model": "llama", "prompt": "a b c", "max_tokens": 8, "temperature": 0}
     with serving(config, fake=False, program=DEFAULTS) as served:

@@ -112,7 +112,7 @@ NO_READING = ReadingCost(0.0, 0.0, 0.0)
 
 
 def first_token_s(host: Host, calls: list[TenantRequest]) -> list[float]:
-    """When each call has its first token, in seconds, under policy `pooled` in turns."""
+    """Seconds at which each call has its first token, under policy `pooled` in turns."""
     config, sent = crossed("crosscheck.yaml"), coming(calls, host)
     made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
     world = host_world(config, made, "pooled", host)
@@ -146,7 +146,7 @@ def test_a_step_goes_on_more_slowly_while_requests_are_read(cores: int, longer: 
 
 @pytest.mark.parametrize("policy", ["pooled-tiers", "mirage-tiers"])
 def test_without_work_in_front_all_is_as_if_arrivals_had_been_known(policy: str) -> None:
-    """To the last picosecond, with spans of many steps as with single ones."""
+    """Equal to the last picosecond, with spans of many steps as with single ones."""
     config, host = crossed("crosscheck-tiers.yaml"), replace(HOST, reading=NO_READING)
     made = setup(config, CONFIGS / "hardware" / "host.yaml", {})
     told = host_world(config, made, policy, host)

@@ -108,7 +108,7 @@ def test_what_has_begun_to_pay_stays_lent(
 
 
 def test_what_stays_lent_is_no_less_for_a_part_that_was_measured_too_high_at_first() -> None:
-    """Where batches are large at last, nothing new would be lent."""
+    """Nothing new would be lent where batches are large at last."""
     pool, turn = GIB, 4.0 * GIB
     early, late = worth_lending(pool, turn, 0.5), worth_lending(pool, turn, 0.38)
     assert (early > 0, late) == (True, 0)

@@ -491,7 +491,7 @@ def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -
 def test_in_turns_what_is_lent_stays_lent_while_it_costs_little(
     away: int, staying: float, given: int
 ) -> None:
-    """As much as is best where half of a step stays, while it costs two tokens of a hundred."""
+    """The amount that is best where half of a step stays, at a cost of two tokens of a hundred."""
     asks = tenant("a", 10, 0, 24, times=(4.0, 1.0))
     asleep = tenant("b", active=False, alpha=away, beta=2 if away else 1, kv=2, times=(4.0, 1.0))
     both = [structs.replace(t, mean_compute_s=1 / staying) for t in (asks, asleep)]

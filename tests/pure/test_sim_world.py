@@ -160,7 +160,7 @@ class Watch(Observer):
         self.least[name] = min(least, holding.extents)
 
     def _look_at_kept(self, engine: Engine) -> None:
-        """What is kept until it changes is what would be found anew."""
+        """Values that are kept until they change are what would be found anew."""
         name, holding, queues = engine.name, engine.holding, engine.queues
         usable = holding.usable_extents * holding.shape.extent_blocks - 1
         self.must("allocatable", holding.blocks == usable, (name, holding.blocks, usable))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "/memfd:vmm"
-"""How the link of a descriptor begins that has device memory (`vmm/host.py`)."""
+"""Begin of the link of a descriptor that has device memory (`vmm/host.py`)."""
 BLOCK = 512
 """Bytes in which `stat` counts."""
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")

@@ -1,4 +1,4 @@
-"""Whether an engine that a killed server has left goes on, and why not. Pure."""
+"""Judgement of engines that a killed server has left: one goes on, or the reason why not. Pure."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ RUNS = "mirage-*"
 ATTEMPTS, PAUSE_S = 10, 0.2
 """Attempts to lock a folder: the kernel lets go of that of a process that has just died."""
 TRACKER_S = 3.0
-"""For resource trackers to tidy up after what was killed."""
+"""Seconds for resource trackers to tidy up after what was killed."""
 END_S = 10.0
 
 
 class LeftRun(NamedTuple):
-    """What one server has left. Nobody else can have it while this process holds the folders."""
+    """Processes and folders that one server has left, held by this process alone."""
 
     record: RunRecord
     held: list[HeldFolder]

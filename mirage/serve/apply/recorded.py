@@ -1,4 +1,4 @@
-"""What is served, in the form of a run's record, and back."""
+"""The configuration that is served, in the form of a run's record, and back."""
 
 from __future__ import annotations
 

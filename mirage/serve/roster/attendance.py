@@ -125,7 +125,7 @@ class Attendance:
         return self._lives.get(name, 0)
 
     def counted(self, name: str, life: int, running: int) -> None:
-        """So many requests run that the router passed on by itself to engine number `life`."""
+        """Note requests that run, which the router passed on by itself to engine number `life`."""
         if life == self.life(name):
             before = self._counted.get(name, 0)
             self._counted[name] = running
@@ -220,7 +220,7 @@ class Attendance:
             self.heard(name, LifeEvent.GIVEN_UP, retry_s)
 
     def _next_life(self, name: str) -> None:
-        """What ran with its engine has ended."""
+        """The requests of its engine have ended."""
         self._lives[name] = self.life(name) + 1
         self._counted.pop(name, None)
 

@@ -1,1 +1,1 @@
-"""What the router knows of tenants, and what it and the supervisor say to each other."""
+"""Tenants as the router knows them, and the messages between it and the supervisor."""

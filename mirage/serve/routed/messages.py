@@ -1,4 +1,4 @@
-"""What the router and the supervisor say to each other, over the line of `mirage.wire`.
+"""Messages between the router and the supervisor, over the line of `mirage.wire`.
 
 The router connects, says hello, and is welcomed with all that it needs. What the supervisor pushes
 has revisions that grow. The router answers with the last one that it saw, and with what it has
@@ -24,7 +24,7 @@ BEAT_S = 0.5
 
 
 class BlameMemory(msgspec.Struct, frozen=True):
-    """What a router has learned of requests that end engines; times of the machine's clock."""
+    """Lessons of a router about requests that end engines; times of the machine's clock."""
 
     culprits: dict[str, float] = {}
     """Time until which each fingerprint is refused."""
@@ -111,7 +111,7 @@ class RouterWelcome(Message, frozen=True):
     inner: str
     """Socket at which the supervisor tells of itself, see `mirage.serve.inner`."""
     memory: dict[str, BlameMemory]
-    """What earlier routers have learned, by tenant."""
+    """Lessons of earlier routers, by tenant."""
     lease_s: float = 0.0
     """Seconds for which the router serves on when the supervisor has gone."""
 

@@ -54,12 +54,12 @@ class RoutedTenant:
 
     @property
     def memory(self) -> BlameMemory:
-        """What has to outlive this process."""
+        """Lessons that have to outlive this process."""
         return BlameMemory(*self.suspects.remembered, *self.strikes.remembered)
 
     @property
     def count(self) -> TenantCount:
-        """What the supervisor hears of its requests."""
+        """Count of its requests, for the supervisor."""
         return TenantCount(self.name, self.row.life, self.running, self.passed)
 
 
@@ -73,7 +73,7 @@ class RoutedTenants:
         self._names: dict[str, RoutedTenant] = {}
         """Tenants that are served, by all names that requests may use."""
         self._memory: dict[str, BlameMemory] = {}
-        """What an earlier router has learned, of tenants that are not in a table yet."""
+        """Lessons of an earlier router about tenants that are not in a table yet."""
 
     def begin(self, hang_s: float, memory: dict[str, BlameMemory]) -> None:
         """Know what an earlier router has learned; `hang_s` as in `Suspects`."""

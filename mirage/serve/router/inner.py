@@ -1,4 +1,4 @@
-"""What the supervisor alone knows, asked at its socket for a client: memory, timeline, tiers."""
+"""Answers that the supervisor alone knows, asked for a client: memory, timeline, tiers."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ JUDGED_S = 5.0
 
 
 class EndVerdict(NamedTuple):
-    """What is known of the requests that an engine ended with; `words` follow those of the end."""
+    """Verdict on the requests that an engine ended with; `words` follow those of the end."""
 
     words: str = ""
     bodies: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""What the supervisor tells of itself by HTTP, at a socket that its router alone asks.
+"""HTTP by which the supervisor tells of itself, at a socket that its router alone asks.
 
 The router has asked for the key, and has checked from where a request comes.
 """
@@ -82,7 +82,7 @@ class InnerServer:
         return await history.answer(self._registry, request)
 
     async def _tiers(self, request: web.Request) -> web.Response:
-        """What the tiers hold, once it has begun; copies may still be under way."""
+        """The budgets of the tiers, once they hold; copies may still be under way."""
         try:
             await self._resize(resize_in(await request.read()))
         except ValueError as error:

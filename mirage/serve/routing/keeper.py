@@ -25,7 +25,7 @@ PROGRAM = (sys.executable, "-m", "mirage.serve.router.process")
 END_S = 5.0
 """Seconds for a router that was told to end."""
 PAUSE_S = 1.0
-"""Before another start of one that could not be started."""
+"""Seconds before another start of one that could not be started."""
 
 
 RouterProcess = subprocess.Popen[bytes] | MarkedProcess

@@ -56,7 +56,7 @@ class Spent:
 
 
 def _processor_seconds() -> dict[str, float]:
-    """Of this process, the client, and of all below it."""
+    """Processor seconds of this process, the client, and of all below it."""
     me, spent = psutil.Process(), dict.fromkeys((ENGINES, *ReadingCost._fields), 0.0)
     for process in (me, *me.children(recursive=True)):
         times = process.cpu_times()

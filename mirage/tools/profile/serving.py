@@ -42,7 +42,7 @@ class Serving:
     request_s: float
     """From one request to the next of those that come to a tenant at once, all engines busy."""
     reading: ReadingCost
-    """Of requests that come to a tenant at once, all engines idle."""
+    """Times of requests that come to a tenant at once, all engines idle."""
     load_s: float
     """T_T: what copying one layer takes; 0 if none can move."""
 
