@@ -71,7 +71,7 @@ class ReaperClient:
                 _tell(self._process, str(folder.absolute()))
 
     def leases(self, seconds: float) -> None:
-        """Groups that are left go on for `seconds` if this process is killed; 0 ends them with it."""
+        """Groups that are left go on for so long if this process is killed; 0 ends them with it."""
         with self._lock:
             self._lease_s = seconds
             _tell(self._process, f"@{seconds}")

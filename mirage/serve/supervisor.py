@@ -326,7 +326,7 @@ class Supervisor:
             raise ConfigError(
                 f"{path}: cannot listen to operators ({error.strerror or error})"
             ) from None
-        self._domain.looks_after(path, self._admin.listen)
+        self._domain.looks_after(path, self._admin.site.listen)
         say(f"operators: --socket {path}")
 
     async def _sample(self) -> None:

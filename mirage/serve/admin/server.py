@@ -20,13 +20,11 @@ from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
 from mirage.serve.openai import ApiError, Handler, errors_as_json
+from mirage.serve.private_site import PrivateSite
 from mirage.serve.roster.attendance import Attendance
-from mirage.serve.unread import AnsweringRunner
 
 LOOK_S = 0.05
 """Longest time between two looks at the tenants' states, of which some change unannounced."""
-SHUTDOWN_S = 1.0
-MODE = 0o600
 
 
 class AdminServer:
@@ -51,15 +49,13 @@ class AdminServer:
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._watchers = Watchers()
-        self._runner: AnsweringRunner | None = None
-        self._site: web.UnixSite | None = None
-        self._path = Path()
+        self.site = PrivateSite()
 
     # -- listening ----------------------------------------------------------------------
 
     async def start(self, path: Path, url: str) -> None:
         """Listen at `path`, for the server at `url`. Raises `OSError`."""
-        self._path, self._url = path, url
+        self._url = url
         app = web.Application(middlewares=[errors_as_json, self._looked])
         app.add_routes(
             [
@@ -71,21 +67,7 @@ class AdminServer:
                 *self._declaring.routes(),
             ]
         )
-        self._runner = AnsweringRunner(app, lambda status: None, SHUTDOWN_S)
-        await self._runner.setup()
-        await self.listen()
-
-    async def listen(self) -> bool:
-        """Listen, again if the socket is gone; false once it is to be no more. Raises `OSError`."""
-        if self._runner is None:
-            return False
-        if self._site is not None:
-            with suppress(OSError):
-                await self._site.stop()
-        self._site = web.UnixSite(self._runner, self._path)
-        await self._site.start()
-        self._path.chmod(MODE)
-        return True
+        await self.site.start(app, path)
 
     async def keep(self) -> None:
         """Tell who watches of changes. Never returns."""
@@ -98,9 +80,7 @@ class AdminServer:
     async def stop(self) -> None:
         """Let nobody in any more. Idempotent."""
         self._watchers.end()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self.site.stop()
 
     def _look(self) -> None:
         self._watchers.tell(self._view.look(self._revision.number))

@@ -53,7 +53,7 @@ class ServedAddress:
         self._keeper: RouterKeeper | None = None
         self.listeners = {
             rundir.router_socket: desk.listen,
-            rundir.inner_socket: self._inner.listen,
+            rundir.inner_socket: self._inner.site.listen,
         }
         """Sockets of the run's folder, and how each is made again."""
 

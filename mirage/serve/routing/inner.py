@@ -6,20 +6,16 @@ The router has asked for the key, and has checked from where a request comes.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
 
 from mirage.serve import history, metrics, resizing
 from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.private_site import PrivateSite
 from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize, resize_in
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.unread import AnsweringRunner
-
-SHUTDOWN_S = 1.0
-MODE = 0o600
 
 
 class InnerServer:
@@ -32,13 +28,10 @@ class InnerServer:
         resize: Callable[[Resize], Awaitable[None]],
     ) -> None:
         self._registry, self._desk, self._resize = registry, desk, resize
-        self._runner: AnsweringRunner | None = None
-        self._site: web.UnixSite | None = None
-        self._path = Path()
+        self.site = PrivateSite()
 
     async def start(self, path: Path) -> None:
         """Listen at `path`. Raises `OSError`."""
-        self._path = path
         app = web.Application(middlewares=[errors_as_json])
         app.add_routes(
             [
@@ -48,27 +41,11 @@ class InnerServer:
                 web.post(resizing.ROUTE, self._tiers),
             ]
         )
-        self._runner = AnsweringRunner(app, lambda status: None, SHUTDOWN_S)
-        await self._runner.setup()
-        await self.listen()
-
-    async def listen(self) -> bool:
-        """Listen, again if the socket is gone; false once it is to be no more. Raises `OSError`."""
-        if self._runner is None:
-            return False
-        if self._site is not None:
-            with suppress(OSError):
-                await self._site.stop()
-        self._site = web.UnixSite(self._runner, self._path)
-        await self._site.start()
-        self._path.chmod(MODE)
-        return True
+        await self.site.start(app, path)
 
     async def stop(self) -> None:
         """Idempotent."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self.site.stop()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=metrics.rendered(self._registry, self._desk.ends))

@@ -1,0 +1,47 @@
+"""HTTP on a Unix socket that this user alone can open."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+
+from mirage.serve.unread import AnsweringRunner
+
+SHUTDOWN_S = 1.0
+MODE = 0o600
+
+
+class PrivateSite:
+    """One application at one path. `stop` ends what `start` began."""
+
+    def __init__(self) -> None:
+        self._runner: AnsweringRunner | None = None
+        self._site: web.UnixSite | None = None
+        self._path = Path()
+
+    async def start(self, app: web.Application, path: Path) -> None:
+        """Listen at `path`. Raises `OSError`."""
+        self._path = path
+        self._runner = AnsweringRunner(app, lambda status: None, SHUTDOWN_S)
+        await self._runner.setup()
+        await self.listen()
+
+    async def listen(self) -> bool:
+        """Listen, again if the socket is gone; false once it is to be no more. Raises `OSError`."""
+        if self._runner is None:
+            return False
+        if self._site is not None:
+            with suppress(OSError):
+                await self._site.stop()
+        self._site = web.UnixSite(self._runner, self._path)
+        await self._site.start()
+        self._path.chmod(MODE)
+        return True
+
+    async def stop(self) -> None:
+        """Let nobody in any more. Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
