@@ -296,6 +296,10 @@ def test_its_router_serves_on_and_is_the_next_ones(tmp_path: Path, short: Path) 
     asked = {"model": "a", "prompt": "pids"}
     with served(config, short) as first:
         before, url = nursery(first), first.url
+        os.kill(engines(short)["a"][1], signal.SIGKILL)  # the next server counts from one again
+        first.until("it is noticed", lambda: state(first, "a")["restarts"] == 1)
+        first.until("it serves again", lambda: state(first, "a")["state"] == "ready")
+        first.until("it has memory", lambda: has_some(first, "a"))
         streams = [begun(first), begun(first)]
         first.until("both are told", lambda: running(first, short) == 2)
         killed(first)
