@@ -259,6 +259,7 @@ def check(
     """Check CONFIG and print what each tenant's share holds, without starting anything."""
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source
+    from mirage.serve.adapter_words import adapter_lines
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.clients.certificate import check_tls
     from mirage.serve.hierarchy import hierarchy
@@ -279,10 +280,12 @@ def check(
     served, link = found.config, speeds(loaded.device)
     typer.echo(fit_table(served, found.fits))
     names = [*served.names, *(name for named in found.adapters.values() for name in named)]
+    names += [name for tenant in served.tenants for name in tenant.adapters]
     lines = (
         *master_lines(served, found.fits, bounds(served).idle),
         *hierarchy(served, found.fits),
         *roster_lines(served, found.fits, link),
+        *adapter_lines(served, found.fits),
         *outlook(served, found.fits, link),
         *key_lines(access, names, time.time()),
     )

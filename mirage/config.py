@@ -312,6 +312,10 @@ class TenantSection(Strict):
         default_factory=list
     )
     """Other names of its model that requests may use."""
+    adapters: dict[Annotated[str, Field(pattern=ALIAS, max_length=LONGEST_ALIAS)], FilePath] = (
+        Field(default_factory=dict)
+    )
+    """Folders of LoRA adapters that its engine loads while it runs, by the names of requests."""
     limits: TenantLimitsSection = TenantLimitsSection()
     defaults: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Any] = Field(
         default_factory=dict
@@ -693,6 +697,8 @@ class Config(Strict):
     """True: engines start as forks of a process that has imported vLLM. auto: on a host they do."""
     lease_s: float = Field(default=LEASE_S, ge=0, le=1e6)
     """Seconds for which engines of a server that was killed go on, until another one has them."""
+    adapter_folders: list[FilePath] = Field(default_factory=list)
+    """Folders that hold all that `adapters` of a tenant may name."""
     block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 
@@ -807,7 +813,7 @@ def load(path: Path) -> Config:
 def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
     """Configuration of `raw`, read from `path`; paths in it are relative to `here`."""
     config = validated(Config, raw, path)
-    tenants = [t.model_copy(update={"model": resolved(here, t.model)}) for t in config.tenants]
+    tenants = [_placed(tenant, here) for tenant in config.tenants]
     device = config.device
     if device.profile is not None and device.profile.endswith(HARDWARE_FILES):
         profile = str(resolved(here, device.profile))
@@ -821,8 +827,14 @@ def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
         files = {"certificate": tls.certificate, "key": tls.key}
         files = {name: (here / path).absolute() for name, path in files.items()}
         http = http.model_copy(update={"tls": tls.model_copy(update=files)})
+    folders = [resolved(here, folder) for folder in config.adapter_folders]
     update = {"tenants": tenants, "device": device, "tiers": tiers, "http": http}
-    return config.model_copy(update=update)
+    return config.model_copy(update=update | {"adapter_folders": folders})
+
+
+def _placed(tenant: TenantSection, here: Path) -> TenantSection:
+    adapters = {name: resolved(here, path) for name, path in tenant.adapters.items()}
+    return tenant.model_copy(update={"model": resolved(here, tenant.model), "adapters": adapters})
 
 
 def resolved(folder: Path, path: Path | str) -> Path:

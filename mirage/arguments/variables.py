@@ -36,6 +36,7 @@ MEDIA = "how media that requests bring are fetched and read, in the API server"
 KEPT = "a folder for what may be needed again"
 NVIDIA = "which of NVIDIA's libraries are loaded"
 ENDS = "mirage serve ends its engines itself"
+DECLARED = "engines load the adapters that a tenant declares, from adapter_folders, and no others"
 
 ENVIRONMENT = merged(
     # -- what MIRAGE sets itself, whatever it was ------------------------------------------
@@ -138,10 +139,6 @@ ENVIRONMENT = merged(
     works(
         "no effect: media are handed on without shared memory",
         "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME",
-    ),
-    works(
-        "no effect: adapters come with the start",
-        *("VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
     ),
     works(
         ALONE,
@@ -380,6 +377,11 @@ ENVIRONMENT = merged(
     ),
     refused("models are local folders", "VLLM_MODEL_REDIRECT_PATH"),
     refused("models are local folders", "VLLM_USE_MODELSCOPE", but=("0", "false")),
-    refused(LORA, "VLLM_ALLOW_RUNTIME_LORA_UPDATING", but=("0", "false")),
+    refused(DECLARED, "VLLM_ALLOW_RUNTIME_LORA_UPDATING", but=("0", "false")),
+    refused(
+        DECLARED,
+        *("VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
+        but=("",),
+    ),
 )
 """Variables of vLLM's that engines would inherit, and the values that do no harm."""

@@ -1,13 +1,14 @@
-"""LoRA adapters of tenants, as ``engine_args.lora_modules`` names them.
+"""LoRA adapters of tenants: those of ``engine_args.lora_modules``, and those of ``adapters``.
 
-vLLM takes ``name=path`` or a JSON object with name and path; in YAML the object may be written
-as such. A path is relative to the configuration's folder, as a model's is.
+The former come with the engine's start. vLLM takes ``name=path`` or a JSON object with name and
+path; in YAML the object may be written as such. A path is relative to the configuration's folder,
+as a model's is. The latter are loaded while the engine runs (`mirage.serve.adapting`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mirage.config import Config, ConfigError, TenantSection, resolved
 from mirage.errors import InputRefused
 from mirage.folder.adapter import read_adapter
 from mirage.paths import expanded
+from mirage.serve.adapting.allowed import check_allowed
 
 MODULES, ENABLE, RANK = "lora_modules", "enable_lora", "max_lora_rank"
 VLLMS_RANK = 16
@@ -40,34 +42,62 @@ def beside(config: Config, folder: Path) -> Config:
 
 
 def check(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Each tenant's adapters, and why a tenant is refused: both by its name.
+    """Each tenant's adapters of its engine's start, and why one is refused: both by its name.
 
     Refused is whose requests could not be told from another's by their ``model``, or who names
-    an adapter that is not there.
+    an adapter, of whatever kind, that is not there or may not be loaded.
     """
     owners = dict(config.names)
     found: dict[str, dict[str, str]] = {}
     refused: dict[str, str] = {}
     for tenant in config.tenants:
         try:
-            found[tenant.name] = _checked(tenant, owners)
+            found[tenant.name] = _checked(tenant, owners, config.adapter_folders)
         except ValueError as error:
             refused[tenant.name] = str(error)
-        owners |= dict.fromkeys(found.get(tenant.name, ()), f"an adapter of tenant {tenant.name!r}")
+            continue
+        names = (*found[tenant.name], *tenant.adapters)
+        owners |= dict.fromkeys(names, f"an adapter of tenant {tenant.name!r}")
     return found, refused
 
 
-def _checked(tenant: TenantSection, owners: Mapping[str, str]) -> dict[str, str]:
-    """The adapters of `tenant`. Raises `ValueError`; names in `owners` are taken."""
-    adapters = adapters_of(tenant.engine_args)
-    if adapters and not any(_given(tenant.engine_args, ENABLE)):
-        raise ValueError("lora_modules needs enable_lora: set engine_args.enable_lora true")
-    for name, path in adapters.items():
+def takes_adapters(tenant: TenantSection) -> bool:
+    """True if the tenant's engine can load adapters."""
+    return any(_given(tenant.engine_args, ENABLE))
+
+
+def with_declared(tenant: TenantSection) -> TenantSection:
+    """The tenant as if its engine started with all its adapters, for vLLM to look at them."""
+    if not tenant.adapters:
+        return tenant
+    declared = [{"name": name, "path": str(path)} for name, path in tenant.adapters.items()]
+    modules = [*_modules(tenant.engine_args), *declared]
+    kept = {each: value for each, value in tenant.engine_args.items() if _named(each) != MODULES}
+    engine_args = kept | {MODULES: [json.dumps(module) for module in modules]}
+    return tenant.model_copy(update={"engine_args": engine_args})
+
+
+def _checked(
+    tenant: TenantSection, owners: Mapping[str, str], allowed: Sequence[Path]
+) -> dict[str, str]:
+    """The adapters of the start. Raises `ValueError`; names in `owners` are taken."""
+    at_start = adapters_of(tenant.engine_args)
+    if (at_start or tenant.adapters) and not takes_adapters(tenant):
+        key = MODULES if at_start else "adapters"
+        raise ValueError(f"{key} needs enable_lora: set engine_args.enable_lora true")
+    if twice := at_start.keys() & tenant.adapters.keys():
+        raise ValueError(f"adapter {min(twice)!r} is in adapters and lora_modules: name it once")
+    for name, path in {**at_start, **tenant.adapters}.items():
         if name in owners:
             raise ValueError(f"adapter {name!r} has the name of {owners[name]}: rename it")
         if problem := _problem(Path(path), tenant.engine_args):
             raise ValueError(f"adapter {name!r}: {problem}")
-    return adapters
+    for name, path in tenant.adapters.items():
+        try:
+            check_allowed(path, allowed)
+        except ValueError as error:
+            raise ValueError(f"adapter {name!r}: {error}") from None
+    return at_start
 
 
 def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,7 @@ from mirage.facts import ModelFacts
 from mirage.processes.asking import ForkEnded, Waiting, asked_child
 from mirage.processes.asking import ask as ask_at
 from mirage.serve import launcher
+from mirage.serve.adapters import with_declared
 from mirage.serve.limits import with_causes
 from mirage.serve.process import last_error
 from mirage.serve.rundir import RunDir
@@ -58,7 +59,7 @@ def _answers(config: Config, log: Path, probe: Probe) -> Answers:
             "elastic": config.policy is not Policy.STATIC,
             "argv": [*launcher.arguments_of(config, tenant), *launcher.flags(additional)],
         }
-        for tenant in config.tenants
+        for tenant in map(with_declared, config.tenants)
     ]
     until = _until(TIMEOUT_S + MORE_S * len(questions))
     if isinstance(probe, Path):

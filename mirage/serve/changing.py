@@ -111,7 +111,8 @@ class TenantChanges:
 
     def _redeclare(self, tenant: TenantSection, change: DomainChange) -> None:
         name, manager = tenant.name, self._tenants.managers[tenant.name]
-        same = weights_of(self._tenants.sections[name]) == weights_of(tenant)
+        before = self._tenants.sections[name]
+        same = weights_of(before) == weights_of(tenant)
         if not same:
             lives = self._attendance.roster.members[name].state not in GONE
             self._weights.forget(name, lives=lives)
@@ -119,6 +120,8 @@ class TenantChanges:
         manager.backend.declares(tenant)
         left, manager.backend.leaves = manager.backend.leaves, False
         if name not in change.fits:
+            if before.adapters != tenant.adapters:
+                manager.adapters.changed()
             return
         manager.backend.adapters = change.adapters[name]
         manager.declares(change.config, tenant, change.fits[name])

@@ -139,6 +139,7 @@ class Domain:
             lambda: self._control.had_requests(tenant.name),
             self.book,
             self.desk.ended,
+            self.desk.seen,
         )
         self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
 
@@ -183,6 +184,12 @@ class Domain:
         """Have other tenants from now on. There has to be `room_for` them."""
         self._config = change.config
         self._changes.apply(change)
+
+    async def adapted(self, names: Iterable[str]) -> None:
+        """Return when the engines of these have the adapters that are declared, or cannot."""
+        for name in names:
+            if (manager := self.managers.get(name)) is not None:
+                await manager.adapters.settled()
 
     async def _listen_to_engines(self) -> bool:
         await self._control.listen(self._rundir.control_socket)

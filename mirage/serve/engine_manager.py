@@ -18,6 +18,9 @@ from mirage.processes.marks import UNKNOWN_STATUS, MarkedProcess
 from mirage.processes.reaper_client import ReaperClient
 from mirage.protocol import Hello
 from mirage.serve import launcher
+from mirage.serve.adapting.copies import AdapterCopies
+from mirage.serve.adapting.engine_routes import EngineAdapterRoutes
+from mirage.serve.adapting.tenant_adapters import TenantAdapters
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.code import order_of
 from mirage.serve.adoption.counted import device_bytes
@@ -113,8 +116,11 @@ class EngineManager:
         had_requests: Callable[[], float] | None = None,
         book: RunBook | None = None,
         judged: Callable[[str, Ending], Awaitable[EndVerdict]] = _not_judged,
+        seen: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         """`starting` is awaited before an engine starts, `judged` when one has ended.
+
+        `seen` returns once requests go as `backend` says.
 
         `over` is awaited with the tenant's name when no process of an engine is left. `running`
         tells the seconds for which this server has run, `had_requests` at which of them the
@@ -128,7 +134,14 @@ class EngineManager:
         self._device = device or DeviceHealth()
         self._book, self._model = book or RunBook(), tenant.model
         self._command = self._command_of(config, tenant)
-        self._environment = launcher.environment(config, rundir)
+        self._environment = launcher.environment(config, rundir) | launcher.switches(tenant)
+        self.adapters = TenantAdapters(
+            self.backend.loading,
+            EngineAdapterRoutes(socket),
+            AdapterCopies(rundir.adapters(tenant.name), config.adapter_folders),
+            seen,
+            self._say,
+        )
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start or start_program)
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
@@ -158,7 +171,8 @@ class EngineManager:
         self._core_first = False
         """True if its core ended, or left the control server, before its API server ended."""
         self._oom = OomKills()
-        self._listening: asyncio.Task[None] | None = None
+        self._serving: list[asyncio.Task[None]] = []
+        """Tasks for as long as the engine serves."""
         self._hang_s, self._fetches_s = config.hang_s, launcher.fetches_s(tenant)
         self._running, self._had_requests = running, had_requests or running
         self._restarts = Restarts(means.backoff_s, means.rest_s)
@@ -175,6 +189,7 @@ class EngineManager:
         self._fit, self.backend.max_model_len = fit, tenant.max_model_len
         self._model = tenant.model
         self._command = self._command_of(config, tenant)
+        self._environment = launcher.environment(config, self._rundir) | launcher.switches(tenant)
         self._fetches_s = launcher.fetches_s(tenant)
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
 
@@ -204,6 +219,7 @@ class EngineManager:
         self._oom = OomKills()
         await self._starting()
         await self._get_ready()
+        await self.adapters.begins()
         self._serves()
         self.backend.enters(LifeState.READY)
         self.backend.reason = ""
@@ -219,7 +235,8 @@ class EngineManager:
 
     def _serves(self) -> None:
         self._served = self._has_served = True
-        self._listening = asyncio.create_task(self._listen())
+        work = (self._listen(), self.adapters.keep())
+        self._serving = [asyncio.create_task(each) for each in work]
         self._book.serves(self._name)
 
     async def _get_ready(self) -> None:
@@ -394,6 +411,7 @@ class EngineManager:
     async def returned(self) -> None:
         """Returns when the engine that is awaited is back, and its memory booked."""
         await self._connected.wait()
+        await self.adapters.found()
 
     def adopted(self) -> None:
         """It is back, and has its place."""
@@ -402,6 +420,7 @@ class EngineManager:
     async def disowns(self) -> None:
         """End an engine that was to go on."""
         self._connected.clear()
+        self.adapters.over()
         self._engine.kill()
         await self._end(grace_s=0)
         self._stepped.clear()
@@ -455,9 +474,10 @@ class EngineManager:
 
     def _is_down(self) -> None:
         """Send nothing to it from now on."""
-        if self._listening is not None:
-            self._listening.cancel()
-            self._listening = None
+        for task in self._serving:
+            task.cancel()
+        self._serving = []
+        self.adapters.over()
         if self._device.reason:
             self.backend.fail(self._device.reason)
         elif not self._stopping:

@@ -23,7 +23,7 @@ from mirage.control.rules import Rules
 from mirage.errors import InputRefused
 from mirage.keeper.messages import keeper_beside
 from mirage.paths import cache_folder, somebody
-from mirage.serve.adapters import adapters_of
+from mirage.serve.adapters import adapters_of, takes_adapters
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir, tiers_beside
 from mirage.units import MIB
@@ -67,6 +67,9 @@ WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
 # Engines share the cores: binding each to all of them makes them wait for each other.
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
+
+ADAPTING = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+"""Has an engine's server load adapters while it runs, when it is asked at its private socket."""
 
 NO_DOMAIN = "data: URLs alone"
 """No URL can have such a host. vLLM takes an empty list for all hosts of the network, and repeats
@@ -254,6 +257,11 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
             **(BREAKABLE if config.device.graphs and not config.device.compile else {}),
         }
     return defaults | dict(os.environ) | fixed
+
+
+def switches(tenant: TenantSection) -> dict[str, str]:
+    """Variables of one tenant's engine beside its `environment`."""
+    return ADAPTING if takes_adapters(tenant) else {}
 
 
 def _of_a_gpu() -> dict[str, str]:

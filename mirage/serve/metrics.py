@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mirage.serve.adapting.desired import AdapterState
 from mirage.serve.registry import Registry
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.contract import Medium
@@ -90,10 +91,27 @@ class _RegistryCollector(Collector):
         for cause, count in self._router_ends.items():
             ends.add_metric([cause], float(count))
         yield ends
+        yield from self._adapters()
         yield from self._masters()
         if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()
             yield from tier_metrics(pool, self._registry.sources.disk())
+
+    def _adapters(self) -> Iterator[Metric]:
+        """Adapters that tenants declare."""
+        text = "1 while a declared adapter is in its tenant's engine"
+        loaded = GaugeMetricFamily("mirage_adapter_loaded", text, labels=["tenant", "adapter"])
+        text = "Adapters loaded while engines run"
+        loads = CounterMetricFamily("mirage_adapter_loads", text, labels=["tenant"])
+        text = "Declared adapters that could not be loaded"
+        failures = CounterMetricFamily("mirage_adapter_load_failures", text, labels=["tenant"])
+        for name, backend in self._registry.backends.items():
+            book = backend.loading
+            for adapter, one in book.told().items():
+                loaded.add_metric([name, adapter], float(one.state is AdapterState.LOADED))
+            loads.add_metric([name], float(book.loads))
+            failures.add_metric([name], float(book.failures))
+        yield from (loaded, loads, failures)
 
     def _masters(self) -> Iterator[Metric]:
         """Weights in host memory, where they are kept."""

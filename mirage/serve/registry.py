@@ -14,6 +14,7 @@ from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
+from mirage.serve.adapting.desired import AdapterBook
 from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
 from mirage.serve.owed import OwedAnswers
@@ -47,7 +48,9 @@ class TenantServer:
     reason: str = ""
     """Why it failed, or what its start waits for, in one line; else empty."""
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    """LoRA adapters that came with the engine's start: where each lies, by its name."""
+    loading: AdapterBook = field(default_factory=AdapterBook)
+    """Those that it loads while it runs."""
     aliases: tuple[str, ...] = ()
     """Other names of its model that requests may use."""
     limits: RateLimits = NO_LIMITS
@@ -86,6 +89,7 @@ class TenantServer:
         """Keys of its section that hold for requests from now on."""
         self.limits, self.bounds = rate_limits(tenant.limits), body_bounds(tenant)
         self.aliases = tuple(tenant.aliases)
+        self.loading.declares(tenant.adapters)
 
     def fail(self, reason: str) -> None:
         self.enters(LifeState.FAILED)
@@ -96,6 +100,8 @@ class TenantServer:
         told: dict[str, Any] = {"state": self.state.value, "restarts": self.restarts}
         if self.adopted:
             told["adopted"] = True
+        if adapters := self.loading.told():
+            told["adapters"] = {name: one.state.value for name, one in adapters.items()}
         return told | ({"reason": self.reason} if self.reason and reasons else {})
 
 

@@ -90,7 +90,8 @@ ROUTES: dict[str, RouteDecision] = {
     ),
     **_each(
         RouteWay.REFUSED,
-        "adapters are named in the configuration, and no client names a folder of this machine",
+        "no client names a folder of this machine: an operator declares adapters, as "
+        "`mirage tenants set TENANT adapters.NAME=FOLDER`",
         *("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
         *("/adapters", "/adapters/{adapter_name}"),
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -113,9 +114,14 @@ class RunDir:
     def log(self, tenant: str) -> Path:
         return self.logs / f"{quote(tenant, safe='')}.log"
 
+    def adapters(self, tenant: str) -> Path:
+        """Folder for copies of the tenant's adapters; nobody has made it yet."""
+        return self.path / f"adapters-{quote(tenant, safe='')}"
+
     def forget(self, tenant: str) -> None:
         """A tenant is there no more: its socket goes, and its log unless logs are kept."""
         self.engine_socket(tenant).unlink(missing_ok=True)
+        shutil.rmtree(self.adapters(tenant), ignore_errors=True)
         if not self.keeps_logs:
             self.log(tenant).unlink(missing_ok=True)
 

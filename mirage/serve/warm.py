@@ -2,7 +2,7 @@
 
 That process has the environment of the engines. What libraries read of it when they are imported a
 fork cannot change, so an engine with another environment is started as a program of its own, as one
-is while the process is not there yet.
+is while the process is not there yet. What has an engine load adapters vLLM reads after that.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mirage.processes.answering import LONGEST, Query, Reply
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
+from mirage.serve.launcher import ADAPTING
 from mirage.serve.starting import AdoptedChild, Child, start_program
 from mirage.wire import Broken, Channel
 
@@ -78,7 +79,7 @@ class WarmStarts:
         Orphans of the forking process have to become children of this one. Takes some 50 ms, on a
         busy machine seconds: call it in a thread. Raises `OSError` if it cannot be started.
         """
-        if command[0] == sys.executable and environment == self._environment and self.is_ready():
+        if command[0] == sys.executable and self._is_same(environment) and self.is_ready():
             try:
                 return AdoptedChild(self._fork(command, environment, log))
             except (OSError, asking.ForkEnded) as error:
@@ -87,6 +88,11 @@ class WarmStarts:
                 logger.warning("no warm start: %s", error)
                 self._process.kill()
         return start_program(command, environment, log)
+
+    def _is_same(self, environment: Mapping[str, str]) -> bool:
+        """True if libraries were imported with these variables, as far as they read them."""
+        others = dict(environment.items() ^ self._environment.items())
+        return others.keys() <= ADAPTING.keys()
 
     def _fork(self, command: list[str], environment: Mapping[str, str], log: Path) -> int:
         question = {

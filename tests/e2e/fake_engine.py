@@ -10,6 +10,7 @@ to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAM
 NAME starts only once FILE exists, to ``obeys`` all do as they are told, and to
 ``obeys:NAME:FILE`` NAME waits for FILE as well. To ``borrows:NAME`` all obey, and a request of
 tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
+Where ``VLLM_ALLOW_RUNTIME_LORA_UPDATING`` is 1 it loads adapters, unless their files say ``bad``.
 Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
 ``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
 ``FAKE_ERROR`` is what one that fails while it starts says; ``FAKE_MEMORY`` has the bytes of the
@@ -250,7 +251,12 @@ async def serve(uds: Path, name: str) -> None:
         os._exit(2)
     app = web.Application(client_max_size=LARGEST_BODY)
     app.router.add_get("/health", lambda request: health(child))
-    app.router.add_post("/v1/completions", lambda request: complete(request, name, child))
+    adapters: dict[str, str] = {}
+    app.router.add_post("/v1/completions", lambda request: complete(request, name, child, adapters))
+    app.router.add_get("/v1/models", lambda request: models(name, adapters))
+    if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1":
+        app.router.add_post("/v1/load_lora_adapter", lambda request: load(request, adapters))
+        app.router.add_post("/v1/unload_lora_adapter", lambda request: unload(request, adapters))
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     await web.UnixSite(runner, str(uds)).start()
@@ -269,8 +275,35 @@ async def health(child: subprocess.Popen[bytes]) -> web.Response:
     return web.Response()
 
 
+async def models(name: str, adapters: dict[str, str]) -> web.Response:
+    cards = [{"id": adapter, "root": folder} for adapter, folder in adapters.items()]
+    return web.json_response({"data": [{"id": name, "root": "/model"}, *cards]})
+
+
+async def load(request: web.Request, adapters: dict[str, str]) -> web.Response:
+    """A ``slow`` adapter takes half a second."""
+    body = await request.json()
+    adapter, folder = body["lora_name"], body["lora_path"]
+    text = (Path(folder) / "adapter_config.json").read_text()
+    if "slow" in text:
+        await asyncio.sleep(0.5)
+    if "bad" in text or adapter in adapters:
+        return web.json_response({"error": {"message": "it is bad"}}, status=500)
+    adapters[adapter] = folder
+    return web.Response(text="Success")
+
+
+async def unload(request: web.Request, adapters: dict[str, str]) -> web.Response:
+    if adapters.pop((await request.json())["lora_name"], None) is None:
+        return web.json_response({"error": {"message": "there is none"}}, status=404)
+    return web.Response(text="Success")
+
+
 async def complete(
-    request: web.Request, name: str, child: subprocess.Popen[bytes]
+    request: web.Request,
+    name: str,
+    child: subprocess.Popen[bytes],
+    adapters: dict[str, str],
 ) -> web.StreamResponse:
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
     ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``illegal
@@ -278,7 +311,9 @@ async def complete(
     there is, ``wait`` answers in half a second, ``fail`` fails and the engine lives. ``drip`` is a
     whole stream of `max_tokens` events, ten a second."""
     body = await request.json()
-    assert body["model"] == name, "the router sent a request to the wrong engine"
+    if (model := body["model"]) not in (name, *adapters):
+        return web.json_response({"error": {"message": f"no {model} here"}}, status=404)
+    adapted = {"model": model, "adapter": adapters[model]} if model in adapters else {}
     prompt = body.get("prompt")
     if prompt == "hang":
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -296,7 +331,7 @@ async def complete(
         return web.json_response({"error": {"message": "no"}}, status=500)
     if prompt == "wait":
         await asyncio.sleep(0.5)
-    return web.json_response({"server": os.getpid(), "core": child.pid})
+    return web.json_response({"server": os.getpid(), "core": child.pid} | adapted)
 
 
 async def drip(request: web.Request, events: int) -> web.StreamResponse:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,12 @@ class Operated:
         status, answer, _ = self.ask("PUT", f"/config?{query}", told, **headers)
         assert status == 200, answer
         return answer
+
+    @contextmanager
+    def applying(self, told: dict[str, Any]) -> Iterator[Future[dict[str, Any]]]:
+        """A configuration that is being applied."""
+        with ThreadPoolExecutor(1) as thread:
+            yield thread.submit(self.apply, told)
 
     def complete(self, name: str, prompt: str = "pids") -> tuple[int, dict[str, Any]]:
         body = {"model": name, "prompt": prompt}

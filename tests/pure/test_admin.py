@@ -16,10 +16,10 @@ from mirage.control.roster.states import LifeState
 from mirage.errors import InputRefused
 from mirage.serve.admin.acts import ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.address import chosen, listening
-from mirage.serve.admin.forms import DeclaredTenant, OperatorAct, TenantStatus
+from mirage.serve.admin.forms import AdapterStatus, DeclaredTenant, OperatorAct, TenantStatus
 from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.admin.one_server import identity, sole_server
-from mirage.serve.admin.shown import span, until
+from mirage.serve.admin.shown import described, span, until
 
 pytestmark = pytest.mark.pure
 
@@ -147,6 +147,7 @@ def status(state: str, *, pinned: bool = False, **changes: object) -> TenantStat
     spec = DeclaredTenant(
         share_percent=40,
         aliases=[],
+        adapters={"x": "/lora/x"},
         priority=0,
         start="eager",
         keep_alive_s=None,
@@ -173,6 +174,7 @@ def status(state: str, *, pinned: bool = False, **changes: object) -> TenantStat
         share_bytes=1,
         running=0,
         waiting=0,
+        adapters=[AdapterStatus(name="x", state="failed", reason="it is bad")],
         restarts=0,
         log="",
         **told,  # type: ignore[arg-type]
@@ -194,6 +196,11 @@ def status(state: str, *, pinned: bool = False, **changes: object) -> TenantStat
 )
 def test_what_ends_a_state(one: TenantStatus, words: str) -> None:
     assert until(one) == words
+
+
+def test_an_adapter_is_described_with_the_reason_of_its_failure() -> None:
+    lines = described(status("ready"), 0.0).splitlines()
+    assert "adapter   x, failed (it is bad), /lora/x" in lines
 
 
 # -- which server ------------------------------------------------------------------------

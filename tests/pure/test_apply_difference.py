@@ -30,6 +30,7 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "max_waiting": st.integers(1, 2),
     "max_wait_s": st.sampled_from([1.0, 2.0]),
     "aliases": st.sampled_from([[], ["x"], ["x", "y:1/z"]]),
+    "adapters": st.sampled_from([{}, {"x": "/x"}, {"x": "/y"}, {"x": "/x", "y": "/y"}]),
     "limits": st.sampled_from([{}, {"in_flight": 1}, {"in_flight": 2, "tokens_per_minute": 9}]),
     "defaults": st.sampled_from([{}, {"top_p": 1}, {"top_p": 1.0}, {"top_k": 5}]),
     "max_model_len": st.integers(1, 2),

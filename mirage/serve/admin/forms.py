@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-FORM_VERSION = 3
+FORM_VERSION = 4
 
 
 class OperatorAct(StrEnum):
@@ -26,6 +26,8 @@ class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
     share_percent: float | None
     """None is ``auto`` of a tenant that could not be asked."""
     aliases: list[str]
+    adapters: dict[str, str]
+    """Folders of adapters that its engine loads while it runs, by their names."""
     priority: int
     start: str
     keep_alive_s: float | None
@@ -34,6 +36,16 @@ class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int
     max_wait_s: float
     keep_weights: str
+
+
+class AdapterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared adapter as it is now."""
+
+    name: str
+    state: str
+    """`waiting` for an engine, `loading`, `loaded` or `failed`."""
+    reason: str
+    """Reason of a failure; else empty."""
 
 
 class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +74,7 @@ class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until it would be ready if it were asked for now, predicted; None if nobody knows."""
     yields_s: float | None
     """Seconds until its own times put it to sleep or stop it; None if they do not."""
+    adapters: list[AdapterStatus]
     restarts: int
     log: str
 

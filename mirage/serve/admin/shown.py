@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirage.control.roster.states import BROKEN, LifeState
-from mirage.serve.admin.forms import TenantStatus, TenantsTold
+from mirage.serve.admin.forms import AdapterStatus, TenantStatus, TenantsTold
 from mirage.units import size
 
 HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")
@@ -68,6 +68,7 @@ def described(one: TenantStatus, now: float) -> str:
         ("ready", "-" if one.ready_s is None else f"in {one.ready_s:.1f} s if asked for now"),
         ("requests", f"{one.running} running, {one.waiting} waiting"),
         ("keys", _keys(one)),
+        *(("adapter", _adapter(one, adapter)) for adapter in one.adapters),
         ("restarts", str(one.restarts)),
         ("log", one.log),
     ]
@@ -78,6 +79,12 @@ def _share(one: TenantStatus) -> str:
     nbytes = "auto" if one.share_bytes is None else size(one.share_bytes)
     percent = one.spec.share_percent
     return nbytes if percent is None else f"{nbytes} ({percent:g} %)"
+
+
+def _adapter(one: TenantStatus, adapter: AdapterStatus) -> str:
+    folder = one.spec.adapters.get(adapter.name, "-")
+    why = f" ({adapter.reason})" if adapter.reason else ""
+    return f"{adapter.name}, {adapter.state}{why}, {folder}"
 
 
 def _keys(one: TenantStatus) -> str:

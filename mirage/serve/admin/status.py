@@ -13,6 +13,7 @@ from mirage.control.roster.member import RosterMember
 from mirage.control.roster.states import LifeState, WeightsPlace
 from mirage.serve.admin.forms import (
     FORM_VERSION,
+    AdapterStatus,
     DeclaredTenant,
     DeviceStatus,
     StateChange,
@@ -100,6 +101,10 @@ class TenantsView:
             waiting=len(member.waiting) + member.inside if member is not None else 0,
             ready_s=self._ready_s(name),
             yields_s=self._attendance.yields_s(name) if member is not None else None,
+            adapters=[
+                AdapterStatus(name=adapter, state=one.state.value, reason=one.reason)
+                for adapter, one in backend.loading.told().items()
+            ],
             restarts=backend.restarts,
             log=str(self._log(name)),
         )
@@ -143,6 +148,7 @@ def declared(tenant: TenantSection) -> DeclaredTenant:
     return DeclaredTenant(
         share_percent=tenant.share,
         aliases=tenant.aliases,
+        adapters={name: str(folder) for name, folder in tenant.adapters.items()},
         priority=tenant.priority,
         start=tenant.start,
         keep_alive_s=tenant.keep_alive,

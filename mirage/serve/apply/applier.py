@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -100,6 +100,7 @@ class ConfigApplier:
                 await asyncio.shield(self._having)
             keeps = self._state.path is not None
             lines = said.lines(change, outlook, dry_run=dry_run, keeps=keeps)
+            lines += [] if dry_run else self._not_loaded(change.adapts)
             return ApplyTold(
                 applied=not dry_run and not change.is_none,
                 revision=self.revision.number,
@@ -124,6 +125,16 @@ class ConfigApplier:
         self.revision.grows()
         self._domain.apply(foreseen.domain)
         self._record()
+        await self._domain.adapted(change.adapts)
+
+    def _not_loaded(self, names: Iterable[str]) -> list[str]:
+        """A line for each adapter that could not be loaded."""
+        books = {name: self._domain.registry.backends[name].loading for name in names}
+        return [
+            f"{name}: adapter {adapter!r} is not loaded: {reason}"
+            for name, book in books.items()
+            for adapter, reason in book.failed.items()
+        ]
 
     def _record(self) -> None:
         """Note what is served for another server. Refused tenants stay what they were."""
@@ -171,9 +182,10 @@ class ConfigApplier:
     def _look_at(self, declared: Config, change: ConfigDifference) -> Preflight:
         """Answers of vLLM for tenants that need other engines. Raises `ConfigError` as `check`."""
         unknown = [one.name for one in change.changed if one.name not in self._fits]
-        names = {*change.needs_engines, *unknown}
+        anew = {*change.needs_engines, *unknown}
+        names = {*anew, *change.adapts}
         nothing = Preflight({}, {}, {}, declared)
-        if not names and not any("aliases" in one.at_once for one in change.changed):
+        if not names and not change.renames:
             return nothing
         named, refused = adapters.check(declared)
         if refused:
@@ -186,7 +198,8 @@ class ConfigApplier:
         found = look_at(part, self._probe)
         if found.refused:
             raise refusal(found.refused)
-        return found._replace(adapters={name: named[name] for name in names})
+        fits = {name: found.fits[name] for name in anew}
+        return found._replace(fits=fits, adapters={name: named[name] for name in anew})
 
     @property
     def _page(self) -> int:

@@ -12,10 +12,12 @@ from mirage.config import Config, TenantSection
 AT_ONCE = frozenset(
     {
         *("priority", "start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"),
-        *("limits", "defaults", "aliases"),
+        *("limits", "defaults", "aliases", "adapters"),
     }
 )
 """Keys of a tenant that hold at once, with all in them. All others need another engine."""
+NAMES = frozenset({"aliases", "adapters"})
+"""Those of them that have names which requests may use."""
 OF_OTHERS = frozenset({"tenants", "roster", "replay"})
 """Parts of a configuration that may change: rules of the roster hold at once, and what is for
 `mirage replay` alone concerns no server."""
@@ -47,6 +49,16 @@ class ConfigDifference(NamedTuple):
         return not any(self)
 
     @property
+    def renames(self) -> bool:
+        """True if names of requests change while no engine starts."""
+        return any(key.split(".")[0] in NAMES for one in self.changed for key in one.at_once)
+
+    @property
+    def adapts(self) -> list[str]:
+        """Tenants whose adapters change while their engine runs."""
+        return [one.name for one in self.changed if _adapts(one)]
+
+    @property
     def needs_engines(self) -> list[str]:
         """Tenants that are new, or whose engines have to start anew."""
         return [*self.added, *(change.name for change in self.changed if change.restart)]
@@ -71,6 +83,10 @@ def difference(before: Config, after: Config) -> ConfigDifference:
             for key in _keys(getattr(before, field), getattr(after, field), field)
         ),
     )
+
+
+def _adapts(one: TenantChange) -> bool:
+    return not one.restart and any(key.split(".")[0] == "adapters" for key in one.at_once)
 
 
 def _change(before: TenantSection, after: TenantSection) -> TenantChange:

@@ -16,7 +16,7 @@ from mirage.serve.ending import Ending
 from mirage.serve.routed.table import RouterTable
 from mirage.wire import Decoder, Message
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 LONGEST = 2**26
 """Bytes of a message: a table of many keys."""
 BEAT_S = 0.5

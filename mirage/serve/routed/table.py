@@ -34,6 +34,8 @@ class RoutedRow(msgspec.Struct, frozen=True):
     """Reason of its state, which is a line of a log; empty if there is none."""
     adapters: dict[str, str] = {}
     """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    known: dict[str, str] = {}
+    """Names that its engine has for adapters, where they are others."""
     aliases: tuple[str, ...] = ()
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
@@ -45,6 +47,10 @@ class RoutedRow(msgspec.Struct, frozen=True):
     def names(self) -> tuple[str, ...]:
         """All names that requests may use."""
         return (self.name, *self.aliases, *self.adapters)
+
+    def known_as(self, model: str) -> str:
+        """Name by which its engine knows `model`, one of `names`."""
+        return self.name if model in self.aliases else self.known.get(model, model)
 
     def wait_s(self, now: float) -> float | None:
         """Seconds after which a request that is not served now may be; None if that is not so."""

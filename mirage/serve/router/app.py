@@ -34,7 +34,7 @@ from mirage.serve.router.gate import AccessGate, Passage
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.router.own import OwnRoutes
-from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in
+from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in, renamed
 from mirage.serve.router.sessions import EngineSessions
 from mirage.serve.router.ticket import RouterTicket
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
@@ -191,7 +191,8 @@ class Router:
         asked = await looked_at(body, partial(named_in, request, body))
         tenant = self._own.known(request, asked.model)
         counted.tenant = tenant.name
-        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked.model))
+        asked = asked._replace(known_as=tenant.row.known_as(asked.model))
+        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked))
         del body  # else there are two of them
         room.is_now(len(made.body))
         if self._closing.begun:
@@ -201,6 +202,9 @@ class Router:
         ticket = await self._admitted(tenant, request, asked.model)
         try:
             self._check_reachable(tenant.row, asked.model, request)
+            if (known_as := tenant.row.known_as(asked.model)) != asked.known_as:
+                asked = asked._replace(known_as=known_as)  # its engine has loaded it since
+                made = await looked_at(made.body, partial(renamed, request, made, asked))
             return await self._passed_on(request, made.body, tenant, asked, counted, passage)
         finally:
             ticket.over()
@@ -214,6 +218,7 @@ class Router:
             if ticket.waits:
                 try:
                     await self._closing.before(ticket.admitted())
+                    self._own.known(request, model)  # an adapter may not have been loaded
                 except BaseException:
                     ticket.over()
                     raise
@@ -235,9 +240,10 @@ class Router:
         key = self.gate.key_name(request)
         named = identity(request)
         told = RequestFacts(request.path, asked.model, asked.mark, len(body), named, key)
+        quiet_s = self._front.http.stream_quiet_s
         session = await self._sessions.to(tenant)
         forward = Forward(
-            tenant, told, request, session, self._closing, passage, self._front.http.stream_quiet_s
+            tenant, told, request, session, self._closing, passage, asked.known_as, quiet_s
         )
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status

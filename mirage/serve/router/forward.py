@@ -47,13 +47,14 @@ class Forward:
         session: aiohttp.ClientSession,
         closing: Closing,
         passage: Passage,
+        known_as: str,
         quiet_s: float | None = None,
     ) -> None:
         """`passage` hears that it is sent, and what its answer says.
 
-        `quiet_s` as in `StreamPulse`.
+        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`.
         """
-        self._quiet_s = quiet_s
+        self._known_as, self._quiet_s = known_as, quiet_s
         self._passage = passage
         self._tenant, self._told, self._request = tenant, told, request
         self._session, self._closing = session, closing
@@ -128,12 +129,11 @@ class Forward:
             self._well = answer.status < 500
             if answer.status >= 400 and anthropic.speaks(self._request.path):
                 return await _translated(answer, headers)
-            row = self._tenant.row
-            renamed = self._told.model in row.aliases and answer.content_type in TYPES
+            renamed = self._known_as != self._told.model and answer.content_type in TYPES
             if not renamed and 0 <= (answer.content_length or -1) <= WHOLE_BYTES:
                 return await self._whole(answer, headers)
             if renamed:
-                self._name = AnswerName(row.name, self._told.model)
+                self._name = AnswerName(self._known_as, self._told.model)
                 headers.popall("Content-Length", None)
             response = web.StreamResponse(status=answer.status, headers=headers)
             self._response = response

@@ -29,6 +29,8 @@ class RequestedAs(NamedTuple):
 
     model: str
     mark: str
+    known_as: str = ""
+    """Name by which the tenant's engine knows the model, once a tenant is known."""
 
 
 async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
@@ -40,14 +42,17 @@ async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
         raise ApiError(400, "the body is nested too deeply") from None
 
 
-def made_for(request: web.Request, body: bytes, row: RoutedRow, model: str) -> ShapedBody:
+def made_for(request: web.Request, body: bytes, row: RoutedRow, asked: RequestedAs) -> ShapedBody:
     """A body as an engine may be given it. Raises `ApiError`."""
     check_unkept(body, request.path)
     made = shaped(body, request.path, row.bounds)
-    if model not in row.aliases:
-        return made
+    return made if asked.known_as == asked.model else renamed(request, made, asked)
+
+
+def renamed(request: web.Request, made: ShapedBody, asked: RequestedAs) -> ShapedBody:
+    """A body with the engine's name of its model."""
     kind = request.headers.get("Content-Type", "")
-    return made._replace(body=with_model(made.body, kind, row.name))
+    return made._replace(body=with_model(made.body, kind, asked.known_as))
 
 
 def named_in(request: web.Request, body: bytes) -> RequestedAs:

@@ -1,0 +1,66 @@
+"""Copies of one tenant's adapters, from which its engine loads.
+
+vLLM reads an adapter's files again whenever it has let go of it, in the middle of a step: what they
+are then has to be what was declared, and an engine ends if they are missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from pathlib import Path
+from tempfile import mkdtemp
+
+from mirage.serve.adapting.allowed import FILES, check_allowed
+from mirage.serve.adapting.desired import DIGITS
+from mirage.units import MIB
+
+
+class AdapterCopies:
+    """Copies in `folder`, which is made if need be; each in a folder named by its digest."""
+
+    def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
+        """`allowed` are folders that adapters may come from."""
+        self._folder, self._allowed = folder, allowed
+
+    def at(self, digest: str) -> Path:
+        """Folder of the copy with that digest."""
+        return self._folder / digest
+
+    def take(self, source: Path) -> str:
+        """Digest of the adapter in `source`, of which there is a copy then.
+
+        Takes as long as its files are copied. Raises `ValueError` for one that may not be loaded,
+        `OSError` for files that cannot be read or written.
+        """
+        check_allowed(source, self._allowed)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        made = Path(mkdtemp(prefix="new-", dir=self._folder))
+        try:
+            hashed = sha256()
+            for name in FILES:
+                hashed.update(_copied(source / name, made / name))
+            digest = hashed.hexdigest()[:DIGITS]
+            if not self.at(digest).exists():
+                made.rename(self.at(digest))
+            return digest
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def keep(self, digests: Collection[str]) -> None:
+        """Remove all but these."""
+        if self._folder.is_dir():
+            for copy in self._folder.iterdir():
+                if copy.name not in digests:
+                    shutil.rmtree(copy, ignore_errors=True)
+
+
+def _copied(source: Path, to: Path) -> bytes:
+    """Digest of a file that is copied. Raises `OSError`."""
+    hashed = sha256()
+    with source.open("rb") as file, to.open("xb") as copy:
+        while part := file.read(MIB):
+            hashed.update(part)
+            copy.write(part)
+    return hashed.digest()

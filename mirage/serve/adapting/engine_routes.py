@@ -1,0 +1,69 @@
+"""vLLM's routes for adapters, at the private socket of an engine's server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from mirage.problems import one_line
+
+LISTED, LOAD, UNLOAD = "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+"""The latter two are no client's: the router refuses both."""
+ANSWER_S = 120.0
+"""Seconds for an answer: files are read, and a step may be computed before."""
+
+
+class AdaptersUnknown(Exception):
+    """An engine's server does not answer."""
+
+
+class EngineAdapterRoutes:
+    """The routes at one `socket`."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def listed(self) -> dict[str, str]:
+        """Folder of each model and adapter, by the engine's name. Raises `AdaptersUnknown`."""
+        async with self._asked("GET", LISTED) as answer:
+            if answer.status != 200:
+                raise AdaptersUnknown(f"{LISTED} answers {answer.status}")
+            told = await answer.json()
+        return {card["id"]: card.get("root") or "" for card in told["data"]}
+
+    async def load(self, name: str, folder: Path) -> str:
+        """Load one; reason why it cannot be, empty if it is there. Raises `AdaptersUnknown`."""
+        return await self._told(LOAD, {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload(self, name: str) -> str:
+        """Let one go for new requests: those that run go on with it. As `load`."""
+        return await self._told(UNLOAD, {"lora_name": name})
+
+    async def _told(self, route: str, body: dict[str, str]) -> str:
+        async with self._asked("POST", route, body) as answer:
+            if answer.status == 200:
+                return ""
+            try:
+                told = await answer.json()
+                return one_line(str(told["error"]["message"]))
+            except (ValueError, KeyError, TypeError, aiohttp.ContentTypeError):
+                return f"its engine answers {answer.status} without a reason"
+
+    @asynccontextmanager
+    async def _asked(
+        self, method: str, route: str, body: dict[str, Any] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        connector = aiohttp.UnixConnector(str(self._socket), force_close=True)
+        limit = aiohttp.ClientTimeout(ANSWER_S)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=limit) as http,
+                http.request(method, f"http://engine{route}", json=body) as answer,
+            ):
+                yield answer
+        except (aiohttp.ClientError, OSError) as error:
+            raise AdaptersUnknown(one_line(str(error)) or type(error).__name__) from None

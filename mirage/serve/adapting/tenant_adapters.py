@@ -1,0 +1,171 @@
+"""The adapters of one tenant's engine brought to those that are declared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from mirage.problems import one_line
+from mirage.serve.adapting.copies import AdapterCopies
+from mirage.serve.adapting.desired import AdapterBook, EngineAdapter, parsed
+from mirage.serve.adapting.engine_routes import AdaptersUnknown, EngineAdapterRoutes
+
+FOUND_S = 2.0
+"""Seconds for an engine of another server to say what it has."""
+AGAIN_S = 5.0
+"""Seconds until an engine that did not answer is asked again."""
+ON_THEIR_WAY_S = 1.0
+"""Seconds for requests that the router has passed on to reach an adapter which is let go."""
+
+
+class TenantAdapters:
+    """Does as `book` declares. `keep` has to run as long as an engine serves."""
+
+    def __init__(
+        self,
+        book: AdapterBook,
+        routes: EngineAdapterRoutes,
+        copies: AdapterCopies,
+        seen: Callable[[], Awaitable[None]],
+        say: Callable[[str], None],
+    ) -> None:
+        """`seen` returns once the router knows what `book` has."""
+        self._book, self._routes, self._copies = book, routes, copies
+        self._seen, self._say = seen, say
+        self._news = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    def changed(self) -> None:
+        """Others are declared: an engine that is up shall have them."""
+        if self._book.has is not None:
+            self._settled.clear()
+        self._news.set()
+
+    async def settled(self) -> None:
+        """Return when an engine that is up has what is declared, as far as that can be."""
+        await self._settled.wait()
+
+    # -- an engine ----------------------------------------------------------------------
+
+    async def begins(self) -> None:
+        """Load all into an engine that has just started."""
+        book, has = self._book, dict[EngineAdapter, Path]()
+        book.failed = {}
+        if book.declared:
+            await self._read_all()
+            await asyncio.to_thread(self._copies.keep, set(book.digests.values()))
+            try:
+                await self._load_missing(has)
+            except AdaptersUnknown:  # it ends, or is asked again when it serves
+                self._news.set()
+        book.has = has
+
+    async def found(self) -> None:
+        """Learn what an engine has that another server has started."""
+        book = self._book
+        book.has = {}
+        if not book.declared:
+            return
+        self._news.set()
+        with suppress(AdaptersUnknown, TimeoutError):
+            async with asyncio.timeout(FOUND_S):
+                book.has = await self._look()
+        for name, folder in book.declared.items():
+            if len(ours := [one for one in book.has if one.name == name]) == 1:
+                book.digests[name], book.has[ours[0]] = ours[0].digest, folder
+
+    def over(self) -> None:
+        """The engine is gone. Idempotent."""
+        self._book.has = None
+        self._settled.set()
+
+    async def keep(self) -> None:
+        """Follow what is declared. Never returns."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self._have()
+                self._have_settled()
+                await self._let_go()
+            except AdaptersUnknown as error:
+                self._have_settled()
+                self._say(f"its adapters are not known ({error}): it is asked again")
+                await asyncio.sleep(AGAIN_S)
+                self._news.set()
+
+    def _have_settled(self) -> None:
+        if not self._news.is_set():
+            self._settled.set()
+
+    async def _have(self) -> None:
+        """Load what is missing. Raises `AdaptersUnknown`."""
+        self._book.has = has = await self._look()
+        await self._read_all()
+        await self._load_missing(has)
+        await self._seen()
+
+    async def _let_go(self) -> None:
+        """Unload what nobody can ask for any more. Raises `AdaptersUnknown`."""
+        if surplus := self._book.surplus():
+            await asyncio.sleep(ON_THEIR_WAY_S)
+            for one in surplus:
+                if one in self._book.surplus():
+                    await self._unload(one)
+
+    # -- one step -----------------------------------------------------------------------
+
+    async def _look(self) -> dict[EngineAdapter, Path]:
+        """Adapters in the engine, with their folders. Raises `AdaptersUnknown`."""
+        before, listed = self._book.has or {}, await self._routes.listed()
+        return {
+            one: before.get(one, Path(folder))
+            for known_as, folder in listed.items()
+            if (one := parsed(known_as)) and folder == str(self._copies.at(one.digest))
+        }
+
+    async def _read_all(self) -> None:
+        """Make copies of declared adapters that have not been read."""
+        book = self._book
+        for name, folder in list(book.declared.items()):
+            known = name in book.digests and self._copies.at(book.digests[name]).is_dir()
+            if known or name in book.failed:
+                continue
+            try:
+                digest = await asyncio.to_thread(self._copies.take, folder)
+            except (OSError, ValueError) as error:
+                self._fails(name, folder, one_line(str(error)))
+                continue
+            if book.declared.get(name) == folder:
+                book.digests[name] = digest
+
+    async def _load_missing(self, has: dict[EngineAdapter, Path]) -> None:
+        """Load what the engine, which has these, lacks. Raises `AdaptersUnknown`."""
+        book = self._book
+        for one in book.missing():
+            if one.name in book.failed or book.digests.get(one.name) != one.digest:
+                continue
+            folder = book.declared[one.name]
+            reason = await self._routes.load(one.known_as, self._copies.at(one.digest))
+            if reason:
+                self._fails(one.name, folder, reason)
+            else:
+                has[one] = folder
+                book.loads += 1
+                self._say(f"adapter {one.name!r} loaded from {folder}")
+
+    async def _unload(self, one: EngineAdapter) -> None:
+        """Raises `AdaptersUnknown`."""
+        if reason := await self._routes.unload(one.known_as):
+            self._say(f"adapter {one.known_as!r} stays in its engine: {reason}")
+        if self._book.has is not None:
+            self._book.has.pop(one, None)
+        self._say(f"adapter {one.name!r} let go")
+
+    def _fails(self, name: str, folder: Path, reason: str) -> None:
+        if self._book.declared.get(name) == folder:
+            self._book.fails(name, reason)
+            self._say(f"adapter {name!r} is not loaded: {reason}")
