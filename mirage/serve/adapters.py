@@ -87,14 +87,15 @@ def _checked(
         raise ValueError(f"{key} needs enable_lora: set engine_args.enable_lora true")
     if twice := at_start.keys() & tenant.adapters.keys():
         raise ValueError(f"adapter {min(twice)!r} is in adapters and lora_modules: name it once")
-    for name, path in {**at_start, **tenant.adapters}.items():
+    every = {name: Path(path) for name, path in at_start.items()} | tenant.adapters
+    for name, folder in every.items():
         if name in owners:
             raise ValueError(f"adapter {name!r} has the name of {owners[name]}: rename it")
-        if problem := _problem(Path(path), tenant.engine_args):
+        if problem := _problem(folder, tenant.engine_args):
             raise ValueError(f"adapter {name!r}: {problem}")
-    for name, path in tenant.adapters.items():
+    for name, folder in tenant.adapters.items():
         try:
-            check_allowed(path, allowed)
+            check_allowed(folder, allowed)
         except ValueError as error:
             raise ValueError(f"adapter {name!r}: {error}") from None
     return at_start
