@@ -18,6 +18,7 @@ from warm import AT_IMPORT, ROOT, adopting
 
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve import warm
+from mirage.serve.launcher import ADAPTING
 from mirage.serve.starting import AdoptedChild
 from mirage.serve.warm import WarmStarts
 
@@ -64,6 +65,7 @@ def test_a_fork_of_it_is_what_the_program_is(
     assert said(starts, environment, tmp_path) == (False, "False so\n")
     until_ready(starts)
     assert said(starts, environment, tmp_path) == (True, "True so\n")
+    assert said(starts, environment | ADAPTING, tmp_path) == (True, "True so\n")
     other = environment | {"TOLD": "otherwise"}
     assert said(starts, other, tmp_path) == (False, "False otherwise\n")
 
