@@ -51,6 +51,8 @@ ROOM_POLL_S = 0.05
 FIRST_STEP = "loaded, computing a first step"
 NOTE_S = 10.0
 """Seconds between two looks for what an engine has in /dev/shm."""
+STOPPED_POLL_S = 1.0
+"""Seconds between two looks whether a process of a start is stopped."""
 LEAST_S = 0.5
 """Seconds left for the first step, if the rest of a start took all of its timeout."""
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
@@ -162,6 +164,8 @@ class EngineManager:
         """End that this server brought about; None if it did not."""
         self._served = self._has_served = False
         """True if the present engine has served, and if any has."""
+        self._frozen = False
+        """True if this start was ended because a process of it had been stopped from outside."""
         self._broke = False
         """True if the last engine has not ended because it was told to stop."""
         self._up = False
@@ -213,7 +217,7 @@ class EngineManager:
             self._failure = self._device.reason
             raise EngineFailed(self._failure)
         self._core_first = self._served = False
-        self._up = self._lost_in_first_step = False
+        self._up = self._lost_in_first_step = self._frozen = False
         self._stepped.clear()
         self._no_room = ""
         self._oom = OomKills()
@@ -251,6 +255,7 @@ class EngineManager:
         self._standstill = Standstill(group, self._hang_s, self._running())
         self._book.began(self._name, group, order, self._engine.log)
         progress = asyncio.create_task(self._tell_progress())
+        watch = asyncio.create_task(self._end_if_stopped())
         try:
             begun = self._running()
             lap("process")
@@ -270,6 +275,7 @@ class EngineManager:
             raise self.failure from None
         finally:
             progress.cancel()
+            watch.cancel()
 
     def _laps(self) -> Callable[[str], None]:
         """Function that notes the seconds of a part of this start when the part is over."""
@@ -290,6 +296,17 @@ class EngineManager:
             words = self._stands_still() or words
             seconds = f"{self._running() - begun:.0f} of {self._startup_timeout_s:g} s"
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
+
+    async def _end_if_stopped(self) -> None:
+        """End a start of which a process has been stopped for `hang_s`: nobody may continue it."""
+        assert self._standstill is not None
+        while True:
+            await asyncio.sleep(min(STOPPED_POLL_S, self._hang_s / 4))
+            with suppress(OSError):
+                if why := self._standstill.stopped_too_long(self._running()):
+                    self._frozen = True
+                    self.hangs(why)
+                    return
 
     async def _keep_noting(self) -> None:
         while True:
@@ -351,6 +368,11 @@ class EngineManager:
     def failure(self) -> EngineFailed:
         """Error of its last start, which failed."""
         return EngineFailed(f"tenant {self._name!r}: {self._failure}{self._where()}")
+
+    @property
+    def begins_again(self) -> bool:
+        """True if its last start was only stopped from outside, and another one follows."""
+        return self._frozen and self.backend.state is not LifeState.FAILED
 
     @property
     def starts(self) -> bool:
@@ -607,7 +629,7 @@ class EngineManager:
             self._restarts.stopped(served_s)
             self.backend.reason = ""
             return Pause(0.0)
-        if not self._has_served:
+        if not self._has_served and not self._frozen:
             self.backend.fail(self._failure or f"its {ending}")
             return self._restarts.rest()
         pause = self._restarts.ended(served_s, verdict.bodies)

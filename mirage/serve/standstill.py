@@ -15,7 +15,7 @@ class Standstill:
     def __init__(self, group: int, patience_s: float, now: float) -> None:
         """A start that computes nothing for `patience_s` stands still; `now` in seconds."""
         self._group, self._patience_s = group, patience_s
-        self._moved = self._looked = now
+        self._moved = self._looked = self._ran = now
         self._cpu_s = 0.0
 
     def look(self, now: float) -> str:
@@ -27,6 +27,14 @@ class Standstill:
         if (still := now - self._moved) >= self._patience_s:
             return f"its processes have computed nothing for {still:.0f} s: see its log"
         return ""
+
+    def stopped_too_long(self, now: float) -> str:
+        """Reason to end a start: a process of it is stopped, and was at each look of a while."""
+        stats = {pid: stat for pid in members_of(self._group) if (stat := proc_stat(pid))}
+        stopped = self._stopped(stats)
+        if not stopped:
+            self._ran = now
+        return f"{stopped} is stopped" if now - self._ran >= self._patience_s else ""
 
     def _learn(self, now: float, cpu_s: float) -> None:
         if abs(cpu_s - self._cpu_s) > COMPUTES * (now - self._looked):  # less: some have ended

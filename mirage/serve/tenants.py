@@ -59,8 +59,8 @@ class DeviceTenants:
 
     def has_started(self, name: str, serves: bool) -> None:
         """A start has come to its end; the first one counts."""
-        if not self.starts[name].is_set():
-            manager = self.managers[name]
+        manager = self.managers[name]
+        if not self.starts[name].is_set() and (serves or not manager.begins_again):
             if not serves and not manager.stopping:
                 self.failures[name] = manager.failure
             self.starts[name].set()

@@ -139,20 +139,37 @@ def test_a_process_group_that_is_stopped_leaves_nothing_shared(tmp_path: Path, e
         assert shared and not any(path.exists() for path in shared)
 
 
+def start_of(served: Served) -> psutil.Process | None:
+    """The API server of the one tenant, as soon as there is one."""
+    for child in psutil.Process(served.process.pid).children():
+        with contextlib.suppress(psutil.ZombieProcess):
+            if "--uds" in child.cmdline():
+                return child
+    return None
+
+
+def test_a_first_start_that_is_stopped_is_ended_and_begun_again(tmp_path: Path) -> None:
+    """It took all of the time that a start has, and then its tenant rested as a failed one."""
+    wanted = tmp_path / "wanted"
+    config = write_config(tmp_path, "a", hang_s=HANG_S)
+    waits = {"FAKE_ENGINE": f"waits:a:{wanted}"}
+    with serving(config, environment=waits, ready_timeout_s=None) as served:
+        served.drain()
+        found = served.until("it has begun", lambda: start_of(served))
+        found.suspend()
+        stopped = f"its engine hangs (its API server (process {found.pid}) is stopped)"
+        served.until("it is ended", lambda: any(stopped in line for line in served.log))
+        wanted.touch()
+        served.wait_ready(DEADLINE_S)
+        assert post(served, "pids", "a")[1]["server"] != found.pid
+
+
 def test_one_that_is_stopped_while_it_starts_is_not_said_to_need_more_time(tmp_path: Path) -> None:
     waits = {"FAKE_ENGINE": f"waits:a:{tmp_path / 'never'}"}
     config, options = write_config(tmp_path, "a"), ("--startup-timeout", "8")
     with serving(config, *options, environment=waits, ready_timeout_s=None) as served:
         served.drain()
-
-        def server() -> psutil.Process | None:
-            for child in psutil.Process(served.process.pid).children():
-                with contextlib.suppress(psutil.ZombieProcess):
-                    if "--uds" in child.cmdline():
-                        return child
-            return None
-
-        found = served.until("it has begun", server)
+        found = served.until("it has begun", lambda: start_of(served))
         found.suspend()
         served.until("it is told", lambda: any("tenant 'a': " in x for x in served.log))
     (line,) = [x for x in served.log if "mirage: tenant 'a': " in x]
