@@ -18,6 +18,8 @@ import optuna
 
 from benchmarks import ablations
 from benchmarks.worlds import FIGURES, Ratios, World
+from mirage.control.targets import entitled, most_alpha
+from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
 
 Settings = dict[str, Any]
@@ -29,6 +31,7 @@ FIRST_TOKENS = 0.1
 """Weight of a TTFT P99 that is half as long, beside twice the tokens a second."""
 BEYOND = 2.0
 """Weight of a TPOT P99 beyond `MOST_TPOT`, beside tokens a second."""
+GIB = 2**30
 ENDLESS = 20
 """Times the machine's memory that stands for memory without end."""
 RANDOM = 16
@@ -62,29 +65,33 @@ class Bounds(NamedTuple):
     settings: Settings
     rule: Ratios
     oracle: Ratios
+    layers: Ratios
     endless: Ratios
 
 
 def bounds(world: World, seeds: Seeds, trials: int, number: int) -> Bounds:
-    """The rule, the best fixed settings and endless memory in `world`; `number` seeds the search.
+    """The rule, the best fixed settings and memory for nothing in `world`.
 
-    Where the fixed settings do worse than the rule on the seeds that judge, they are the rule:
-    what the rule does can always be had.
+    `number` seeds the search. Where the fixed settings do worse than the rule on the seeds that
+    judge, they are the rule: what the rule does can always be had.
     """
-    pooled = {seed: _run(world, "pooled", seed) for seed in [*seeds.chosen_on, *seeds.judged_on]}
-    settings = searched(world, pooled, seeds.chosen_on, trials, number)
-    judging = {seed: pooled[seed] for seed in seeds.judged_on}
+    chosen_on = {seed: _run(world, "pooled", seed) for seed in seeds.chosen_on} if trials else {}
+    judging = {seed: _run(world, "pooled", seed) for seed in seeds.judged_on}
+    settings = searched(world, chosen_on, trials, number)
     rule = mean(found(world, judging))
-    oracle = mean(found(applied(world, settings), judging))
+    oracle = mean(found(applied(world, settings), judging)) if settings else rule
     if worth(oracle) < worth(rule):
         settings, oracle = {}, rule
-    return Bounds(settings, rule, oracle, endless(world, judging))
+    setup = ablations.setup(world)
+    layers = larger(world, setup.hardware.memory_bytes / GIB + layers_gib(setup), "pooled", judging)
+    endless = larger(world, ENDLESS * setup.hardware.memory_bytes / GIB, "static", judging)
+    return Bounds(settings, rule, oracle, layers, endless)
 
 
-def searched(
-    world: World, pooled: dict[int, Metrics], seeds: Sequence[int], trials: int, number: int
-) -> Settings:
-    """The best of `trials` settings of `world` on `seeds`."""
+def searched(world: World, pooled: dict[int, Metrics], trials: int, number: int) -> Settings:
+    """The best of `trials` settings of `world` on the seeds of `pooled`; none without trials."""
+    if not trials:
+        return {}
     firsts = first_settings(world)
     sampler = optuna.samplers.TPESampler(seed=number % 2**32, n_startup_trials=RANDOM)
     pruner = optuna.pruners.MedianPruner(n_startup_trials=len(firsts), n_warmup_steps=0)
@@ -100,8 +107,8 @@ def searched(
     def judged(trial: optuna.Trial) -> float:
         tried = applied(world, _suggested(trial, world))
         seen: list[Ratios] = []
-        for step, seed in enumerate(seeds):
-            seen += found(tried, {seed: pooled[seed]})
+        for step, (seed, base) in enumerate(pooled.items()):
+            seen += found(tried, {seed: base})
             trial.report(worth(mean(seen)), step)
             if trial.number >= len(firsts) and trial.should_prune():
                 raise optuna.TrialPruned
@@ -150,13 +157,20 @@ def worth(figures: Ratios) -> float:
     return log(figures["tokens/s"]) - FIRST_TOKENS * log(figures["TTFT P99"]) - BEYOND * beyond
 
 
-def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
-    """Setup with `ENDLESS` times the memory and all layers in place, turns as they are best."""
-    memory = ablations.setup(world).hardware.memory_bytes / 2**30
-    larger = world | {"memory_gib": ENDLESS * memory}
+def larger(world: World, gib: float, policy: str, pooled: dict[int, Metrics]) -> Ratios:
+    """Figures of a policy that moves no layer, with so much device memory, turns as is best."""
+    other = world | {"memory_gib": gib}
     ways = LEFT_OPEN["drain"] if "drain" in knobs(world) else (None,)
-    every = [larger if way is None else applied(larger, {"drain": way}) for way in ways]
-    return max((mean(found(one, pooled, "static")) for one in every), key=worth)
+    every = [other if way is None else applied(other, {"drain": way}) for way in ways]
+    return max((mean(found(one, pooled, policy)) for one in every), key=worth)
+
+
+def layers_gib(setup: Setup) -> float:
+    """Device memory that brings as much KV memory as all layers are that may ever go."""
+    rules, nbytes = setup.rules(setup.variant("mirage")), 0
+    for name, shape in setup.shapes.items():
+        nbytes += most_alpha(entitled(setup.served(name)), shape, rules) * shape.layer_bytes
+    return nbytes / GIB / (setup.total_share / 100)
 
 
 def found(world: World, pooled: dict[int, Metrics], policy: str = "mirage") -> list[Ratios]:

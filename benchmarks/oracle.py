@@ -5,10 +5,12 @@
 
 Saturated worlds, that is such in which `pooled` preempts, are drawn anew each time, from the number
 that is printed. In each the rule (`mirage` as it is), the best fixed settings of the world
-(`benchmarks/fixed.py`) and memory without end are held against `pooled`. Prints them by machine and
-by how it is shared, the part of the oracle's gain that the rule has, and the worlds by what the
-rule leaves. Results are kept in DIR/results.jsonl as they come; a run with the same DIR goes on.
-With `--keep`, the worst are written into a folder. With FILEs, these worlds instead.
+(`benchmarks/fixed.py`), as much more memory as all layers are that may ever go (`layers`: no rule
+can lend more) and memory without end are held against `pooled`. Prints them by machine and by how
+it is shared, the part of the oracle's gain that the rule has, and the worlds by what the rule
+leaves. With `--trials 0` nothing is searched, and the oracle is the rule. Results are kept in
+DIR/results.jsonl as they come; a run with the same DIR goes on. With `--keep`, the worst are
+written into a folder. With FILEs, these worlds instead.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import count, islice
 from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -38,7 +40,7 @@ from mirage.tools.simulate.command import parse_seeds
 
 RATES = 16.0, 80.0
 """Requests per second of all models together."""
-WHO = "rule", "oracle", "endless"
+WHO = "rule", "oracle", "layers", "endless"
 SHOWN = "tokens/s", "TTFT P99", "TPOT P99"
 HEAD = " | ".join(f"{who}: {', '.join(SHOWN)}" for who in WHO)
 
@@ -99,7 +101,7 @@ def in_processes(tasks: Iterable[tuple[int, World | None, Seeds, int]], jobs: in
         while True:
             under_way += [
                 pool.apply_async(looked_at, (task,))
-                for task, _ in zip(tasks, range(2 * jobs - len(under_way)), strict=False)
+                for task in islice(tasks, 2 * jobs - len(under_way))
             ]
             if not under_way:
                 return
@@ -182,7 +184,7 @@ def keep(row: Row, folder: Path) -> None:
     """Write a world, and what the rule and the best fixed settings did there."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{row['world']['title'].replace(' ', '-')}.yaml"
-    kept = {key: row[key] for key in ("world", "settings", "rule", "oracle", "endless")}
+    kept = {key: row[key] for key in ("world", "settings", *WHO)}
     (folder / name).write_text(yaml.safe_dump(kept, sort_keys=False))
 
 
@@ -227,7 +229,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, help="number of the first one; drawn if left out")
     parser.add_argument("--minutes", type=float, default=240, help="after which no other begins")
     parser.add_argument("--jobs", type=int, default=1, help="processes, one core each")
-    parser.add_argument("--trials", type=int, default=60, help="settings tried in each world")
+    parser.add_argument(
+        "--trials", type=int, default=60, help="settings tried in each world; 0 for none"
+    )
     parser.add_argument("--seeds", type=parse_seeds, default=[1, 2, 3, 4, 5], help="that choose")
     parser.add_argument("--judges", type=parse_seeds, default=[11, 12, 13, 14, 15])
     parser.add_argument("--shown", type=int, default=20, help="worlds in the last table")

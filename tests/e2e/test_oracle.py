@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -43,4 +44,12 @@ def test_it_goes_on_with_what_it_has_looked_at(tmp_path: Path) -> None:
     (file,) = kept.glob("*.yaml")
     found = yaml.safe_load(file.read_text())
     assert found["oracle"]["tokens/s"] >= 0.9
-    assert set(found) == {"world", "settings", "rule", "oracle", "endless"}
+    assert set(found) == {"world", "settings", "rule", "oracle", "layers", "endless"}
+
+
+def test_two_processes_leave_no_world_out(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    looked(folder, 2, "--jobs", "2", "--trials", "0", "--first", "318000011")
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    seen = [json.loads(line)["number"] for line in lines]
+    assert seen == list(range(318000011, 318000011 + len(seen)))
