@@ -10,11 +10,11 @@ from mirage.simulate.experiment import Setup
 pytestmark = pytest.mark.lab
 
 
-def crowded() -> Setup:
-    """C2 with few requests that come at once: too many for its memory."""
+def crowded(rate: float = 20) -> Setup:
+    """C2 with few requests, which come at once: too many for its memory."""
     setup = found("c2-1")
     workload = setup.experiment.workload.model_copy(update={"requests": 160})
-    tenants = [t.model_copy(update={"rate": 20}) for t in setup.experiment.tenants]
+    tenants = [t.model_copy(update={"rate": rate}) for t in setup.experiment.tenants]
     return changed(setup, workload=workload, tenants=tenants)
 
 
@@ -28,14 +28,14 @@ def test_the_parts_are_the_whole(policy: str) -> None:
 
 
 def test_only_memory_that_is_short_is_waited_for() -> None:
-    made = ways(crowded())
     waited = {}
-    for name in ("static", "endless"):
-        tail = seen(*made[name], 1, 10).tail
-        waited[name] = sum(spent.parts[Part.MEMORY] for spent in tail)
+    for name, rate in (("static", 20), ("endless", 20), ("endless", 3)):
+        tail = seen(*ways(crowded(rate))[name], 1, 10).tail
+        waited[name, rate] = sum(spent.parts[Part.MEMORY] for spent in tail)
         assert sum(spent.parts[Part.LAYERS] for spent in tail) == 0, "no layer moves"
-    assert waited["static"] > 1
-    assert waited["endless"] == 0
+    assert waited["static", 20] > 1
+    assert waited["endless", 20] == 0
+    assert waited["endless", 3] == 0, "turns that end what they have begun are no lack of memory"
 
 
 def test_at_once_nobody_waits_for_a_turn() -> None:
