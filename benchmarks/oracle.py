@@ -44,6 +44,8 @@ WHO = "rule", "oracle", "layers", "endless"
 SHOWN = "tokens/s", "TTFT P99", "TPOT P99"
 HEAD = " | ".join(f"{who}: {', '.join(SHOWN)}" for who in WHO)
 
+Task = tuple[int, World | None, Seeds, int, float | None]
+"""Number of a world, the world itself if it is given, seeds, trials, and another link in GB/s."""
 Row = dict[str, Any]
 """Findings on one world: its number, whether it is saturated, and then its figures, by `WHO`."""
 
@@ -63,13 +65,15 @@ def saturated(number: int, seed: int) -> World | None:
     return world if run(setup, "pooled", seed)["preemptions"] else None
 
 
-def looked_at(asked: tuple[int, World | None, Seeds, int]) -> Row:
+def looked_at(task: Task) -> Row:
     """One world: the given one, or the one of that number if it is saturated."""
-    number, given, seeds, trials = asked
+    number, given, seeds, trials, link = task
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     world = given or saturated(number, seeds.chosen_on[0])
     if world is None:
         return {"number": number, "saturated": False}
+    if link is not None:
+        world |= {"link_gb_s": link}
     found = bounds(world, seeds, trials, number)
     return {"number": number, "saturated": True, "world": world, **found._asdict()}
 
@@ -82,7 +86,7 @@ def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
     given = [(number, yaml.safe_load(file.read_text())) for number, file in enumerate(asked.files)]
     source = given or ((number, None) for number in count(asked.first) if number not in seen)
     seeds = Seeds(asked.seeds, asked.judges)
-    tasks = ((number, world, seeds, asked.trials) for number, world in source)
+    tasks = ((number, world, seeds, asked.trials, asked.link) for number, world in source)
     for row in in_processes(tasks, asked.jobs):
         yield row
         missing -= row["saturated"]
@@ -90,7 +94,7 @@ def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
             return
 
 
-def in_processes(tasks: Iterable[tuple[int, World | None, Seeds, int]], jobs: int) -> Iterator[Row]:
+def in_processes(tasks: Iterable[Task], jobs: int) -> Iterator[Row]:
     """`looked_at` of each task, in order, by so many processes; those under way are ended."""
     if jobs == 1:
         yield from map(looked_at, tasks)
@@ -234,6 +238,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=parse_seeds, default=[1, 2, 3, 4, 5], help="that choose")
     parser.add_argument("--judges", type=parse_seeds, default=[11, 12, 13, 14, 15])
+    parser.add_argument("--link", type=float, metavar="GB/S", help="instead of each machine's own")
     parser.add_argument("--shown", type=int, default=20, help="worlds in the last table")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="for the worst worlds")
     parser.add_argument("--worst", type=int, default=5, help="how many are kept")

@@ -49,7 +49,8 @@ def test_it_goes_on_with_what_it_has_looked_at(tmp_path: Path) -> None:
 
 def test_two_processes_leave_no_world_out(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    looked(folder, 2, "--jobs", "2", "--trials", "0", "--first", "318000011")
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    seen = [json.loads(line)["number"] for line in lines]
-    assert seen == list(range(318000011, 318000011 + len(seen)))
+    words = ["--jobs", "2", "--trials", "0", "--first", "318000011", "--link", "427"]
+    looked(folder, 2, *words)
+    rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    assert [row["number"] for row in rows] == [318000011 + n for n in range(len(rows))]
+    assert [row["world"]["link_gb_s"] for row in rows if row["saturated"]] == [427, 427]
