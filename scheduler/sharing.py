@@ -1,4 +1,4 @@
-"""Who may step: everybody at once (spatial), or one tenant at a time, in turns (temporal)."""
+"""Rules of sharing: all tenants step at once (spatial), or one at a time in turns (temporal)."""
 
 from __future__ import annotations
 
@@ -55,11 +55,13 @@ class Sharing(ABC):
 
     @abstractmethod
     def next_deadline(self) -> float | None:
-        """When `decide` would change its mind without another event; None for never."""
+        """Time in seconds at which `decide` changes its answer without another event; None for
+        never.
+        """
 
     @abstractmethod
     def upcoming(self) -> str | None:
-        """Who steps next, once the present holder has stopped."""
+        """Tenant that steps next, once the present holder has stopped."""
 
 
 class Spatial(Sharing):

@@ -1,4 +1,4 @@
-"""What the deciding code knows of a tenant: its rights, and when it last had work."""
+"""Tenants as the deciding code knows them: their rights, and when they last had work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Tenant:
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """Whether a tenant has work, and when it last had any (seconds; -inf for never)."""
+    """Activity of a tenant: does it have work, and when did it last have any (seconds; -inf for
+    never).
+    """
 
     busy: bool = False
     last_busy: float = -inf

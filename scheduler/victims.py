@@ -23,7 +23,7 @@ class Candidate(msgspec.Struct, frozen=True):
     active: bool
     priority: int
     last_busy: float
-    """When it last had work, in seconds; -inf for never."""
+    """Time at which the tenant last had work, in seconds; -inf for never."""
 
 
 def order(candidates: Iterable[Candidate], rule: Rule = "mru") -> list[str]:

@@ -285,7 +285,7 @@ class CudaDriver(Driver):
         return self._context.handle
 
     def used_bytes(self) -> int:
-        """Of this driver's pages. What the device says counts other processes too."""
+        """Bytes of this driver's pages. The device's own count includes other processes."""
         with self.opened() as table:
             return table.page_count * self.page_bytes
 

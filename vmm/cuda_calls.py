@@ -40,7 +40,7 @@ ADDRESSES = 1 << 40
 
 
 def call(function: Callable[..., Any], *values: Any) -> Any:
-    """What the driver's function returns beside its code: nothing, one value, or a tuple.
+    """Results of a driver's function without its code: nothing, one value, or a tuple.
 
     Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`.
     """

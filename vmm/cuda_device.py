@@ -1,4 +1,4 @@
-"""What a GPU is and can do, asked without making a context on it."""
+"""Properties of a GPU, asked without making a context on it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class DeviceFacts:
     capability: tuple[int, int]
     virtual_memory: bool
     shareable: bool
-    """Whether pages can be handed to another process."""
+    """True if another process can import its pages."""
     granularity: int
     copy_engines: int
     pageable_access: bool
-    """Whether it reads host memory that nobody registered, as a GH200 does."""
+    """True if the GPU reads host memory that is not registered, as a GH200 does."""
     host_node: int | None
     """The NUMA node of the host that is nearest; None if the machine has no such nodes."""
 
@@ -107,7 +107,7 @@ def access(location: Any) -> Any:
 
 
 def granularity(wanted: Any) -> int:
-    """What sizes of such memory, and addresses, are multiples of, in bytes."""
+    """Granularity of such memory in bytes: its sizes and addresses are multiples of it."""
     return int(call(cu.cuMemGetAllocationGranularity, wanted, MINIMUM))
 
 

@@ -60,7 +60,7 @@ class PeerStream(Stream):
             call(cu.cuMemcpyPeerAsync, *sides, nbytes, self._stream.handle)
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """Of the near device alone."""
+        """Fill memory of the near device; the far one is not reached."""
         self._stream.fill(address, byte, nbytes)
 
     def record(self, event: Event) -> None:

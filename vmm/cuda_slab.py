@@ -58,9 +58,9 @@ class Slab:
 
     @classmethod
     def borrow(cls, driver: CudaDriver, fd: int, nbytes: int) -> Self:
-        """What another process lent as `fd`, which stays the caller's. Raises `VmmError`.
+        """Slab of `nbytes` that another process lent as `fd`. Raises `VmmError`.
 
-        `nbytes` are those that it was lent with.
+        The caller keeps `fd` and closes it. `nbytes` is the size at which the slab was lent.
         """
         with driver.opened():
             handle = call(cu.cuMemImportFromShareableHandle, fd, POSIX_FD)
@@ -83,7 +83,7 @@ class Slab:
 
 
 def reachable(near: int, far: int) -> bool:
-    """Whether GPU `near` can use memory of GPU `far`. Raises `DeviceUnavailable`."""
+    """True if GPU `near` can use memory of GPU `far`. Raises `DeviceUnavailable`."""
     return bool(call(cu.cuDeviceCanAccessPeer, get_device(near), get_device(far)))
 
 

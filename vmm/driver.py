@@ -76,7 +76,7 @@ class Event(ABC):
 
     @abstractmethod
     def reached(self) -> bool:
-        """Whether everything enqueued before its last `Stream.record` has completed."""
+        """True once everything that was enqueued before the last `Stream.record` has completed."""
 
     @abstractmethod
     def wait(self) -> None:

@@ -63,11 +63,11 @@ def anonymous(nbytes: int) -> int:
 
 
 def advise(address: int, nbytes: int, node: int | None) -> None:
-    """How memory that stays, and that a device may read, is best held; nothing depends on it.
+    """Advise the kernel on memory that stays and that a device may read. Nothing depends on it.
 
-    In huge pages: registering it is faster, and so are copies from it. Near the device, on its
-    NUMA `node`. And no forked child gets it: a child's copies of registered pages would move
-    the parent's. Call this before the first touch.
+    Huge pages make registration and copies faster. `node` is the NUMA node nearest to the device.
+    Forked children do not get the memory: a child's copies of registered pages would move the
+    parent's. Call this before the first touch.
     """
     for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
         _libc.madvise(address, nbytes, advice)

@@ -145,7 +145,7 @@ class PageTable:
             raise NotReserved(f"{nbytes} bytes at {address:#x} are in no reservation")
 
     def holds(self, address: int, nbytes: int) -> bool:
-        """Whether any of these bytes lies in a reservation."""
+        """True if any of these bytes lies in a reservation."""
         return self._touches(address, nbytes)
 
     def check_mapped(self, address: int, nbytes: int, host: bool = False) -> None:
@@ -213,7 +213,7 @@ class PageTable:
         return base if address + nbytes <= end else None
 
     def _touches(self, address: int, nbytes: int) -> bool:
-        """Whether any of these bytes lies in a reservation."""
+        """True if any of these bytes lies in a reservation."""
         place = bisect_right(self._bases, address + nbytes - 1)
         if place == 0:
             return False

@@ -1,4 +1,4 @@
-"""Which layers are streamed: sets of m of n layers that run in a circle, step after step."""
+"""Sets of streamed layers: m of n layers that run in a circle, step after step."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ class Replicas(Protocol):
     """Used by the engine's thread."""
 
     stream: Stream
-    """Where they are copied from; it waits for nothing else."""
+    """Stream of their copies; it waits for nothing else."""
 
     def lent(self) -> AbstractContextManager[Mapping[Expert, int]]:
         """Addresses of experts' copies. What is enqueued on `stream` inside may read them."""
 
     def wish(self, wishes: Sequence[ReplicaWish]) -> None:
-        """What is best kept from now on, most wanted first; nothing while no expert is cold."""
+        """Set the replicas to keep from now on, most wanted first; none while no expert is cold."""
 
 
 def wishes(books: Residency) -> list[ReplicaWish]:
@@ -52,7 +52,9 @@ def missing(wished: Sequence[ReplicaWish], held: Collection[Expert]) -> ReplicaW
 def gives_way(
     wished: Sequence[ReplicaWish], held: Collection[Expert], to: ReplicaWish
 ) -> Expert | None:
-    """What is given up so that `to` finds room: what nobody wishes, or is clearly less used."""
+    """Replica that is given up to make room for `to`: one that nobody wishes, or one clearly less
+    used.
+    """
     shares = {wish.expert: wish.share for wish in wished}
     least = min(held, key=lambda e: (shares.get(e, -1.0), e), default=None)
     if least is None or (least in shares and shares[least] + CLEARLY > to.share):

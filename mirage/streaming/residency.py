@@ -1,13 +1,13 @@
-"""Which experts are in device memory: local ones, and cold ones in shared frames. Pure.
+"""Places of experts: local ones in device memory, cold ones in shared frames. Pure.
 
-Each layer keeps all experts but g *local*. Its g *cold* ones lie in host memory only, until a
-step routes to them. Then they are loaded into *spare frames*, of which there are g for all layers:
-as many as one could need at once, so that any routing can be computed. A frame keeps its expert
+Each layer keeps all experts but g *local*. Its g *cold* ones lie in host memory only, until a step
+routes to them. Then they are loaded into *spare frames*, of which there are g for all layers: as
+many as one layer can need at once, so that any routing can be computed. A frame keeps its expert
 until another one needs it, so a cold expert that was used lately is often still there.
 
 Rebalancing moves nothing. A cold expert that has just been loaded and is routed to more often than
-a local one changes places with it in the books: its frame is local from now on, and that of the
-other is a spare one.
+a local one changes places with it in the books: its frame becomes local, and the frame of the other
+becomes a spare one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Expert(NamedTuple):
 
 
 class FrameChange(NamedTuple):
-    """What has to move before a layer's experts are called, in this order."""
+    """Moves that a layer's experts need before they are called, in this order."""
 
     leave: list[Expert]
     """Cold experts that lose their frames."""

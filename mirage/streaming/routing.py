@@ -1,8 +1,8 @@
-"""How often steps route to each expert of each layer, as observed. Pure.
+"""Frequency at which steps route to each expert of each layer, as observed. Pure.
 
-A layer's experts are called once a step, for all tokens of the step together. So what counts is
-the share of calls that route to an expert at all, whatever the number of tokens: such a call
-needs the expert's parameters.
+A layer's experts are called once a step, for all tokens of the step together. The share of calls
+that route to an expert at all is what counts, not the number of tokens: each such call needs the
+expert's parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RoutingCounts:
         self._weight = dict.fromkeys(self.layers, 1.0)
         self._total = dict.fromkeys(self.layers, 0.0)
         self.calls = 0
-        """Of the first layer: steps."""
+        """Calls of the first layer, which is the number of steps."""
 
     def seen(self, layer: int, experts: Iterable[int]) -> None:
         """One call of a layer's experts routed to these, each named once."""

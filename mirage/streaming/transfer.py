@@ -108,7 +108,7 @@ class LayerStreamer:
 
     @property
     def streaming(self) -> bool:
-        """Whether any layer needs `before` and `after` at all."""
+        """True if any layer needs `before` and `after` at all."""
         return bool(self.slots or self.arriving)
 
     @property

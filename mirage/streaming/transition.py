@@ -94,7 +94,7 @@ class LayerReturn:
     layer: int
     frame: FrameSource
     loaded: bool
-    """Whether the frame holds its parameters already."""
+    """True if the frame already holds the expert's parameters."""
 
 
 @dataclass(frozen=True)

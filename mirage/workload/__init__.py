@@ -1,1 +1,1 @@
-"""What is asked of a server: traces, lengths, and which tenant gets which request."""
+"""Requests to a server: traces, their lengths, and the tenant of each request."""

@@ -1,4 +1,4 @@
-"""What is replayed: calls that can be gone through again and again, and are not held."""
+"""Calls of a replay, made anew at each pass over them instead of being held in memory."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Calls(Collection[TenantRequest]):
 
 
 def tenants(calls: Collection[TenantRequest]) -> list[str]:
-    """Who is asked anything, in the order of the first call."""
+    """Tenants that are asked anything, in the order of their first calls."""
     if isinstance(calls, Calls):
         return calls.tenants
     return list(dict.fromkeys(call.tenant for call in calls))
 
 
 def clipped(calls: Collection[TenantRequest]) -> int:
-    """How many were cut to their tenant's context."""
+    """Number of calls that were cut to their tenant's context."""
     return calls.clipped if isinstance(calls, Calls) else sum(c.clipped for c in calls)

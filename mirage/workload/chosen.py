@@ -1,5 +1,6 @@
-"""What ``--trace`` says: a file, the bundled sample, a public trace by its name, or one of these
-for each tenant."""
+"""Value of ``--trace``: a file, the bundled sample, a public trace by name, or one of these for
+each tenant.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ class Chosen:
 
     @property
     def rewinds(self) -> bool:
-        """Whether it can be read more than once: a pipe cannot."""
+        """True if the trace can be read more than once; a pipe cannot."""
         paths = [self.shared] if self.shared else self.own.values()
         return all(path.is_file() for path in paths)
 
     def has_arrivals(self, how: Reading) -> bool:
-        """Whether it says when requests come. A pipe is not looked into: False.
+        """True if the trace says when requests come. A pipe is not looked into: False.
 
         Raises `TraceError` if only some of the tenants' own traces say so.
         """
@@ -96,7 +97,7 @@ def chosen(text: str, tenants: list[str]) -> Chosen:
 
 
 def of_config(named: str | Mapping[str, str], near: Path) -> Chosen:
-    """What a configuration names, files being relative to its folder. Raises `TraceError`."""
+    """Trace that a configuration names; files are relative to its folder. Raises `TraceError`."""
     if isinstance(named, str):
         return Chosen(located(named, near), {})
     return Chosen(None, {name: located(file, near) for name, file in named.items()})

@@ -18,9 +18,11 @@ from mirage.config import Config, TenantSection, Traffic
 from mirage.workload.trace import TraceRequest, scaled
 
 PRINTABLE = bytes(32 + value % 95 for value in range(256))
-"""Which printable ASCII character stands for each byte."""
+"""Printable ASCII character for each byte value."""
 SESSIONS_KEPT = 100_000
-"""Those asked last whose tenant is remembered: memory stays flat over a trace of millions."""
+"""Most sessions whose tenant is remembered, newest first: memory stays flat over a trace of
+millions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def _hot_tenants(names: list[str], rng: random.Random) -> Iterator[str]:
 
 
 def _place(places: OrderedDict[str, str], session: str, name: str) -> str:
-    """Where a session's requests go; `name` if this is the first of them."""
+    """Tenant that a session's requests go to; `name` if this is the first of them."""
     place = places.setdefault(session, name)
     places.move_to_end(session)
     if len(places) > SESSIONS_KEPT:
@@ -137,7 +139,7 @@ def _place(places: OrderedDict[str, str], session: str, name: str) -> str:
 
 
 def _turn(turns: OrderedDict[str, int], session: str) -> int:
-    """Which turn of its session the next request is, from 0."""
+    """Number of the next request within its session, from 0."""
     turn = turns.pop(session, 0)
     turns[session] = turn + 1
     if len(turns) > SESSIONS_KEPT:

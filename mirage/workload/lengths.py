@@ -1,4 +1,4 @@
-"""How long requests are: named distributions in `configs/lengths.yaml`."""
+"""Lengths of requests: named distributions in `configs/lengths.yaml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often requests come, as a part of what a machine can compute: gaps to suit."""
+"""Rate of requests as a part of what a machine computes, and the gaps that give this rate."""
 
 from __future__ import annotations
 

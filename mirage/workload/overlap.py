@@ -1,4 +1,4 @@
-"""How much of a workload's prompts was asked before: what a prefix cache without end would find."""
+"""Part of a workload's prompts that was asked before, which an unbounded prefix cache would find."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirage.workload.dealing import TenantRequest
 from mirage.workload.prompts import prompt_of
 
 MOST_CALLS = 20_000
-"""Of a workload whose prompts are looked at: their texts are made for it."""
+"""Most calls of a workload whose prompts are compared: their texts have to be made for it."""
 
 
 def repeated_tokens(calls: Collection[TenantRequest], seed: int, block_tokens: int) -> int | None:
@@ -33,7 +33,7 @@ def repeated_tokens(calls: Collection[TenantRequest], seed: int, block_tokens: i
 
 
 def _chained(text: str, block_tokens: int) -> list[bytes]:
-    """Of each whole block, a digest of all up to its end."""
+    """Digest of the text up to the end of each whole block."""
     digest, found = blake2b(digest_size=16), []
     for end in range(block_tokens, len(text) + 1, block_tokens):
         digest.update(text[end - block_tokens : end].encode())

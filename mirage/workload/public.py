@@ -26,7 +26,7 @@ class Public(Strict):
     git: str | None = Field(default=None, pattern="^[0-9a-f]{40}$")
     """Its object in the owner's git repository: SHA-1 of a header and the file."""
     checked: str
-    """Where the checksum comes from."""
+    """Source of the checksum."""
     licence: str
     cite: str
 

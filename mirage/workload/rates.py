@@ -1,4 +1,4 @@
-"""How often a trace's requests come, and what stretches them to another rate. Pure."""
+"""Mean rate of a trace's requests, and the factor that stretches it to another rate. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def checked(rate: float) -> float:
 
 
 def time_scale(arrivals_s: Iterable[float], rate: float) -> float:
-    """What to multiply all gaps with, for `rate` requests a second on average.
+    """Factor on all gaps that gives `rate` requests a second on average.
 
-    As all gaps are multiplied alike, bursts stay bursts: the gaps' coefficient of variation is
+    All gaps are multiplied alike, so bursts stay bursts: the gaps' coefficient of variation stays
     the trace's. Raises `TraceError` if there are no gaps.
     """
     own = mean_rate(arrivals_s)

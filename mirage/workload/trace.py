@@ -39,14 +39,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reading:
-    """What a file does not say of itself."""
+    """Options of reading a trace that its file does not contain."""
 
     format: str | None = None
     """A name in `registry.FORMATS`; by the file's beginning if left out."""
     rate: float | None = None
     """Requests a second, for a format without arrivals: they are drawn (Poisson)."""
     seed: int = 0
-    """Of such arrivals, and of synthetic traces."""
+    """Seed of such arrivals, and of synthetic traces."""
     bounded: bool = False
     """Whoever reads stops by itself: a trace without end may be read."""
 
@@ -84,7 +84,7 @@ def select(
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
 ) -> list[TraceRequest]:
-    """What `stream` gives, all of it held."""
+    """All requests of `stream`, in a list."""
     return list(stream(path, window, limit, how, skipped))
 
 
@@ -141,9 +141,9 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def has_arrivals(path: Path, how: Reading = AS_IT_SAYS) -> bool:
-    """Whether a file's format says when requests come. Raises `TraceError`.
+    """True if a file's format says when requests come. Raises `TraceError`.
 
-    Not for a pipe, whose beginning would be gone.
+    Do not call it for a pipe: it would consume the beginning.
     """
     try:
         with Source(path, None, seed=how.seed, bounded=True) as source:
@@ -180,7 +180,9 @@ def _unreadable(path: Path, error: OSError) -> TraceError:
 
 
 def _length(path: Path, how: Reading) -> str:
-    """How long a trace is, for a message; a pipe cannot be read a second time."""
+    """Length of a trace in words, for a message; empty for a pipe, which cannot be read a second
+    time.
+    """
     if not path.is_file():
         return ""
     try:

@@ -34,7 +34,9 @@ def test_files_and_links_are_there(page: Path) -> None:
 
 def test_every_folder_is_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    words = set(re.findall(r"[\w-]+", text[text.index("## The folders") : text.index("## Processes")]))
+    words = set(
+        re.findall(r"[\w-]+", text[text.index("## The folders") : text.index("## Processes")])
+    )
     modules = [
         path for name in ("mirage", "vmm", "scheduler") for path in (ROOT / name).rglob("*.py")
     ]

@@ -10,7 +10,9 @@ from mirage.workload.formats.request import MAX_TOKENS, TraceError
 from mirage.workload.formats.telling import shown
 
 CHARACTERS_PER_TOKEN = 4
-"""Of texts whose tokens nobody counted: what English takes in the vocabularies of large models."""
+"""Characters a token of texts whose tokens nobody counted, as for English in the vocabularies of
+large models.
+"""
 
 NANOSECONDS = 10**9
 _MOST_SECONDS = 10**11

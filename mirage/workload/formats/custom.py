@@ -15,7 +15,7 @@ from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 
 OUTPUT_TOKENS = 256
-"""Where the file does not say: the default of vLLM's --custom-output-len."""
+"""Output tokens of a request whose file does not say: the default of vLLM's --custom-output-len."""
 
 
 def _fits(head: Head) -> bool:

@@ -42,7 +42,7 @@ def _conversations(draws: _Draws) -> Iterator[TraceRequest]:
 
 
 class _Draws:
-    """What chance decides, each kind from a stream of its own."""
+    """Random draws of a synthetic trace; each kind of draw has a stream of its own."""
 
     def __init__(self, asked: Synthetic, seed: int) -> None:
         self._asked = asked
@@ -54,7 +54,7 @@ class _Draws:
         self._shapes, self._weights = asked.shapes
 
     def starts(self) -> Iterator[float]:
-        """When requests come, or sessions begin, in seconds."""
+        """Times in seconds at which requests come, or sessions begin."""
         asked = self._asked
         rate = asked.rate / (asked.sessions.turns if asked.sessions else 1)
         if asked.cv is None:

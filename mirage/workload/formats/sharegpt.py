@@ -25,7 +25,7 @@ EMPTY = "turns with an empty question or answer"
 UNANSWERED = "conversations without a question and its answer"
 
 Turn = tuple[str, str]
-"""Who speaks, and what is said."""
+"""Speaker of a message, and its text."""
 
 
 def _fits(head: Head) -> bool:

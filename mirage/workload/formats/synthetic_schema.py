@@ -1,4 +1,4 @@
-"""What a file of a synthetic trace may say. docs/traces.md explains it with examples."""
+"""Schema of a synthetic trace's file. docs/traces.md explains it with examples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LengthBounds(Strict):
     """Fewest and most tokens; what is drawn beyond is cut to them."""
 
     prompt: FewestMost = (1, MAX_TOKENS)
-    """Of a turn of a session: of what the turn adds."""
+    """Fewest and most prompt tokens that a turn adds to its session."""
     output: FewestMost = (1, MAX_TOKENS)
 
     @model_validator(mode="after")
@@ -79,9 +79,9 @@ class Synthetic(Strict):
     arrivals: Literal["poisson", "gamma"] = "poisson"
     """Gaps between requests, or between the beginnings of sessions."""
     cv: float | None = Field(default=None, ge=0.05, le=100)
-    """Of gamma gaps: their standard deviation over their mean."""
+    """Coefficient of variation of gamma gaps: their standard deviation over their mean."""
     lengths: LengthsName | None = None
-    """Of all requests; `sharegpt` where neither `mix` nor `shape` is there."""
+    """Distribution of all lengths; `sharegpt` where neither `mix` nor `shape` is given."""
     mix: dict[LengthsName, Annotated[float, Field(gt=0, le=1e6)]] | None = None
     """Names of lengths, each with its weight: each request draws one."""
     shape: Lengths | None = None
@@ -91,7 +91,8 @@ class Synthetic(Strict):
     sessions: Sessions | None = None
     requests: Count | None = None
     duration_s: float | None = Field(default=None, gt=0, le=1e11)
-    """Where it ends, if anywhere: after so many requests, or seconds, whichever is first."""
+    """End of the trace in seconds. It ends at this or at the count of requests, whichever is first.
+    """
     seed: int | None = None
     """Left out: that of the command."""
 
