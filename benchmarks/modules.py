@@ -22,9 +22,9 @@ RINGS = {
 """Folders of each ring; a folder belongs to the ring that names it most precisely."""
 HEAD = """# Modules
 
-The module list is made from the modules' docstrings by `benchmarks/modules.py`: change a docstring, not
-this page. [architecture.md](architecture.md) explains the folders, [ways.md](ways.md) follows a request
-through them.
+The module list is made from the modules' docstrings by `benchmarks/modules.py`: change a
+docstring, not this page. [architecture.md](architecture.md) explains the folders,
+[ways.md](ways.md) follows a request through them.
 """
 
 

@@ -1,1 +1,3 @@
-"""What every tenant shall hold, and when: pure, on both ends of the control socket."""
+"""Decisions on the memory that every tenant shall hold, and when: pure, at both ends of the control
+socket.
+"""

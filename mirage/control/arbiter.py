@@ -148,7 +148,7 @@ class Arbiter:
         return [*ended, *memory, *self._grant(now)]
 
     def next_deadline(self, now: float) -> float | None:
-        """When `decide` may have more to say without another event; None for never."""
+        """Time at which `decide` may have more to say without another event; None for never."""
         times = (
             self.sharing.next_deadline(),
             self.controller.next_deadline(now),
@@ -178,7 +178,7 @@ class Arbiter:
         return Turn(False, spill_bytes=self.controller.spill_bytes(name, now))
 
     def _is_early(self, command: Command) -> bool:
-        """Whether it refuses one that cannot step yet: it would ask again at once."""
+        """True for a refusal to a tenant that cannot step yet: it would ask again at once."""
         return command.tenant == self._granting and isinstance(command.message, Refusal)
 
     def _grant(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
@@ -201,7 +201,7 @@ class Arbiter:
         return [name] if self._draining.ends(now, costly=self._costly(now)) else []
 
     def _costly(self, now: float) -> bool:
-        """Whether the next holder of the turn would stream more layers than its decode hides."""
+        """True if the next holder of the turn would stream more layers than its decode hides."""
         upcoming = self.sharing.upcoming()
         if upcoming in (None, self.sharing.leaving):
             return False

@@ -293,7 +293,7 @@ class Controller:
         return commands + self._refuse(now, targets)
 
     def next_deadline(self, now: float) -> float | None:
-        """When `decide` may have more to say without another event; None for never."""
+        """Time at which `decide` may have more to say without another event; None for never."""
         times = [
             since + self.patience_s
             for name, since in self._unanswered.items()
@@ -303,7 +303,7 @@ class Controller:
         return None if first == inf else first
 
     def restores(self, name: str, now: float) -> bool:
-        """Whether layers of a tenant come back once others have done what they were just told."""
+        """True if layers of a tenant come back once others have done what they were just told."""
         tenants = self._present(now)
         targets = self._targets(tenants, now)
         returning = any(
@@ -328,7 +328,7 @@ class Controller:
         )
 
     def covers(self, name: str, now: float) -> bool:
-        """Whether a tenant, were it its turn now, would stream no more layers than hide."""
+        """True if a tenant, were it its turn now, would stream no more layers than hide."""
         tenants = self._present(now)
         usable = self._grants.device_bytes - self._grants.kept_bytes()
         return covers(tenants, name, usable, self._policy, self._rules)
@@ -342,11 +342,11 @@ class Controller:
         return sum(worth_spilling(t, turns) for t in present if t.name == name)
 
     def has_room(self, name: str) -> bool:
-        """Whether an engine that holds up to its tenant's share may be started."""
+        """True if an engine that holds up to its tenant's share may be started."""
         return self._grants.has_room(name)
 
     def debtors(self, now: float) -> list[Debtor]:
-        """Who holds more than its share, so that an engine finds no room to start."""
+        """Tenants that hold more than their share, so that an engine finds no room to start."""
         over = self._grants.borrowed()
         known = [t for t in self.snapshot(now).tenants if t.name in over]
         return [Debtor(t.name, over[t.name], self._owes(t), t.report) for t in known]
@@ -427,7 +427,9 @@ class Controller:
         return [] if is_sent(t.allotment, step) else [self._follow(t, step)]
 
     def _by_need(self, tenants: Iterable[TenantSnapshot]) -> list[TenantSnapshot]:
-        """Who gets freed bytes first: growth that is lacking, then layers of the active."""
+        """Tenants in the order in which they get freed bytes: growth that is lacking comes first,
+        then layers of active tenants.
+        """
         return sorted(
             tenants,
             key=lambda t: (

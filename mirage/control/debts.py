@@ -1,9 +1,9 @@
-"""Who holds memory that another tenant's engine waits for, and who of them is overdue. Pure.
+"""Debtors: tenants that hold memory for which another tenant's engine waits to start. Pure.
 
-An engine that starts again needs its tenant's share, and finds part of it lent to others. Those
-give it back as fast as they can: what running requests sit on comes when these have ended, so
-one that reports is waited for. One that says nothing, or could give back and does not, is
-overdue after `hang_s` seconds: it hangs.
+An engine that starts again needs its tenant's share, and finds part of it lent to others. They give
+it back as fast as they can. Memory of running requests comes back when these have ended, so a
+tenant that reports is waited for. A tenant that says nothing, or that could give memory back and
+does not, is overdue after `hang_s` seconds: it hangs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Debtor(NamedTuple):
     name: str
     bytes: int
     owes: bool
-    """Whether it was told to hold less than it does, and no running request sits on that."""
+    """True if it was told to hold less than it does, and no running request uses the difference."""
     report: Report
     """Its newest."""
 

@@ -20,11 +20,11 @@ class Demand(msgspec.Struct, frozen=True):
     """
 
     used: int = 0
-    """What running requests sit on."""
+    """KV blocks that running requests use."""
     growth: int = 0
-    """What running requests need now or soon."""
+    """KV blocks that running requests need now or soon, those in use included."""
     admission: int = 0
-    """What lets the waiting requests start as well."""
+    """KV blocks with which the waiting requests can start as well."""
 
 
 def blocks_ahead(groups: KVGroups, running: int, lookahead_steps: int, headroom_blocks: int) -> int:
@@ -57,10 +57,10 @@ def growth_level(used_blocks: int, ahead: int) -> int:
 
 
 def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> Demand:
-    """What is wanted at one moment, in KV blocks.
+    """Demand of an engine at one moment, in KV blocks.
 
-    `due_blocks` are what running requests must find free to go on, if they did not; see
-    `blocks_ahead`, and `KVGroups.to_start` for what is `starting`.
+    `due_blocks` are those that running requests need within their next steps; see `blocks_ahead`,
+    and `KVGroups.to_start` for `starting`.
     """
     level = growth_level(used_blocks + due_blocks, ahead)
     return Demand(used_blocks, level, level + starting)
@@ -72,7 +72,7 @@ def in_extents(blocks: int, extent_blocks: int) -> int:
 
 
 def lacks_growth(report: Report) -> bool:
-    """Whether running requests want more than they have: the engine waits for an answer."""
+    """True if running requests want more than they have: the engine waits for an answer."""
     return report.growth_extents > report.kv_usable_extents
 
 

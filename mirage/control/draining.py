@@ -1,8 +1,9 @@
-"""Whether a tenant that loses its turn first finishes the requests that it has begun.
+"""Draining: a tenant that loses its turn may first finish the requests that it has begun.
 
-Draining keeps the KV of suspended requests off the next model's layers and tokens coming
-evenly, but lets batches run empty and others wait. So by default it is done only where stopping
-would cost more: where the next model would have to stream layers in every step of its turn.
+Draining keeps the KV of suspended requests off the next model's layers, and lets tokens come
+evenly. But its batches run empty and other tenants wait. So by default a turn drains only where
+stopping would cost more: where the next model would have to stream layers in every step of its
+turn.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ class Draining:
         self.name: str | None = None
         """The tenant that drains by cost."""
         self.until: float | None = None
-        """When it has to stop."""
+        """Time at which it has to stop, in seconds."""
 
     def begins(self, name: str, now: float, *, costly: bool) -> bool:
-        """Whether a tenant whose turn is over drains. `costly`: what stopping now would be."""
+        """True if a tenant whose turn is over drains. `costly`: stopping now would be."""
         if self._drain != "auto":
             return self._drain
         if costly:
@@ -30,7 +31,7 @@ class Draining:
         return costly
 
     def ends(self, now: float, *, costly: bool) -> bool:
-        """Whether the one that drains by cost shall stop now."""
+        """True if the tenant that drains because of the cost shall stop now."""
         if self.until is None or (costly and now < self.until):
             return False
         self.over()

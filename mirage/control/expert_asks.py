@@ -1,4 +1,4 @@
-"""Whether a tenant gives layers or experts, and how many of them: by what `worth` says. Pure."""
+"""Choice between layers and experts of a tenant, and their number, by `worth`. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What may be granted to whom now: the ledger, and room for engines that are not there.
+"""Limits of grants now: the ledger, and room for engines that are absent.
 
-The share of a tenant that has not joined, or is lost, is lent to nobody, so that its engine
-always finds room to start. It counts as absent until its first allotment is sent. Only what a
-tenant that was given up does not hold is free for others, until its engine is awaited again.
+The share of a tenant that has not joined, or is lost, is lent to nobody, so that its engine always
+finds room to start. It counts as absent until its first allotment is sent. Of a tenant that was
+given up, all that it does not hold is free for others, until its engine is awaited again.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Grants:
         return sum([*asleep, *awaited, *[max(share, held) for share, held in self._absent()]])
 
     def has_room(self, name: str) -> bool:
-        """Whether an engine that holds up to its tenant's share may be started.
+        """True if an engine that holds up to its tenant's share may be started.
 
-        Room that is kept for the others that are absent does not count: they may start as well.
+        Room that is kept for other absent engines does not count: they may start as well.
         """
         return self.limit(name) >= self._shares[name]
 

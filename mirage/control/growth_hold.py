@@ -1,12 +1,12 @@
-"""What an engine lacks right now, and whether it may hold a request for the answer.
+"""Shortage of an engine right now, and the hold of a request until it is answered.
 
-An allocation of a running request failed: the request is held, not preempted, until the
-control server has answered. A refusal lets vLLM preempt as it would, until the next allotment.
+An allocation of a running request failed: the request is held, not preempted, until the control
+server has answered. A refusal lets vLLM preempt as it would, until the next allotment.
 
 An answer may be late where everything is slow: the server decides within `hold_s` seconds, but its
-word takes time. So while the server shows that it lives, by whatever it sends, it is waited for
-beyond that, for `LONGEST_S` seconds at most. A server that has not been heard for `SILENT_S` is
-taken for dead, and `hold_s` is all that a request waits.
+message takes time. So an engine waits longer than that while the server shows that it lives, by any
+message, for `LONGEST_S` seconds at most. A server that has not been heard for `SILENT_S` is taken
+for dead, and a request waits no longer than `hold_s`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from math import inf
 SILENT_S = 3.0
 """Six beats missed: see `protocol.BEAT_S`."""
 LONGEST_S = 10.0
-"""That one shortage is held for an answer, whatever else is heard."""
+"""Longest time in seconds for which one shortage is held for an answer, whatever else is heard."""
 
 
 def never() -> float:
-    """Of a server that shows no signs of life."""
+    """Time of the last sign of life of a server that shows none."""
     return -inf
 
 
@@ -69,7 +69,7 @@ class GrowthHold:
         return self._needed_free if self.missing else 0
 
     def may_hold(self, *, answerable: bool = True) -> bool:
-        """Whether there is still an answer to wait for.
+        """True if there is still an answer to wait for.
 
         Without its turn an engine is not `answerable`: the server answers once it has it.
         """

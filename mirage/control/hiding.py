@@ -1,4 +1,4 @@
-"""How many layers can be streamed so that their loads hide behind compute.
+"""Number of layers whose loads hide behind compute while they are streamed.
 
 m = alpha + beta of n layers are streamed: they share beta slots, so the memory of alpha layers is
 free for other use. T_T is the time to load one layer from host memory, T_c the compute time of one
@@ -24,14 +24,14 @@ AS_GOOD = 1.01
 
 
 def hides(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> bool:
-    """Whether streaming alpha + beta layers hides behind compute (MIRAGE, arXiv 2507.11507).
+    """True if streaming alpha + beta layers hides behind compute (MIRAGE, arXiv 2507.11507).
 
         beta = 1:  T_T * (alpha + 1) <= T_c * (n - alpha - 1)
         beta = 2:  T_T * (alpha + 2) <= T_c * n
 
-    Against the pipeline of `step_time`: always necessary, whatever the set. Exact for evenly
-    spaced sets where m divides n, and for beta = 2 also where n >= 2m. Elsewhere gaps differ
-    by one, and a step may wait less than T_c for each streamed layer.
+    Against the pipeline of `step_time`: always necessary, whatever the set. Exact for evenly spaced
+    sets where m divides n, and for beta = 2 also where n >= 2m. Elsewhere gaps differ by one, and a
+    step may wait less than T_c for each streamed layer.
     """
     if alpha == 0:
         return True

@@ -1,4 +1,4 @@
-"""How many bytes of KV blocks may cross the link to host memory beside streamed layers: pure."""
+"""Bytes of KV blocks that may cross the link to host memory beside streamed layers. Pure."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Whether a tenant's cached prefixes stay while layers are given in their place. Pure.
+"""Cached prefixes of a tenant: they stay where giving layers in their place costs less. Pure.
 
-KV memory that no request uses is lent first: it costs nothing. But where it holds prefixes that are
-asked for again and again, whoever asks computes them anew. `worth` prices that loss a byte, by how
-often cached blocks were taken again lately and by what a token takes to compute, or to load where
-it is kept below the device. Where layers that may go cost less a byte, they are given first, and
-cached prefixes last of all.
+KV memory that no request uses is lent first: it costs nothing. But if it holds prefixes that are
+asked for again and again, they have to be computed anew. `worth` prices that loss by the byte: by
+how often cached blocks were taken again lately, and by the time that a token takes to compute, or
+to load where it is kept below the device. Where layers that may go cost less by the byte, they are
+given first, and cached prefixes last of all.
 
 A tenant keeps no more than its share in this way. So the layers return as soon as demand ends, as
-without cached prefixes: all shares fit beside all layers. Only under policy mirage, and while
-tenants run at once: in turns, what is lent is priced as a whole (`lending`).
+without cached prefixes: all shares fit beside all layers. The rule holds only under policy mirage,
+and while tenants run at once: in turns, what is lent is priced as a whole (`lending`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def keeping_prefixes(
 
 
 def lending(t: TenantSnapshot) -> Price:
-    """Of all KV memory in which the tenant has cached prefixes and nothing else, for `SPAN_S`."""
+    """Price for `SPAN_S` of all KV memory that holds cached prefixes and nothing else."""
     blocks = t.report.kv_cached_blocks
     if not blocks:
         return Price(KvSource.UNUSED, 0.0, 0)

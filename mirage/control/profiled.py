@@ -1,4 +1,4 @@
-"""What a hardware profile says of steps, until an engine has measured its own. Pure."""
+"""Step times by a hardware profile, used until an engine has measured its own. Pure."""
 
 from __future__ import annotations
 

@@ -23,9 +23,11 @@ class HeldMemory(msgspec.Struct, frozen=True):
     """With at least one block of a running request."""
     used_blocks: int
     usable_blocks: int
-    """That requests may be given, the null block left out; below 0 where even that has none."""
+    """Blocks that requests may be given, without the null block; below 0 if not even that has
+    memory.
+    """
     experts: int = 0
-    """Of each layer, given away."""
+    """Experts of each layer that were given away."""
 
 
 class Cached(msgspec.Struct, frozen=True):
@@ -33,9 +35,9 @@ class Cached(msgspec.Struct, frozen=True):
 
     blocks: int = 0
     again: int = 0
-    """Of such blocks, those that a request took again since the engine started."""
+    """Such blocks that a request took again, counted since the engine started."""
     keeps_below: bool = False
-    """Whether what leaves the device is kept below it."""
+    """True if blocks that leave the device are kept below it."""
 
 
 NOTHING_CACHED = Cached()
@@ -49,11 +51,11 @@ class LayerTimes(msgspec.Struct, frozen=True):
     compute_s: float
     """T_c."""
     expert_s: float = 0.0
-    """Of one expert's load."""
+    """Seconds of one expert's load."""
     expert_routed: Sequence[float] = ()
     """As `Report.expert_routed`."""
     token_s: float = 0.0
-    """Of a step, by one more token."""
+    """Seconds by which one more token makes a step longer."""
     sleep_s: float = 0.0
     """Seconds, see `Report.sleep_s`."""
     wake_s: float = 0.0

@@ -20,8 +20,9 @@ class Rules(Remap):
     victims: Rule = "mru"
     """Among equal priorities, who gives first: most or least recently used."""
     keep_free: bool = True
-    """Whether newcomers leave free what running requests soon need; without, with `serve`
-    admission alone."""
+    """True if newcomers leave free what running requests soon need; if False, with `serve:
+    admission` alone.
+    """
     beta: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
@@ -41,11 +42,13 @@ class Rules(Remap):
 
     @classmethod
     def served(cls, config: Config) -> Self:
-        """Those of a configuration."""
+        """Rules of a configuration."""
         return cls.of(config.remap)
 
     def kept(self, policy: Policy) -> Kept:
-        """What newcomers leave free of what their model holds; with `static` as vLLM does."""
+        """KV memory that newcomers leave free of what their model holds; with `static` as vLLM
+        does.
+        """
         if policy is Policy.STATIC:
             return "nothing"
         if policy is Policy.MIRAGE and (self.serve == "growth" or self.tbt_ms is not None):

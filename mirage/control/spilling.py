@@ -20,12 +20,12 @@ LEAST_GAIN = 0.05
 
 
 class TurnLengths(NamedTuple):
-    """How tenants take turns."""
+    """Lengths of turns, and the way in which they end."""
 
     seconds: float
     """Length of a turn, seconds: of those that drain as they were seen (`drained_turns`)."""
     drains: bool = False
-    """Whether no request is left unfinished when a turn ends."""
+    """True if no request is left unfinished when a turn ends."""
     below_bytes: int = 0
     """Most KV of suspended requests that is kept below the device; 0 if there is nothing."""
     young: bool = False
@@ -34,7 +34,7 @@ class TurnLengths(NamedTuple):
 
 
 def instead(t: TenantSnapshot) -> list[Price]:
-    """Of an extent whose KV goes below the device or is computed anew, by the times of `t`."""
+    """Prices of an extent whose KV goes below the device or is computed anew."""
     nbytes, token_s = t.shape.extent_bytes, t.report.token_s
     ways = [_down(t, nbytes)]
     if token_s > 0:

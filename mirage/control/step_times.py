@@ -1,4 +1,4 @@
-"""How long a step takes whose layers are partly streamed.
+"""Time of a step of which some layers are streamed.
 
 m = alpha + beta of n layers share beta slots. T_T is the time to load one layer from host memory,
 T_c the compute time of one layer; any numeric type will do, and only their ratio matters.

@@ -1,4 +1,4 @@
-"""What an allotment costs, and what a tenant's share of the device holds."""
+"""Bytes of an allotment, and the allotment that a tenant's share of the device pays for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def entitled(tenant: config.TenantSection) -> Tenant:
 
 
 def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Allotment:
-    """What the tenant's share holds with all its layers resident; KV gets the rest.
+    """Allotment of the tenant's share with all its layers resident; the rest is KV memory.
 
     Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
     """

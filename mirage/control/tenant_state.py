@@ -20,7 +20,9 @@ from scheduler.clocked import Clocked
 from scheduler.tenants import Activity, Tenant
 
 AGAIN_S = 60.0
-"""Of which it counts how often cached prefixes are asked for: people take as long to answer."""
+"""Seconds over which it counts how often cached prefixes are asked for: people take as long to
+answer.
+"""
 PAUSES_S = 600.0
 """Seconds of which the longest pause counts."""
 
@@ -71,9 +73,9 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def staying_part(self) -> float:
-        """Of its decode step on average, what a single request's takes as well: 0 to 1.
+        """Fixed part of its mean decode step: the time at one request over the mean time, 0 to 1.
 
-        Not of its present one: what follows from it would come and go with the batch.
+        The present step is not used: the result would come and go with the batch.
         """
         return self.least_compute_s / self.mean_compute_s if self.mean_compute_s else 1.0
 
@@ -223,7 +225,7 @@ class MetadataStore:
         return self._records[name].shape
 
     def is_active(self, name: str, now: float) -> bool:
-        """Whether a joined tenant counts as active."""
+        """True if a joined tenant counts as active."""
         return self._active(self._records[name], now).value
 
     def valid_until(self, now: float) -> float:

@@ -1,11 +1,11 @@
-"""What a computed token adds to a step's time, from steps as they come. Pure."""
+"""Time that one more computed token adds to a step, from steps as they come. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
 MEMORY = 0.995
-"""What of a step still counts one step later: some two hundred steps count."""
+"""Weight of a step after one more step: some two hundred steps count."""
 MOST_PENDING = 64
 """Steps whose times are not known yet; as many as `mirage.engine.stepclock` keeps."""
 
@@ -26,7 +26,7 @@ class TokenCost:
         self._begun.pop()
 
     def end(self, seconds: float) -> None:
-        """What the first step of those without a time took; ignored without one."""
+        """Enter the time of the oldest step that has none yet; ignored if there is no such step."""
         if not self._begun:
             return
         tokens = self._begun.popleft()

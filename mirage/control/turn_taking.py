@@ -46,11 +46,11 @@ class Suspended(Protocol):
 
 
 class TurnTaking:
-    """What the control server's `Turn` messages mean here.
+    """Turn of an engine, as the control server's `Turn` messages say.
 
-    A revoked engine stops after the step in flight. If it is told to drain it first lets the
+    A revoked engine stops after the step in flight. If it is told to drain, it first lets the
     requests finish that it has begun, preempted ones included, and begins no others. Once it has
-    stopped its newest requests give up their KV memory, as far as it was told.
+    stopped, its newest requests give up as much KV memory as it was told.
 
     An engine that rests steps in no turn, and all its requests give up their KV memory.
     """
@@ -73,7 +73,7 @@ class TurnTaking:
         self._drain &= not rests
 
     def may_step(self, begun: int) -> bool:
-        """Whether another step may be scheduled, with `begun` requests not finished."""
+        """True if another step may be scheduled, with `begun` requests not finished."""
         return not self._rests and (self.granted or self._drains(begun))
 
     def admits(self, requests: Begun) -> Admits:
@@ -100,7 +100,7 @@ class TurnTaking:
         return given_up
 
     def holds(self, begun: int, *, executing: bool) -> bool:
-        """What is reported: False promises that no step of this engine runs."""
+        """True unless it is certain that no step of this engine runs; this is reported."""
         return self.granted or self._drains(begun) or executing
 
     def _drains(self, begun: int) -> bool:

@@ -1,18 +1,18 @@
-"""What each way of getting a byte of KV memory costs, in seconds: the plan's one comparison. Pure.
+"""Price of each way of getting a byte of KV memory, in seconds: the plan's one comparison. Pure.
 
-Every `Price` says how many seconds of serving are lost while the memory is used for `span_s`
-seconds (a turn, or until who lent it wakes), and how many bytes that brings. Prices are compared
-by seconds per byte, so that ways of different sizes can be. Times are those that engines measure:
-T_T, the time to load one layer, and T_c, the compute time of one layer in one step.
+A `Price` says how many seconds of serving are lost while the memory is used for `span_s` seconds (a
+turn, or the time until the lender wakes), and how many bytes that brings. Prices are compared in
+seconds per byte, so that ways of different sizes can be. Times are those that engines measure: T_T,
+the time to load one layer, and T_c, the compute time of one layer in one step.
 
-A layer is streamed in every step; what is spilled crosses the link once down and once up.
-So layers are cheapest as long as their loads hide (MIRAGE, arXiv 2507.11507: T_T * N is at most
-the compute time of a step), and the dearest of all where they do not and the span is long. Cold
-experts cost what loading those takes that a step routes to, which no compute hides.
+A layer is streamed in every step; spilled KV crosses the link once down and once up. So layers are
+cheapest as long as their loads hide (MIRAGE, arXiv 2507.11507: T_T * N is at most the compute time
+of a step), and the dearest of all where they do not and the span is long. Cold experts cost the
+loads of those that a step routes to, which no compute hides.
 
-Ways that exclude one another, as a model gives layers or experts, bring different amounts. What
-one does not bring of the most that any brings is then paid for by a smaller batch
-(`Batches`), and again the cheapest a byte is taken (`best`).
+Ways that exclude one another, as a model gives layers or experts, bring different amounts. Each is
+charged for its shortfall against the largest amount, as a smaller batch (`Batches`). Then the
+lowest price by the byte wins (`best`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mirage.control.step_times import nested_step
 
 
 class KvSource(StrEnum):
-    """Where a byte of KV memory comes from; of equal prices the first one is taken."""
+    """Sources of a byte of KV memory; of equal prices the first one is taken."""
 
     UNUSED = "unused KV of others"
     IDLE_LAYERS = "layers of an idle model"
@@ -77,9 +77,9 @@ class Mixture(NamedTuple):
     routed: Sequence[float]
     """At index g: of each layer's g coldest experts, how many a step routes to, over all layers."""
     load_s: float
-    """Of one expert while the step waits."""
+    """Seconds of one expert's load while the step waits."""
     compute_s: float
-    """Of a step without loads."""
+    """Seconds of a step without loads."""
 
     def step_s(self, given: int) -> float:
         """A step with `given` experts of each layer away: no compute hides their loads.
@@ -147,10 +147,10 @@ def dearest(prices: Iterable[Price]) -> Price | None:
 
 
 class Batches(NamedTuple):
-    """What memory is worth to a model that decodes: larger batches on more than `kv_bytes`."""
+    """Value of memory to a model that decodes: larger batches on more than `kv_bytes`."""
 
     kv_bytes: float
-    """Of KV memory, without any that is given."""
+    """Bytes of KV memory, without any that is given."""
     staying: float = 1.0
     """Part of a step that does not grow with its batch, such as reading the parameters."""
 
@@ -165,9 +165,9 @@ class Batches(NamedTuple):
 
 
 def best(ways: Sequence[Price], batches: Batches, span_s: float) -> Price | None:
-    """Of ways of which only one can be gone, that with which most is served in `span_s` seconds.
+    """Way that serves most in `span_s` seconds, of ways that exclude one another.
 
-    None if none brings anything.
+    None if none of them brings anything.
     """
     wanted = max((price.nbytes for price in ways), default=0)
     whole = [batches.with_smaller(price, wanted, span_s) for price in ways if wanted]

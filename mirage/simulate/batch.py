@@ -25,9 +25,9 @@ class SimulatedRequest:
     output: int
     generated: int = 0
     first: int = -1
-    """When its first token came."""
+    """Time of its first token."""
     last: int = -1
-    """When its newest token came, while it is not in the batch."""
+    """Time of its newest token, while it is not in the batch."""
     computed: int = 0
     """Tokens with KV, while it is not in the batch."""
     blocks: int = 0
@@ -42,7 +42,7 @@ class SimulatedRequest:
     longest: int = 0
     """The longest gap between two of its tokens; while it is in the batch, before it joined."""
     prefix: Prefix | None = None
-    """What its tokens are, where that is known."""
+    """Content of its tokens, where that is known."""
     named: int = 0
     """Blocks from its first one on that others find by their names, while it runs."""
 
@@ -68,7 +68,7 @@ class LongestGaps:
         self._gaps.append(gap)
 
     def since(self, step: int) -> int:
-        """Of all later steps; 0 without one."""
+        """Gap of all later steps; 0 without one."""
         first = bisect_right(self._steps, step)
         return self._gaps[first] if first < len(self._gaps) else 0
 
@@ -143,7 +143,7 @@ class Batch:
         return self._due[self.steps % self.block_tokens]
 
     def is_due(self, request: SimulatedRequest) -> bool:
-        """Whether the next step needs a block for this request."""
+        """True if the next step needs a block for this request."""
         return request.residue == self.steps % self.block_tokens
 
     def next_finish(self) -> int:
@@ -153,7 +153,7 @@ class Batch:
         return entry[0] - self.steps
 
     def affordable(self, free: int, most: int) -> int:
-        """How many of the next `most` steps find their blocks among `free`."""
+        """Number of the next `most` steps that find their blocks among `free`."""
         b = self.block_tokens
         if self.size * -(-most // b) <= free:
             return most

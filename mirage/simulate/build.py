@@ -161,7 +161,7 @@ class _Builder:
         return Engine(*whole, **{"make_costs": costs} | own)
 
     def _costs(self) -> MakeCosts:
-        """Where experts may go, steps load those that they route to."""
+        """Costs of steps; with loads of experts, where these may be given away."""
         routing, model = self.setup.experiment.routing, self.setup.models[self.tenant.name]
         if routing is None or not self.shape.movable_experts or not self.rules.experts:
             return StepCosts
@@ -169,7 +169,7 @@ class _Builder:
         return partial(ExpertCosts, routers=routers)
 
     def _reusing(self, roofline: Roofline, hierarchy: Hierarchy | None) -> dict[str, Any]:
-        """What an engine needs beside to keep what requests leave."""
+        """Arguments that an engine needs as well to keep the blocks of ended requests."""
         tally = Tally()
         savings = Savings(tally, roofline)
         block_tokens = self.setup.experiment.limits.block_tokens
@@ -226,7 +226,7 @@ class _Builder:
 
 
 def _tiers(setup: Setup, variant: Variant) -> SimulatedTiers | None:
-    """Those that the variant uses; None without any capacity."""
+    """Tiers that the variant uses; None without any capacity."""
     return setup.experiment.tiers if variant.tiers and setup.speeds else None
 
 

@@ -1,4 +1,4 @@
-"""How simulated models come and go where not all of them fit: what it takes, by whose way."""
+"""Simulated models that come and go where not all of them fit: what each change of state takes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Coming:
     sleeps: bool = True
     """True if a tenant that yields sleeps; else its process ends."""
     copies: bool = False
-    """Whether a sleep copies all weights to host memory, and keeps nothing on the device but what
-    the process itself takes. Else who starts does so asleep: it needs no place until it is up."""
+    """True if a sleep copies all weights to host memory, and keeps nothing on the device but the
+    process's own memory. If False, a model starts asleep: it needs no place until it is up.
+    """
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def rules(self, section: SimulatedRoster) -> RosterRules:

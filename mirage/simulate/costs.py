@@ -1,4 +1,4 @@
-"""What a step of one engine costs at this moment, beside those that compute with it."""
+"""Cost of one engine's step at this moment, beside the engines that compute with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.simulate.roofline import NOTHING_STREAMED, PS, CostBound, Roofline, 
 
 
 class ExpertTimes(NamedTuple):
-    """What an engine reports of its experts; nothing of a model that gives none."""
+    """Times of experts that an engine reports; empty for a model that gives none."""
 
     load_s: float = 0.0
     """Seconds to load one while a step waits."""

@@ -33,12 +33,13 @@ from mirage.simulate.tally import Tally
 
 
 class Surroundings(Protocol):
-    """What an engine needs of the world it is in. Picoseconds."""
+    """Surroundings of an engine in its world. Picoseconds."""
 
     skipping: bool
-    """Whether spans may be longer than one step."""
+    """True if spans may be longer than one step."""
     until: int
-    """When measuring begins anew: no span goes on beyond the step that is under way then."""
+    """Time at which measuring begins anew: no span goes on beyond the step that is under way then.
+    """
 
     def now_s(self) -> float:
         """Seconds."""
@@ -101,7 +102,7 @@ class Engine:
         self.next_event = self.queues.next_arrival
         """Time at which to call `wake`, in picoseconds; `NEVER` for not before a message."""
         self.stirred = False
-        """Whether a message came that an idle engine must act on."""
+        """True if a message came that an idle engine must act on."""
         self._inbox: list[Allotment | Refusal | Turn] = []
         self._moves = Moves(holding, load_ps, limits.apply_ps, self.tally)
         self._speaker = Speaker(
@@ -138,17 +139,17 @@ class Engine:
 
     @property
     def stepping(self) -> bool:
-        """Whether a step is under way."""
+        """True if a step is under way."""
         return self.stepper.stepping
 
     @property
     def has_work(self) -> bool:
-        """Whether any request waits or runs."""
+        """True if any request waits or runs."""
         return self.queues.unfinished
 
     @property
     def streams(self) -> bool:
-        """Whether steps load layers, or experts."""
+        """True if steps load layers, or experts."""
         return self.holding.alpha > 0 or self.holding.experts > 0
 
     def report(self) -> Report:
@@ -275,7 +276,7 @@ class Engine:
             self._returning.pace(self.stepper.span.first_ps if self.stepping else None)
 
     def _horizon(self) -> Horizon | None:
-        """What no span goes beyond; None if steps are to be single."""
+        """Horizon that no span passes; None if steps are to be single."""
         if self.growth_hold.missing or self.loads.under_way or not self.world.skipping:
             return None
         event = self._speaker.due if self.limits.elastic else NEVER

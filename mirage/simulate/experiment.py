@@ -59,7 +59,7 @@ AUTO_SHARE = 0.0
 
 
 class Silence(Strict):
-    """What would come from `from_s` on comes `for_s` seconds later."""
+    """Pause of a tenant: requests that would come from `from_s` on come `for_s` seconds later."""
 
     from_s: Annotated[float, Field(ge=0, le=1e6)]
     for_s: Annotated[float, Field(gt=0, le=1e6)]
@@ -75,7 +75,7 @@ class SimulatedTenant(Strict):
     rate: Rate | None = None
     """Requests a second; left out where a trace says when requests come, and to whom."""
     lengths: str | None = None
-    """Of its requests, where they differ from the workload's."""
+    """Lengths of its requests, where they differ from the workload's."""
     silence: Silence | None = None
     """A time in which nobody asks it for anything."""
     priority: int = 0
@@ -99,17 +99,17 @@ class Peak(Strict):
 
 
 class Workload(Strict):
-    """What is asked of the engines.
+    """Requests to the engines.
 
-    `bursty` and `poisson` arrivals are drawn at each tenant's rate; `trace` takes when and how
-    long from a trace's file; `windows` takes a window of such a file for each tenant,
-    drawn by the seed, and stretches it to the tenant's rate.
+    `bursty` and `poisson` arrivals are drawn at each tenant's rate; `trace` takes times and lengths
+    from a trace's file; `windows` takes a window of such a file for each tenant, drawn by the seed,
+    and stretches it to the tenant's rate.
     """
 
     arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
     file: FilePath | None = None
     trace_format: TraceFormat | None = None
-    """Of the file, where its beginning does not tell."""
+    """Format of the file, where its beginning does not tell."""
     rate: Rate | None = None
     """Requests a second: of a file without arrivals, drawn by the seed; of a whole trace with
     arrivals, whose gaps are scaled to it."""
@@ -118,7 +118,7 @@ class Workload(Strict):
     lengths: str = "sharegpt"
     """A name in `configs/lengths.yaml`, or `trace` with windows; a trace brings its own."""
     traffic: Traffic = Traffic()
-    """How a trace's rows go to tenants."""
+    """Distribution of a trace's rows over tenants."""
     time_scale: PositiveFloat = 1.0
     peak: Peak | None = None
 
@@ -161,7 +161,7 @@ class Workload(Strict):
 
 
 class EngineLimits(Strict):
-    """Of each engine, by vLLM's names."""
+    """Limits of each engine, by vLLM's names."""
 
     max_num_seqs: Count = 1024
     max_num_batched_tokens: Count = 2048
@@ -203,21 +203,22 @@ class Experiment(Strict):
     workload: Workload
     limits: EngineLimits = EngineLimits()
     prefix_cache: bool = False
-    """Whether engines keep blocks of requests that are over for prompts that begin alike; under
-    policies with tiers they always do."""
+    """True if engines keep blocks of ended requests for prompts that begin alike; under policies
+    with tiers they always do.
+    """
     tiers: SimulatedTiers | None = None
     """Memory below the device, for the policies that use it."""
     remap: Remap = Remap()
     routing: RouterModel | None = None
-    """How mixtures' routers prefer some experts; for policies that give those."""
+    """Preferences of mixtures' routers for some experts; for policies that give experts."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
-    """How often a busy engine reports to the controller."""
+    """Seconds between two reports of a busy engine to the controller."""
     layer_sets: Literal["nested", "even"] = "nested"
     pipeline: Literal["even", "layers"] = "even"
     """A step with streamed layers takes what evenly spaced ones would, or these very ones."""
     kv_blocks: Literal["dense", "scattered"] = "dense"
-    """Where blocks in use lie when KV memory is to be given back."""
+    """Layout of blocks in use when KV memory is to be given back."""
     layer_parts: Count = 1
     """Parts of a layer that move on their own."""
 
@@ -248,7 +249,7 @@ class Setup:
         self.variants = variants.compared(experiment.policies, known)
         self._check_tiers()
         self.speeds = speeds(experiment.tiers, self.hardware)
-        """Of the tiers below the device."""
+        """Speeds of the tiers below the device."""
         self.total_share = sum(t.share for t in experiment.tenants)
         if experiment.roster is not None:
             self.total_share = 100.0
@@ -282,7 +283,7 @@ class Setup:
         return next(t for t in self.experiment.tenants if t.name == name)
 
     def config(self, variant: variants.Variant, only: str | None = None) -> Config:
-        """What the deciding code is configured with; of one tenant if memory is isolated."""
+        """Configuration of the deciding code; of one tenant if memory is isolated."""
         chosen = [t for t in self.experiment.tenants if only in (None, t.name)]
         total = sum(t.share for t in chosen)
         memory = int(self.hardware.memory_bytes * total / 100)

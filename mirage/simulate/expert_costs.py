@@ -1,4 +1,4 @@
-"""What a step of a mixture costs whose cold experts lie in host memory."""
+"""Cost of a step of a mixture whose cold experts lie in host memory."""
 
 from __future__ import annotations
 

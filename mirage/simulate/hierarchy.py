@@ -31,7 +31,9 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one medium: bytes that it holds, how fast it is each way, and until the first byte."""
+    """Capacity of one medium in bytes, its speed in each direction, and its latency until the first
+    byte.
+    """
 
     capacity: int
     bytes_per_s: float
@@ -48,7 +50,7 @@ class Hierarchy:
         self.now = 0
         self.speeds = {m: s for m, s in speeds.items() if s.capacity}
         self.pools: list[_Pool] = []
-        """Those that are read directly, quickest first."""
+        """Pools that are read directly, quickest first."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._writers: dict[bytes, int] = {}
@@ -166,7 +168,7 @@ class Hierarchy:
         heappush(self._events, (end, next(self._order), happen))
 
     def _carry_out(self, pool: _Pool) -> None:
-        """What the core decided; holes need no time."""
+        """Carry out the core's decisions; holes need no time."""
         core = pool.core
         while actions := core.actions():
             for action in actions:
@@ -191,7 +193,7 @@ class _Pool:
         self.block_bytes: list[int] = []
         self.answers: dict[tuple[int, int | str], dict[Key, Lookup]] = {}
         self.writes: dict[Name, int] = {}
-        """When a copy down has ended, of those under way."""
+        """Ends of copies down that are under way."""
 
 
 def _risen(key: Key) -> Key:

@@ -17,7 +17,9 @@ class Lane:
         return round(nbytes / self._bytes_per_s * PS)
 
     def copy(self, now: int, nbytes: int) -> int:
-        """When a copy that is asked for now has ended; latencies overlap with others' copies."""
+        """Time at which a copy that is asked for now has ended; its latency overlaps with others'
+        copies.
+        """
         self._free_at = max(now, self._free_at) + self.takes(nbytes)
         return self._free_at + self._latency_ps
 

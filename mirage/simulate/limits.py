@@ -1,4 +1,4 @@
-"""What bounds the steps of a simulated engine, and how it is driven."""
+"""Limits of a simulated engine's steps, and the way in which it is driven."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StepLimits:
     headroom_extents: int
     lookahead_steps: int
     kept: Kept
-    """What newcomers leave free for running requests."""
+    """KV memory that newcomers leave free for running requests."""
     report_ps: int
     apply_ps: int
     hold_s: float = PATIENCE_S

@@ -29,16 +29,16 @@ PATIENCE_PS = round(COMING_S * PS)
 
 @dataclass(slots=True, eq=False)
 class RequestLoad:
-    """Of one request, up to its block number `blocks`."""
+    """Load of one request, up to its block number `blocks`."""
 
     request: SimulatedRequest
     blocks: int
     begin: int
-    """When all of it can be read."""
+    """Time at which all of it can be read."""
     left: int
     """Picoseconds that the link still takes for it, were it alone."""
     end: int
-    """When what does not come over the link has come, and in the end all of it."""
+    """Time at which the part has come that does not use the link; in the end, all of it."""
     late_from: int
     media: Counter[Medium] = field(default_factory=Counter)
     """Blocks by where they lie."""
@@ -64,7 +64,7 @@ class NoLoads:
         return False
 
     def advance(self, now: int) -> list[SimulatedRequest]:
-        """Those whose wait is over, with what has come for them."""
+        """Requests whose wait is over, with the blocks that have come for them."""
         return []
 
     def pace(self, free_ps: int, step_ps: int) -> None:
@@ -95,12 +95,12 @@ class TierLoads(NoLoads):
         """In the order in which they can be read."""
         self._at, self._pace = 0, (1, 1)
         self.cache: PrefixCache
-        """What it loads into; set once."""
+        """Cache that blocks are loaded into; set once."""
 
     # -- down ---------------------------------------------------------------------------
 
     def store(self, names: list[Name], now: int) -> dict[Name, int]:
-        """What `mirage.simulate.reuse.Demotion` asks."""
+        """Copy blocks down, as `mirage.simulate.reuse.Demotion` says."""
         ends = self._hierarchy.store(self._guest, names, now)
         self._tally.counters.bytes_down += len(ends) * self._block_bytes
         return ends
@@ -193,7 +193,7 @@ class TierLoads(NoLoads):
         self._at = until
 
     def _takes(self, load: RequestLoad) -> int:
-        """How long the link has to carry it yet, at the present pace."""
+        """Picoseconds that the link still needs for it, at the present pace."""
         free, step = self._pace
         return ceil_div(load.left * step, free) if free else PATIENCE_PS
 

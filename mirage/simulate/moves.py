@@ -16,9 +16,9 @@ class Moves:
         self._holding, self._tally = holding, tally
         self._load_ps, self._apply_ps = load_ps, apply_ps
         self.ready_at = 0
-        """When the engine will have acted on the newest allotment."""
+        """Time at which the engine will have acted on the newest allotment."""
         self._loaded_at = 0
-        """When the last of the layers that came back will have been loaded."""
+        """Time at which the last of the returning layers will have been loaded."""
 
     def reconcile(self, used_blocks: int, now: int) -> bool:
         """One pass towards the target; True if anything moved."""
@@ -38,11 +38,11 @@ class Moves:
         return moved
 
     def wait(self, until: int) -> None:
-        """What was given up is still being copied."""
+        """Wait until the memory that was given up has been copied."""
         self.ready_at = max(self.ready_at, until)
 
     def delay(self, now: int, step_ps: int) -> int:
-        """How much longer than `step_ps` a step takes that begins now."""
+        """Picoseconds by which a step that begins now is longer than `step_ps`."""
         delay = self.ready_at - now if self.ready_at > now else 0
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - step_ps)

@@ -14,10 +14,11 @@ from mirage.units import ceil_div
 
 
 class Prefix:
-    """Of one request; `own` is nobody else's. `model` stands for the weights.
+    """Content of one request's tokens; `own` belongs to no other request. `model` stands for the
+    weights.
 
-    Hashes name whole blocks of the prompt, and what follows is the request's own. Without hashes
-    all of a session's tokens are one text, answers included.
+    Hashes name whole blocks of the prompt; the tokens after them are the request's own. Without
+    hashes all of a session's tokens are one text, answers included.
     """
 
     __slots__ = ("_chain", "_hash_tokens", "_hashed", "_hashes", "_model", "_names", "_rest")
@@ -41,11 +42,11 @@ class Prefix:
 
     @property
     def shared(self) -> bool:
-        """Whether other requests may begin alike."""
+        """True if other requests may begin alike."""
         return bool(self._hashes) or self._rest.startswith(b"session")
 
     def names(self, blocks: int, block_tokens: int) -> list[Name]:
-        """Those of the first `blocks` blocks. A request has one size of blocks for ever."""
+        """Names of the first `blocks` blocks. A request has one size of blocks for ever."""
         for number in range(len(self._names), blocks):
             end = (number + 1) * block_tokens
             before = self._rest if end > self._hashed else self._link(end)

@@ -1,10 +1,10 @@
-"""Where the requests of one engine are, and the KV blocks that they hold.
+"""Requests of one engine by their state, and the KV blocks that they hold.
 
 A request that has arrived waits. Once admitted it runs: its prompt is computed, then it decodes in
-the batch, and while it lacks a block it may be held. Who is preempted waits again, before all
-others. A request that loads gets blocks for what it loads alone; once loaded it waits for the rest
-of them, before `waiting`, and is no running request till then. Nothing here knows what memory there
-is, or how long anything takes.
+the batch, and while it lacks a block it may be held. A preempted request waits again, before all
+others. A request that loads gets blocks only for what it loads. Once loaded it waits for the rest
+of them, before `waiting`, and is no running request till then. This module knows neither the memory
+nor any times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Queues:
         self.late: list[SimulatedRequest] = []
         """In the batch, and not in the step before."""
         self.emitted = 0
-        """When the batch's newest tokens came, in picoseconds."""
+        """Time of the batch's newest tokens, in picoseconds."""
         self._group = group
         self._arrivals = arrivals
         self._upcoming: SimulatedRequest | None
@@ -48,13 +48,13 @@ class Queues:
         self._other_blocks = 0
         """Blocks of requests that are not in the batch."""
         self._waiting_blocks = 0
-        """That the waiting requests need to start."""
+        """Blocks that the waiting requests need to start."""
         self._preempted = 0
         """Requests at the head of the queue that ran before."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether any request waits or runs."""
+        """True if any request waits or runs."""
         return bool(self.running or self.waiting or self.loading)
 
     @property

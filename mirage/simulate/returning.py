@@ -15,7 +15,9 @@ from mirage.simulate.tally import Tally
 
 
 class Returning:
-    """Of one engine. `co_runners` counts the engines that compute now and those that stream."""
+    """Return of one engine's memory. `co_runners` counts the engines that compute now and those
+    that stream.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class Returning:
             self.spill()
 
     def trim(self, now: int) -> None:
-        """Of what is cached goes what lies in memory that is needed, once it is copied."""
+        """Drop cached blocks that lie in memory that is needed, once they are copied."""
         if self._queues.reuse.keeps:
             self._moves.wait(self._queues.reuse.trim(self._room.free, now))
 

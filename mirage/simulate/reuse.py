@@ -17,7 +17,9 @@ from mirage.tiers.policies import LRU
 
 
 class PrefixFound(NamedTuple):
-    """What of a prompt is on the device: its first `blocks`, `shared` of them others' as well."""
+    """Part of a prompt that is on the device: its first `blocks`; `shared` of them belong to others
+    as well.
+    """
 
     blocks: int = 0
     shared: int = 0
@@ -38,7 +40,7 @@ class Reuse:
     token_s = 0.0
     """By which one more token of a prompt lengthens a step."""
     keeps_below = False
-    """Whether what leaves the device is kept below it."""
+    """True if blocks that leave the device are kept below it."""
 
     @property
     def cached(self) -> int:
@@ -46,7 +48,7 @@ class Reuse:
         return 0
 
     def find(self, request: SimulatedRequest) -> PrefixFound:
-        """What a waiting request finds on the device."""
+        """Part of a waiting request's prompt that is on the device."""
         return NO_PREFIX
 
     def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
@@ -59,7 +61,7 @@ class Reuse:
         """It lets go of the blocks of its `computed` tokens."""
 
     def growth(self, free: int) -> int:
-        """Of `free` blocks those that may be taken without a look at what is cached in them."""
+        """Number of `free` blocks that may be taken without a look at what is cached in them."""
         return free
 
     def trim(self, free: int, now: int) -> int:
@@ -68,17 +70,20 @@ class Reuse:
 
 
 class Demotion(Protocol):
-    """Where blocks go that leave the device. Picoseconds."""
+    """Destination of blocks that leave the device. Picoseconds."""
 
     def store(self, names: list[Name], now: int) -> dict[Name, int]:
-        """When each copy ends, of those under way; others are held there, or have no room."""
+        """Ends of the copies that are under way; blocks without one are held there already, or have
+        no room.
+        """
 
 
 class PrefixCache(Reuse):
-    """Of one engine with blocks of `block_tokens`. Cached blocks are free ones to everybody else.
+    """Prefix cache of one engine with blocks of `block_tokens`. Cached blocks count as free for
+    others.
 
-    With a `demotion`, the `window` blocks that would be taken first are copied down ahead, and what
-    is taken before its copy has ended is waited for.
+    With a `demotion`, the `window` blocks that would be taken first are copied down ahead. A block
+    that is taken before its copy has ended is waited for.
     """
 
     keeps = True
@@ -97,11 +102,11 @@ class PrefixCache(Reuse):
         """Blocks by requests that hold them."""
         self._cached = LRU()
         self._names: set[Name] = set()
-        """Those that are cached."""
+        """Names of cached blocks."""
         self._copied: dict[Name, int] = {}
         """Cached ones that were offered to the demotion, and when that is done."""
         self._now = self._busy_until = 0
-        """When it was looked at last, and when the last copy has ended."""
+        """Time of the last look, and the end of the last copy."""
 
     # -- what is found ------------------------------------------------------------------
 

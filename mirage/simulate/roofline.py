@@ -1,9 +1,9 @@
-"""How long one step takes: a roofline, in whole picoseconds.
+"""Time of one step by a roofline, in whole picoseconds.
 
 A step is bound by memory traffic, by arithmetic, or by the layers that are streamed to it. Each
-bound is a `CostBound`, linear in what the step does, with whole coefficients; the step takes the
-largest. While a batch decodes undisturbed its context grows by the same number of tokens each
-step, so each bound grows by the same amount, and any number of steps can be added up exactly.
+bound is a `CostBound`, linear in the step's work, with whole coefficients; the step takes the
+largest. While a batch decodes undisturbed its context grows by the same number of tokens each step,
+so each bound grows by the same amount, and any number of steps can be added up exactly.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NEVER = 1 << 62
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What one step does, in tokens."""
+    """Work of one step, in tokens."""
 
     sequences: int
-    """That decode one token each."""
+    """Sequences that decode one token each."""
     context: int
     """Tokens in the KV cache of those."""
     prefill: int = 0
@@ -70,7 +70,7 @@ def _pipeline(sets: Sets, n: int, m: int, beta: int) -> tuple[tuple[Fraction, Fr
 
 
 class Streaming(NamedTuple):
-    """What of the parameters a step streams. `load_ps` is T_T."""
+    """Part of the parameters that a step streams. `load_ps` is T_T."""
 
     alpha: int = 0
     beta: int = 1
@@ -150,7 +150,7 @@ class Roofline:
 
 
 def plus(one: CostBound, other: CostBound) -> CostBound:
-    """What both demand of a step, one after the other."""
+    """Sum of two demands on a step, one after the other."""
     return CostBound(*(a + b for a, b in zip(one, other, strict=True)))
 
 

@@ -14,7 +14,9 @@ from mirage.simulate.queues import Queues
 
 
 class QueueRoom:
-    """Of one engine: `queues` in the memory of `holding`. All numbers are KV blocks."""
+    """Room for requests of one engine: `queues` in the memory of `holding`. All numbers are KV
+    blocks.
+    """
 
     def __init__(
         self, queues: Queues, holding: SimulatedMemory, growth_hold: GrowthHold, limits: StepLimits
@@ -64,7 +66,7 @@ class QueueRoom:
         return self.free - due - left
 
     def demand(self, taken: int = 0) -> Demand:
-        """What is wanted, with `taken` blocks more in use than now."""
+        """Demand of the engine, with `taken` blocks more in use than now."""
         queues = self._queues
         running = len(queues.running)
         slots = self._limits.max_num_seqs - running

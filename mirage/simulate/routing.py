@@ -1,9 +1,9 @@
-"""Which experts the steps of a simulated mixture route to: expected numbers. Pure.
+"""Experts that the steps of a simulated mixture route to: expected numbers. Pure.
 
-How often one token needs an expert falls with the expert's rank by a Zipf law, in each layer with
-an exponent of its own. Which experts rank first differs from layer to layer and changes nothing, so
-experts are numbered by how rarely they are needed. Nothing of a step is drawn: an expert counts by
-how likely some token of the step needs it.
+The frequency at which one token needs an expert falls with the expert's rank by a Zipf law, in each
+layer with an exponent of its own. The ranking differs from layer to layer and changes nothing, so
+experts are numbered from the rarest to the most frequent. Nothing of a step is drawn: an expert
+counts by the probability that some token of the step needs it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Floats = npt.NDArray[np.float64]
 
 
 class RouterModel(Strict):
-    """How a mixture's routers prefer some experts."""
+    """Preferences of a mixture's routers for some experts."""
 
     skew: Annotated[float, Field(ge=0, le=20)]
     """The mean exponent of the layers' Zipf laws; 0 is even."""
 
 
 class Routers:
-    """Those of one model, drawn by `seed`."""
+    """Routers of one model, drawn by `seed`."""
 
     def __init__(self, model: Model, routing: RouterModel, seed: str) -> None:
         rng = Random(seed)
@@ -79,9 +79,10 @@ class Observed:
 
 
 def _needed(shares: Floats, count: int) -> Floats:
-    """How likely a token needs each expert if it needs `count` different ones, by their shares.
+    """Probability that a token needs each expert if it needs `count` different ones, by their
+    shares.
 
-    Together they are `count`, and none is more than 1: what an expert cannot take others do.
+    The sum is `count`, and none is more than 1: other experts take what one cannot.
     """
     needed = np.zeros_like(shares)
     free = np.ones(len(shares), dtype=bool)

@@ -89,7 +89,7 @@ def curve(engines: list[Engine], latency: Literal["ttft", "itl"]) -> list[float]
 
 
 def timeline(engine: Engine) -> dict[str, list[float]]:
-    """What an engine held over time: seconds, extents, blocks, layers; column by column."""
+    """Memory of an engine over time: seconds, extents, blocks, layers; column by column."""
     columns = list(zip(*engine.tally.timeline.samples, strict=True)) or [()] * 4
     return {
         "t": [time / PS for time in columns[0]],

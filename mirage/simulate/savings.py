@@ -1,4 +1,6 @@
-"""What need not be computed since it was found: tokens by where they were, and their time."""
+"""Tokens that need not be computed since they were found, by their place, and the time that they
+save.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ SEVERAL = 512
 
 
 class Savings:
-    """Of one engine."""
+    """Savings of one engine."""
 
     def __init__(self, tally: Tally, roofline: Roofline) -> None:
         self._tally, self._bounds = tally, roofline.bounds(Streaming(), 1)

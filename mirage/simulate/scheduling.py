@@ -1,15 +1,15 @@
-"""What the next step computes: vLLM's order, and making room before anybody is preempted.
+"""Choice of the next step's work: vLLM's order, and asking for memory before a request is
+preempted.
 
-Running requests decode first, their blocks allocated in the order of their admission; then chunks
+Running requests decode first, their blocks allocated in the order of their admission. Then chunks
 of prefill fill the token budget, those under way before waiting ones, first come first served. A
 waiting request is admitted if its whole prompt finds blocks. Without blocks for a running request
 the newest one is preempted. With `elastic`, memory is asked for before that, as
 `mirage.engine.scheduler` does.
 
-A request that loads is admitted likewise, but it gets blocks for what it loads alone, and of those
-that the loads before it lack it takes none. Once loaded it starts before all that wait, as soon as
-the rest of its prompt finds blocks; by then others may have taken them, and nobody is admitted past
-it.
+A request that loads is admitted likewise, but it gets blocks only for what it loads, and takes none
+of those that earlier loads lack. Once loaded it starts before all that wait, as soon as the rest of
+its prompt finds blocks. By then others may have taken them, and no request is admitted past it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Chunk = tuple[SimulatedRequest, int]
 
 
 class Scheduler:
-    """Of one engine. `report` tells the controller what is wanted, perhaps with its answer."""
+    """Scheduler of one engine. `report` tells the demand, and may bring an answer."""
 
     def __init__(
         self,

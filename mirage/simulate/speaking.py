@@ -1,4 +1,4 @@
-"""What an engine says of itself to the controller, and when."""
+"""Reports of a simulated engine to the controller, and their times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage.simulate.tally import Tally
 
 
 class Speaker:
-    """Of one engine. `send` takes each report."""
+    """Reports of one engine. `send` takes each of them."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Speaker:
         self._queues, self._room, self._costs, self._holding = queues, room, costs, holding
         self._turn, self._limits, self._tally, self._send = turn, limits, tally, send
         self.due = 0
-        """When the next report is due, of an engine that is elastic. Picoseconds."""
+        """Time of the next report, of an engine that is elastic. Picoseconds."""
         self._said: tuple[bool, bool] | None = None
-        """Whether there was work and the turn, when it last spoke."""
+        """Work and turn at the last report: had it work, and did it have the turn?"""
 
     def maybe(self, now: int) -> None:
         """Report if it is time, and at once when work or the turn came or went."""

@@ -22,7 +22,7 @@ from mirage.simulate.tally import Tally
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """What a span does not go beyond. Picoseconds."""
+    """Limits that a span does not pass. Picoseconds."""
 
     event: int
     """Time at which the end of the step that is under way must be seen."""
@@ -48,12 +48,12 @@ class StepTaker:
         self.stepping = False
         self.span = Span()
         self.chunks: Sequence[Chunk] = ()
-        """Of prompts, in the step that is under way."""
+        """Chunks of prompts in the step that is under way."""
         self._tokens = 0
         """Tokens that each step of the span computes."""
 
     def work(self) -> Work:
-        """What the first step of the span does."""
+        """Work of the span's first step."""
         batch, chunks = self._queues.batch, self.chunks
         if not chunks:
             return Work(batch.size, batch.context)

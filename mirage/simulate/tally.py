@@ -1,7 +1,7 @@
-"""What a simulation measures: latencies of requests, gaps between tokens, counters.
+"""Measurements of a simulation: latencies of requests, gaps between tokens, counters.
 
-Values are kept exactly up to `LIMIT` of them; beyond that, those so far are put into bins of
-0.1 % relative width, so that a trace of any length fits into memory.
+Values are kept exactly up to `LIMIT` of them; beyond that, those so far are put into bins of 0.1 %
+relative width, so that a trace of any length fits into memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Distribution:
         return int(sum(w.sum() for w in self._weights))
 
     def mean(self) -> float:
-        """Of at least one value."""
+        """Mean of at least one value."""
         # Not v @ w: BLAS sums in as many parts as it has threads, and the last digits differ.
         total = sum(float((v * w).sum()) for v, w in zip(self._values, self._weights, strict=True))
         return total / self.count
@@ -119,7 +119,7 @@ class Gaps:
 
 @dataclass(slots=True)
 class SimulatedCounters:
-    """Of one engine. Bytes and picoseconds only grow."""
+    """Counters of one engine. Bytes and picoseconds only grow."""
 
     completed: int = 0
     prompt_tokens: int = 0
@@ -132,14 +132,14 @@ class SimulatedCounters:
     busy_ps: int = 0
     most_alpha: int = 0
     most_experts: int = 0
-    """Of each layer."""
+    """Experts of each layer that were given away at most."""
     expert_loads: float = 0.0
     """An expected number."""
     moves: int = 0
     found: Counter[str] = field(default_factory=Counter)
     """Tokens that were not computed, by where their KV lay."""
     saved_ps: int = 0
-    """That computing them would have added to steps."""
+    """Picoseconds that computing them would have added to steps."""
     bytes_up: int = 0
     bytes_down: int = 0
     late_loads: int = 0
@@ -192,7 +192,7 @@ class Tally:
             setattr(self, each.name, getattr(fresh, each.name))
 
     def sample(self, now_ps: int, extents: int, used_blocks: int, alpha: int) -> None:
-        """What the engine holds now. Cheap where the timeline has had enough."""
+        """Enter the engine's memory now. This is cheap where the timeline has enough samples."""
         if now_ps < self.timeline.due:
             return
         self.timeline.add((now_ps, extents, used_blocks, alpha))

@@ -1,4 +1,4 @@
-"""What an experiment says of memory below the device, and how fast the machine makes it."""
+"""Memory below the device in an experiment, and its speed by the machine's profile."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Capacity = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_B
 
 
 class SimulatedTier(Strict):
-    """What of a medium is for KV blocks."""
+    """Part of a medium that is for KV blocks."""
 
     bytes: Capacity
 
 
 class SimulatedHostTier(SimulatedTier):
-    """Of host memory."""
+    """Part of host memory that is for KV blocks."""
 
     policy: Literal["lru", "arc"] = "lru"
     """In which order a tenant's own blocks are evicted; a peer's as well."""
 
 
 class SimulatedTiers(Strict):
-    """Where KV blocks go that the device has no room for, under the policies that use tiers."""
+    """Tiers for KV blocks that the device has no room for, under the policies that use tiers."""
 
     peer: SimulatedTier | None = None
     """Idle memory of another GPU."""
     host: SimulatedHostTier | None = None
     ssd: SimulatedTier | None = None
     spill: bool = True
-    """Whether KV of suspended requests is given up when a turn ends, where that pays."""
+    """True if KV of suspended requests is given up when a turn ends, where that pays."""
 
     @model_validator(mode="after")
     def _a_disk_is_reached_through_host_memory(self) -> SimulatedTiers:
@@ -52,13 +52,15 @@ class SimulatedTiers(Strict):
 
     @property
     def bytes(self) -> dict[Medium, int]:
-        """Of each medium that is used."""
+        """Bytes of each medium that is used."""
         named = {medium: getattr(self, medium.value) for medium in Medium}
         return {medium: tier.bytes for medium, tier in named.items() if tier and tier.bytes}
 
 
 def speeds(tiers: SimulatedTiers | None, hardware: Hardware) -> dict[Medium, Speed]:
-    """Of the media that are used. Raises `ConfigError` for one that the machine does not have."""
+    """Speeds of the media that are used. Raises `ConfigError` for one that the machine does not
+    have.
+    """
     return {
         medium: _speed(medium, nbytes, hardware)
         for medium, nbytes in (tiers.bytes if tiers else {}).items()

@@ -26,10 +26,10 @@ class Variant:
     coming: Coming = field(default_factory=Coming)
     """Way in which models come and go, in an experiment with a `roster`."""
     tiers: bool = False
-    """Whether KV blocks that leave the device go to the experiment's `tiers`."""
+    """True if KV blocks that leave the device go to the experiment's `tiers`."""
 
     def rules(self, remap: Remap) -> Rules:
-        """Those of an experiment, with what this variant changes."""
+        """Rules of an experiment, with the changes of this variant."""
         return Rules.of(remap).model_copy(update=dict(self.changes))
 
     def parts(self, roofline: Roofline, token_ps: int, block_tokens: int) -> dict[str, Any]:
@@ -78,6 +78,6 @@ def variant(name: str, known: Mapping[str, Variant] = VARIANTS) -> Variant:
 
 
 def compared(names: Sequence[str], known: Mapping[str, Variant] = VARIANTS) -> list[Variant]:
-    """Those named, and `static` and `pooled` beside them, which no comparison leaves out."""
+    """Variants of these names, with `static` and `pooled`, which no comparison leaves out."""
     wanted = ["static", "pooled", *names]
     return [variant(name, known) for name in dict.fromkeys(wanted)]

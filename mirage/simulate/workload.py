@@ -39,7 +39,7 @@ def requests(setup: Setup, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
 
 
 def peak_end(setup: Setup, seed: int) -> int:
-    """When the last request of the peak comes, in picoseconds; 0 without a peak."""
+    """Arrival of the peak's last request, in picoseconds; 0 without a peak."""
     asked, tenants = setup.experiment.workload, setup.experiment.tenants
     if asked.peak is None:
         return 0
@@ -95,7 +95,7 @@ def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int
 def _rows_tokens(
     workload: Workload, tenant: SimulatedTenant, seed: int
 ) -> Iterator[tuple[int, int]]:
-    """Those of the rows of a tenant's window, without end."""
+    """Tokens of prompt and output in the rows of a tenant's window, without end."""
     rows = _rows_of(workload, seed)
     for number in count(_window_start(rows, tenant, seed)):
         row = rows[number % len(rows)]
@@ -123,7 +123,7 @@ def _arrivals(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -
 
 
 def _silent_s(tenant: SimulatedTenant, time: float) -> float:
-    """How much later a request comes that would come at `time`, in seconds."""
+    """Seconds by which a request comes later that would come at `time`."""
     silence = tenant.silence
     return silence.for_s if silence is not None and time >= silence.from_s else 0.0
 
@@ -167,7 +167,7 @@ def _reading(workload: Workload, seed: int) -> trace.Reading:
 
 
 def _scaled(workload: Workload) -> bool:
-    """Whether the rate is had by scaling a trace's own gaps."""
+    """True if the rate is reached by scaling a trace's own gaps."""
     if workload.rate is None or workload.arrivals != "trace":
         return False
     assert workload.file is not None

@@ -22,7 +22,7 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import NEVER, PS
 
 At = Callable[[int], None]
-"""What happens at a time in picoseconds."""
+"""Event at a time in picoseconds."""
 ToEngine = Allotment | Refusal | Turn
 MOST_AT_ONCE = 1000
 """Reports at one moment; more would be a loop between demand and allotments."""
@@ -162,7 +162,7 @@ class World:
     # -- the loop -----------------------------------------------------------------------
 
     def _next(self) -> tuple[int, At]:
-        """What happens next. Of things at one time messages arrive first."""
+        """Time and action of the next event. Of events at one time, messages arrive first."""
         first, happen = NEVER, _nothing
         if self._under_way:
             first, happen = self._under_way[0][0], self._deliver
@@ -195,7 +195,7 @@ class SimulatedDomain:
         self._tell = tell
         self.engines = {engine.name: engine for engine in engines}
         self.deadline = NEVER
-        """When the arbiter may have more to say, in picoseconds."""
+        """Time at which the arbiter may have more to say, in picoseconds."""
         self._heard: deque[tuple[str, Report]] = deque()
         self._talking = False
 

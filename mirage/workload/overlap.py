@@ -1,4 +1,4 @@
-"""Part of a workload's prompts that was asked before, which an unbounded prefix cache would find."""
+"""Part of a workload's prompts that an unbounded prefix cache would find."""
 
 from __future__ import annotations
 

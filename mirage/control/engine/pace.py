@@ -1,7 +1,8 @@
-"""How much memory one pass may move while requests wait for their next token.
+"""Limit on the memory that one pass may move while requests wait for their next token.
 
-Moving a layer takes the driver some calls a page: tens of milliseconds on a GPU. Twenty at once
-would stop every request of the engine for half a second; a few in each step are hardly felt.
+Moving a layer takes the driver some calls for each page: tens of milliseconds on a GPU. Twenty
+layers at once would stop every request of the engine for half a second; a few in each step are
+hardly felt.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Pace:
         self._moved = False
 
     def most(self, kind: Kind, wanted: int) -> int:
-        """Of `wanted` things to move, how many still fit into this pass."""
+        """Number of the `wanted` moves that still fit into this pass."""
         if wanted <= 0 or self._left_s == inf:
             return max(0, wanted)
         each_s = self._each_s.get(kind)

@@ -1,1 +1,3 @@
-"""Who is awake on a device that has no room for all: states, bytes, and the order of coming."""
+"""Roster of a device that has no room for all tenants: states, bytes, and the order in which they
+come.
+"""

@@ -1,4 +1,4 @@
-"""What the roster wants done, and what it answers to a request."""
+"""Orders of the roster, and its answers to requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""When a tenant will be ready: by the bytes that others give back, and those the link brings. Pure.
+"""Predicted time at which a tenant is ready: by bytes that others give back and the link brings.
+Pure.
 
-The line is gone through once in thought. Each tenant in it takes the bytes that are free first, and
-then those of the next that yields, and is another that yields once it has been awake for its time.
+The line is gone through once in thought. Each tenant in it takes first the bytes that are free, and
+then those of the next tenant that yields; it can yield itself once it has been awake for its time.
 Wakes load one after the other, since they share the link.
 """
 

@@ -1,23 +1,24 @@
-"""Who is awake on a device that has no room for all. Events in, orders out; no clock, no I/O.
+"""Roster of a device that has no room for all tenants: events in, orders out. No clock, no I/O.
 
 *Coming.* Tenants that are asked for while they are not ready stand in one line, first come first
-served, each once however many requests it has. Free bytes go to the first, and others yield what
-is missing (`room`). As soon as that is on its way the next has its turn to ask; one that cannot be
-helped yet is the head, and is passed by others only for bytes that it does not need.
+served, each once however many requests it has. Free bytes go to the first, and others yield what is
+missing (`room`). As soon as that is on its way the next tenant in line may ask. A tenant that
+cannot be helped yet is the head of the line; others pass it only for bytes that it does not need.
 
-*No swapping without end.* Nobody yields to others before it was awake as long as its way out and
+*No swapping without end.* No tenant yields to others before it was awake as long as its way out and
 back takes, `RosterRules.worth` times. So however requests come, a tenant's place is empty for
-swapping at most half of the time (with 1), and nobody waits longer than `outlook.longest_wait_s`.
+swapping at most half of the time (with 1), and no tenant waits longer than
+`outlook.longest_wait_s`.
 
-*Requests.* One for a tenant that is ready is passed on. Else it waits, or is refused with the
-predicted time, and its tenant comes all the same. One that has waited `wait_s` is refused.
-A tenant with running requests drains first, and what has not ended in `drain_s` waits until it is
-awake again, or ends with its process. Where requests are passed on by another process, which learns
-of states a moment later, a tenant is told nothing before that process has `confirmed` its drain. An
-engine that was told to sleep and does not in `obey_s` is stopped: else its place, and who waits for
-that, would wait for ever.
+*Requests.* A request for a tenant that is ready is passed on. Any other request waits, or is
+refused with the predicted time, and its tenant comes all the same. A request that has waited
+`wait_s` is refused. A tenant with running requests drains first. Requests that have not ended in
+`drain_s` wait until it is awake again, or end with its process. Where requests are passed on by
+another process, which learns of states a moment later, a tenant is told nothing before that process
+has `confirmed` its drain. An engine that was told to sleep and does not in `obey_s` is stopped:
+otherwise its place, and the tenant that waits for it, would wait for ever.
 
-The caller sends the orders of `decide`, and tells by `heard` what came of them.
+The caller sends the orders of `decide`, and tells the roster by `heard` what came of them.
 """
 
 from __future__ import annotations

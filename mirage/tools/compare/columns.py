@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 
 class CompareError(InputRefused):
-    """What cannot be compared; the message is one line."""
+    """Result that cannot be compared; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Column:
 
 
 def columns(file: str, content: Any) -> list[Column]:
-    """Those of a parsed ``report.json`` or ``result.json``. Raises `CompareError`."""
+    """Columns of a parsed ``report.json`` or ``result.json``. Raises `CompareError`."""
     try:
         if not isinstance(content, dict) or content["schema_version"] != SCHEMA_VERSION:
             raise KeyError("schema_version")
@@ -44,7 +44,7 @@ def columns(file: str, content: Any) -> list[Column]:
 
 
 def named(columns: Sequence[Column], files: Iterable[str]) -> list[str]:
-    """What to call each column: its policy; with its file, where two have the same policy."""
+    """Name of each column: its policy; with its file, where two have the same policy."""
     names = [column.name for column in columns]
     if len(set(names)) == len(names):
         return names

@@ -53,7 +53,7 @@ def _compare(files: Sequence[Path], as_json: bool) -> None:
 
 
 def remarks(found: Sequence[Column]) -> list[str]:
-    """What the table does not say."""
+    """Remarks under the table: what its numbers are, and what is missing."""
     lines = []
     if any(column.runs > 1 for column in found):
         percent = f"{CONFIDENCE:.0%}"

@@ -56,7 +56,9 @@ def _told(found: Difference) -> str | None:
 
 
 def _wins(metric: Metric, columns: Sequence[Column], column: Column) -> bool:
-    """Whether its mean is the best and not within noise of the next; never among single runs."""
+    """True if the column's mean is the best and not within noise of the next; never among single
+    runs.
+    """
     others = [other for other in columns if other is not column and metric.key in other.values]
     if metric.better is None or not others:
         return False

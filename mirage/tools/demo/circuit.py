@@ -36,7 +36,7 @@ SPELLING = np.where(np.arange(64)[:, None] >> np.arange(ADDRESS_BITS) & 1, 1, -1
 
 @dataclass(frozen=True)
 class LayerWiring:
-    """Which chain listens to which, in one layer. Indices of chains, unless said."""
+    """Wiring of one layer: the chains that each chain listens to, by their indices unless said."""
 
     value: Ints
     """[chains]: the state that this chain polls."""

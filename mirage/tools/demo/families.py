@@ -100,7 +100,7 @@ class Shape:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What tells this model from any other, for the record beside it."""
+        """Properties that tell this model from any other, for the record beside it."""
         return asdict(self)
 
 

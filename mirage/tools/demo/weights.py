@@ -25,19 +25,19 @@ KNEE = 256.0
 DRIVE = KNEE + 32
 """Least input of a switch or of a unit that fires: 32 past the knee, where SiLU is ReLU."""
 HIT = (1 + MISS) / 2
-"""Of a code's inner product with itself: what a unit that looks up a token must exceed."""
+"""Threshold of a unit that looks up a token, as a part of a code's inner product with itself."""
 SCORE = math.log(2.0) / 2
 """Attention score of an agreeing key, and minus that of a disagreeing one: weights 2 and 1."""
 
 
 def margin(positions: int) -> float:
-    """How far a tally always stands from its threshold; a unanimous tally is 1."""
+    """Least distance of a tally from its threshold; a unanimous tally is 1."""
     return 1 / (4 * positions)
 
 
 @dataclass(frozen=True)
 class CircuitSizes:
-    """What a layer's matrices depend on beside the circuit; lengths in elements."""
+    """Sizes of a layer's matrices that the circuit does not determine; lengths in elements."""
 
     head_dim: int
     kv_heads: int
@@ -48,7 +48,7 @@ class CircuitSizes:
     normed_heads: bool
     """Queries and keys pass an RMSNorm per head."""
     epsilon: float
-    """Of every norm."""
+    """Epsilon of every norm."""
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,16 @@ class Subject:
     context: int
     """Tokens of each request of a batch."""
     most_requests: int
-    """Of that context, that its engine ever runs at a time: by its limit, and by the device."""
+    """Most requests of that context that the engine runs at a time: by its limit, and by the
+    device.
+    """
     share_blocks: int
     """KV blocks of its share with all layers in place."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """What hides behind the decode steps of one batch, and the KV cache gained by it."""
+    """Layers that hide behind the decode steps of one batch, and the KV cache gained by it."""
 
     batch: int
     compute_s: float
@@ -47,7 +49,7 @@ class Hidden:
     """Layers given away; 0 if none hides."""
     beta: int
     kv_bytes: int
-    """Of whole extents, as blocks and tokens are."""
+    """Bytes of whole extents, as blocks and tokens are counted."""
     kv_blocks: int
     kv_tokens: int
     one_layer_gb_s: float | None
@@ -77,7 +79,7 @@ class Explained:
 
     @property
     def movable_bytes(self) -> int:
-        """Of all layers that it may ever give."""
+        """Bytes of all layers that the model may ever give."""
         return self.most_alpha * self.layer_bytes
 
 

@@ -58,7 +58,7 @@ def nearest(gpu: str | None) -> tuple[str, str]:
 
 
 def _gpu(index: int) -> str | None:
-    """What the driver calls it."""
+    """Name of a GPU by its driver; None without a driver."""
     try:
         from vmm.cuda_device import device_facts
 

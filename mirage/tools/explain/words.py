@@ -1,4 +1,4 @@
-"""What the arithmetic comes down to, in three sentences for a configuration. Pure."""
+"""Results of the arithmetic in three sentences for a configuration. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Key = TypeVar("Key", bound=Hashable)
 def sentences(
     config: Config, fits: Mapping[str, Fit], found: Sequence[Explained], link_gb_s: float
 ) -> list[str]:
-    """Whether remapping pays, what idle models lend, and the break-even of the link."""
+    """Sentences on three questions: does remapping pay, what do idle models lend, and what is the
+    break-even of the link?
+    """
     if not any(one.most_alpha for one in found):
         return [
             "Remapping does not pay here: by max_percent and floor_layers no model ever gives a "
@@ -85,7 +87,7 @@ def _requests(batch: int) -> str:
 
 
 def _idle_pays(config: Config, pool: int, link_gb_s: float) -> bool:
-    """Whether somebody wants what models lend, and in turns, whether it is worth its way back."""
+    """True if another model wants what models lend, and in turns, if it is worth its way back."""
     if len(config.tenants) == 1:
         return False
     return config.sharing.mode == "spatial" or _lent(config, pool, link_gb_s) >= LITTLE * pool
@@ -132,7 +134,7 @@ def _movable(found: Iterable[Explained]) -> int:
 def _alike(
     found: Iterable[Explained], key: Callable[[Explained], Key]
 ) -> Iterable[tuple[Key, str]]:
-    """What is said of them, each once, with the names of all of whom it holds."""
+    """Sentences about subjects, each once, with the names of all subjects for which it holds."""
     named: dict[Key, list[str]] = {}
     for one in found:
         named.setdefault(key(one), []).append(one.name)
@@ -144,7 +146,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _break_even(found: Sequence[Explained], link_gb_s: float) -> str:
-    """Of the model that needs the fastest link."""
+    """Break-even of the model that needs the fastest link."""
     giving = [one for one in found if one.most_alpha]
     batches = sorted({h.batch for one in giving for h in one.hidden})
     held = [b for b in batches if all(b <= one.most_requests for one in giving)] or batches[:1]

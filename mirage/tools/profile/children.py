@@ -18,7 +18,7 @@ from mirage.wire import Broken
 
 ROLE = "measure"
 ENDING_S = 30.0
-"""That a child gets to end by itself when it is asked to."""
+"""Seconds that a child has to end by itself when it is asked to."""
 CACHE = "VLLM_CACHE_ROOT"
 
 

@@ -1,4 +1,4 @@
-"""What the child processes are asked, from a configuration and the fit of its tenants."""
+"""Questions to the child processes, made from a configuration and the fit of its tenants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ONE_STEP_AT_A_TIME = "--no-async-scheduling"
 
 
 def limits(tenant: TenantSection, fit: Fit) -> MeasuringLimits:
-    """Of the engine as it is measured."""
+    """Limits of the engine as it is measured."""
     return MeasuringLimits(
         sequences=tenant.max_num_seqs,
         length=tenant.max_model_len,

@@ -21,7 +21,7 @@ Figures = dict[str, tuple[float, str]]
 
 @dataclass(frozen=True)
 class ProfileProvenance:
-    """Where the figures come from."""
+    """Origin of the figures."""
 
     program: str
     """Such as ``mirage profile``."""

@@ -21,13 +21,13 @@ IN_THIS_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 class Imported:
-    """That process; it is asked at `address`."""
+    """Handle of the process that has imported vLLM; it answers at `address`."""
 
     def __init__(self, address: Path) -> None:
         self.address = address
 
     def steps(self, question: Any, log: Path, waiting: Callable[[float], None]) -> Any:
-        """What `mirage.engine.steptimes` measures, in a fork. Raises `EngineFailed`."""
+        """Measurements of `mirage.engine.steptimes`, made in a fork. Raises `EngineFailed`."""
         try:
             return asking.ask(self.address, "steptimes", question, log, IN_THIS_PROCESS, waiting)
         except asking.ForkEnded as ended:

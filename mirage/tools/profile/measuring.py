@@ -61,7 +61,7 @@ class Measuring(ExitStack):
 
     @property
     def names(self) -> list[str]:
-        """Of all parts."""
+        """Names of all parts."""
         return [
             "transfers",
             *(f"engine {t.name}" for t in self.config.tenants),
@@ -70,7 +70,7 @@ class Measuring(ExitStack):
         ]
 
     def key(self) -> dict[str, Any]:
-        """What a part depends on, and is measured again if it differs."""
+        """Inputs of a part; the part is measured again if one of them differs."""
         content = self.config.model_dump_json(exclude={"replay": True, "device": {"profile"}})
         return {
             "configuration": hashlib.sha256(content.encode()).hexdigest(),

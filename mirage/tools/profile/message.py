@@ -1,9 +1,9 @@
-"""How long a control message takes, from an engine to the launcher or back, with its decision.
+"""Seconds that a control message takes, from an engine to the launcher or back, with its decision.
 
-A child process of `mirage profile`. It runs the launcher's control server with its controller,
-and in another process the engine's end of the socket, where a thread computes as torch does,
-with the interpreter's lock let go. The engine's running requests want more than there is, and are
-refused; half of the time from the wish to the answer is what one message takes.
+A child process of `mirage profile`. It runs the launcher's control server with its controller, and
+in another process the engine's end of the socket, where a thread computes as torch does, with the
+interpreter's lock released. The engine's running requests want more than there is, and are refused;
+one message takes half of the time from the wish to the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has been measured already: a file for each part, read again if nothing has changed."""
+"""Measurements that are kept: a file for each part, read again if nothing has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Part:
-    """What one child process measured, and beside how many other processes that wanted a core."""
+    """Measurements of one child process, and how many other processes wanted a core meanwhile."""
 
     measured: Any
     others: float
@@ -55,7 +55,7 @@ class Parts:
             path.unlink()
 
     def log(self, name: str) -> Path:
-        """Where the child's words go."""
+        """File of the child's output."""
         return self._file(name).with_suffix(".log")
 
     def _file(self, name: str) -> Path:

@@ -13,7 +13,7 @@ from mirage.units import MIB
 
 WAYS = {"one_way": ("one way", "#2456c7"), "mixed": ("each way, both at once", "#d98a1f")}
 COLOURS = ("#2456c7", "#d98a1f", "#14866d", "#a13d8f", "#5b4bb5", "#c0504d")
-"""Of contexts."""
+"""Colours of the contexts, in their order."""
 
 Result = Mapping[str, Any]
 Sample = Mapping[str, Any]
@@ -103,7 +103,7 @@ def fit(result: Result) -> Figure:
 
 
 _QUARTILES = ("median", "high", "low")
-"""Of times; of rates the longest time is the lowest."""
+"""Quartiles of times; of rates the longest time is the lowest."""
 
 
 def _against(axes: Any, samples: Sequence[Sample], over: str, colour: str, label: str) -> None:
@@ -150,7 +150,7 @@ def _scale(cells: Sequence[Any]) -> None:
 
 
 def _legend_of_all(figure: Figure, cells: Sequence[Any]) -> None:
-    """What any of the cells shows, once."""
+    """Draw one legend of all lines in the cells, each once."""
     found: dict[str, Any] = {}
     for axes in cells:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

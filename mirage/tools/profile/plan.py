@@ -1,4 +1,4 @@
-"""What is measured of an engine, and how often: from its limits to points. Pure."""
+"""Points at which an engine is measured, and the number of repeats, from its limits. Pure."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ SHORT = 16
 
 @dataclass(frozen=True)
 class MeasuringLimits:
-    """Of one engine, in sequences, tokens and KV blocks."""
+    """Limits of one engine, in sequences, tokens and KV blocks."""
 
     sequences: int
     length: int
-    """Of prompt and output together."""
+    """Most tokens of prompt and output together."""
     budget: int
     """Tokens of a step."""
     block_tokens: int
@@ -64,20 +64,20 @@ class MeasuringLimits:
         return max(1, min(self.length - 1, self.budget))
 
     def holds(self, sequences: int, tokens: int) -> bool:
-        """Whether so many requests of so many tokens, outputs included, may run together."""
+        """True if so many requests of so many tokens, outputs included, may run together."""
         fits = sequences * ceil_div(tokens, self.block_tokens) <= self.blocks
         return fits and tokens <= self.length and sequences <= self.sequences
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured, and how often."""
+    """Number of points that are measured, and of repeats."""
 
     name: str
     passes: int
     """All points of an engine, one after the other, so often."""
     rounds: int
-    """Of each prompt and mixture in a pass."""
+    """Repeats of each prompt and mixture in a pass."""
     decode_steps: int
     load_rounds: int
     """Requests of each load, in multiples of those at once."""
@@ -86,7 +86,7 @@ class Effort:
     moves: int
     """Allotments that an engine acts on."""
     transfers: int
-    """Of each size, and of each number of pages."""
+    """Copies of each size, and of each number of pages."""
     asks: int
     """Control messages."""
     alone: int
@@ -142,7 +142,7 @@ QUICK = Effort(
 
 @dataclass(frozen=True)
 class Points:
-    """What one engine computes while it is timed; tokens."""
+    """Batches that one engine computes while it is timed; tokens."""
 
     prompts: list[tuple[int, int]]
     """Prompts in a step, and tokens of each."""

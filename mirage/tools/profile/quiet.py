@@ -1,4 +1,4 @@
-"""What else ran on the machine while something was measured."""
+"""Other processes that wanted a core while something was measured."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def others_watched() -> Iterator[list[int]]:
 
 
 def mean(counts: list[int]) -> float:
-    """Of what was watched; of what ended before anybody looked nothing is known, and 0 told."""
+    """Mean of the counts; 0 for a measurement that ended before the first count."""
     return statistics.mean(counts) if counts else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What was measured and fitted, as one JSON object: of this the page is made. Pure."""
+"""Measurements and fits as one JSON object, of which the page is made. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mirage.tools.profile.understanding import Measured
 
 SCHEMA_VERSION = 1
 ACTS = ("create", "map", "clear", "unmap", "release")
-"""What is done to pages."""
+"""Operations on pages, in their order."""
 
 Answers = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """How it was measured."""
+    """Circumstances of the measurement."""
 
     title: str
     provenance: ProfileProvenance
@@ -32,7 +32,7 @@ class RunFacts:
     others: dict[str, float]
     """Other processes that wanted a core, by part."""
     seconds: dict[str, float]
-    """That each part took."""
+    """Seconds that each part took."""
     doubts: list[str]
 
 

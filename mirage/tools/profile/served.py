@@ -1,10 +1,10 @@
-"""What serving adds to the steps of the engines: a child process of `mirage profile`.
+"""Time that serving adds to the steps of the engines: a child process of `mirage profile`.
 
-All engines of the configuration are served, policy pooled. One request at a time tells what
-HTTP and vLLM's front end take before an engine sees it; many at once, how much processor time
-each costs in every process there, and how long they take to get through while all engines compute;
-a few at a time, to one engine or to several at once, how much more processor time a request costs
-when several engines compute and share caches; and many at a time, what of that is for each step and
+All engines of the configuration are served, policy pooled. One request at a time tells what HTTP
+and vLLM's front end take before an engine sees it. Many at once tell how much processor time each
+costs in every process there, and how long they take to get through while all engines compute. A few
+at a time, to one engine or to several at once, tell how much more processor time a request costs
+when several engines compute and share caches. Many at a time tell what of that is for each step and
 what for each token.
 """
 
@@ -77,7 +77,7 @@ def part(command: str, *, is_client: bool) -> str:
 
 @dataclass(frozen=True)
 class ServedPlan:
-    """What is measured, and how often; tenants by name, with their two loads."""
+    """Loads that are measured, and how often; tenants by name, with their two loads."""
 
     config: str
     log: str
@@ -183,7 +183,7 @@ async def _least_disturbed(
 async def _under_load(
     http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], load_s: float
 ) -> dict[str, Any]:
-    """What a request takes while all engines of `group` are kept busy."""
+    """Times of single requests while all engines of `group` are kept busy."""
     until = perf_counter() + load_s
 
     async def keep_busy(tenant: str, lengths: tuple[int, int], journal: Journal) -> None:

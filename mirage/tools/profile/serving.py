@@ -1,4 +1,4 @@
-"""What serving adds to the steps of an engine, from steps bare and served. Pure."""
+"""Time that serving adds to the steps of an engine, from steps bare and served. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReadingCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Serving:
-    """What no hardware file says of a machine that serves. Seconds."""
+    """Costs of serving that no hardware file has, in seconds."""
 
     cores: int
     inflation: tuple[float, ...]
@@ -125,7 +125,7 @@ def _engine_s(clock: str, name: str, load: SteadyLoad, found: Mapping[str, Any])
 
 
 def _prompt_s(engine: Mapping[str, Any], tokens: int) -> float:
-    """Of the step that computed a prompt of so many tokens, or nearly so, alone."""
+    """Seconds of the step that computed a prompt of about so many tokens alone."""
     alone = [s for s in engine["samples"] if s["prefill"] and not s["sequences"]]
     nearest = min(alone, key=lambda s: abs(s["prefill"] - tokens))
     return float(nearest[engine["clock"]])

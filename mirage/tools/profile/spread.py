@@ -1,4 +1,4 @@
-"""What repeats of one measurement have in common. Pure."""
+"""Median and quartiles of repeats of one measurement. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value. Raises `ValueError` of none."""
+    """Spread of at least one value. Raises `ValueError` for none."""
     if not values:
         raise ValueError("no values: measure at least once")
     if len(values) == 1:

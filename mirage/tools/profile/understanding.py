@@ -19,7 +19,9 @@ from mirage.tools.profile.spread import Spread, spread
 
 Answers = Mapping[str, Any]
 UNSTEADY = 0.25
-"""Of a median, from quartile to quartile: more says that the machine was busy with other things."""
+"""Spread from quartile to quartile, as a part of the median, above which the machine was busy with
+other things.
+"""
 ANOTHER = 0.25
 """Other processes that wanted a core, on average: more is no quiet machine."""
 POOR_FIT = 0.15
@@ -33,7 +35,7 @@ class Measured:
     link_bytes_per_s: float
     mixed_bytes_per_s: float
     one_way: Line
-    """Of a copy, over its bytes."""
+    """Seconds of a copy as a line over its bytes."""
     mixed: Line
     load: Spread | None
     """Seconds of a layer, all engines; None if no layer can move."""
@@ -54,7 +56,7 @@ def understood(
     loads: Mapping[str, tuple[SteadyLoad, SteadyLoad]],
     cores: int,
 ) -> Measured:
-    """What was measured one or several times; engines by tenant. `models` of all of them."""
+    """Fit of all measurements; engines by tenant. `models` has all tenants."""
     named = [pair for once in engines for pair in once.items()]
     steps = [
         step(models[name], sample, engine["clock"])
@@ -85,7 +87,7 @@ def understood(
 def doubts(
     others: Mapping[str, float], engines: Mapping[str, Answers], fitted: Fitted
 ) -> list[str]:
-    """What speaks against the figures, a sentence each; `others` by part."""
+    """Reasons to doubt the figures, a sentence each; `others` by part."""
     busy = {name: count for name, count in others.items() if count > ANOTHER}
     found = []
     if busy:

@@ -35,7 +35,7 @@ MEASURING = "measuring"
 
 @dataclass(frozen=True)
 class Output:
-    """Where everything goes: beside the hardware file, under its name."""
+    """Files of the result: the hardware file, and others beside it under its name."""
 
     file: Path
 
@@ -53,7 +53,7 @@ class Output:
 
 
 def checked(file: Path) -> Output:
-    """What goes where. Raises `ConfigError` for a file that could not be used or written."""
+    """Output files of a run. Raises `ConfigError` for a file that could not be used or written."""
     if file.suffix not in HARDWARE_FILES:
         raise ConfigError(f"--output {file}: name a file that ends in .yaml")
     output = Output(file)
@@ -97,7 +97,7 @@ def summary(measured: Measured, output: Output) -> str:
 
 
 def _models(config: Config) -> dict[str, Model]:
-    """What the fit has to know of every tenant. Raises `ConfigError`."""
+    """Shapes of all tenants' models, which the fit needs. Raises `ConfigError`."""
     try:
         return {tenant.name: served_shape(config, tenant) for tenant in config.tenants}
     except UnknownShape as error:

@@ -1,4 +1,4 @@
-"""What a completion is asked with: fields of vLLM's, as far as a server takes them. Pure."""
+"""Fields of a completion request: vLLM's own, as far as a server takes them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OF_VLLM: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True}
 """The first makes an output as long as the trace says; the second lets outputs be compared where
 different tokens read the same."""
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
-"""How many tokens prompt and output had; a later addition to OpenAI's own API."""
+"""Request for the token counts of prompt and output, a later addition to OpenAI's own API."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Manner:
         return asked | {"temperature": 0, "stream": True} | more
 
     def without(self) -> list[str]:
-        """What this leaves out of the first manner."""
+        """Fields of the first manner that this one leaves out."""
         return [field for field in FULL.fields if field not in self.fields]
 
     def simpler(self, refusal: str) -> Manner | None:
-        """What to try after a refusal, in which the server may name the field that it minds.
+        """Manner to try after a refusal, which may name the field that the server does not take.
 
-        One that it names goes alone; else first vLLM's fields, then the rest. None is left when
-        only fields remain that every server takes.
+        A named field goes alone; else vLLM's own fields go first, then the rest. None is returned
+        when only fields remain that every server takes.
         """
         named = [field for field in self.fields if field in refusal]
         unnamed = [field for field in self.fields if field in OF_VLLM] or list(self.fields)
@@ -46,7 +46,7 @@ FULL = Manner()
 
 
 def consequence(without: list[str]) -> str:
-    """What it means for the figures that a server refuses these fields."""
+    """Consequence for the figures if a server refuses these fields."""
     meanings = {
         "ignore_eos": "outputs may end before the trace's length",
         "return_token_ids": "texts are compared, not tokens",

@@ -1,7 +1,8 @@
-"""What the machine can compute of a workload, measured before it is replayed.
+"""Rate of a workload's requests that the machine can compute, measured before the replay.
 
-An own server with several times the memory serves a part of the requests in a closed loop, so
-that KV memory limits nothing and the processor is all there is. It is the same for all policies.
+A server of its own with several times the memory serves a part of the requests in a closed loop, so
+that KV memory limits nothing and the processor is the only limit. The rate is the same for all
+policies.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ PATIENCE = ((signal.SIGINT, 60.0), (signal.SIGTERM, 20.0))
 """Signals that ask it to end, and seconds that each gets before something stronger."""
 ENDED_AS_ASKED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 ERROR = "mirage: error: "
-"""How the line begins in which `mirage serve` says what was wrong."""
+"""Beginning of the line in which `mirage serve` says what was wrong."""
 
 
 class ServerError(CommandFailed):

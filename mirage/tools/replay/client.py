@@ -22,17 +22,17 @@ from mirage.workload.prompts import prompt_of
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one call. `error` is None for a completed one; times are seconds.
+    """Result of one call. `error` is None for a completed one; times are seconds.
 
-    All of them are held until the end, so what they hold is small.
+    All results are held until the end, so each of them is small.
     """
 
     call: TenantRequest
     """Without hashes and session, which are of use to its prompt alone."""
     sent_s: float
-    """When it left, since the start."""
+    """Time at which it was sent, in seconds since the start."""
     lag_s: float
-    """How much later than planned that was."""
+    """Seconds by which it was sent later than planned."""
     ended_s: float
     ttft_s: float
     e2el_s: float
@@ -42,7 +42,7 @@ class Outcome:
     output: Trail
     error: str | None
     abandoned: bool = False
-    """Whether the client gave up waiting; `error` says after how long."""
+    """True if the client gave up waiting; `error` says after how long."""
     text: str | None = None
     """If texts are kept."""
 
@@ -61,14 +61,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Habits:
-    """How the client behaves. `concurrency` None is the open loop."""
+    """Behaviour of the client. `concurrency` None is the open loop."""
 
     concurrency: int | None = None
     """Requests at once; arrival times then count for nothing."""
     abandon_s: float | None = None
     """Seconds after which it gives a request up, as a person would."""
     manner: Manner = FULL
-    """What is asked with; `warm_up` finds what the server takes."""
+    """Fields of a request; `warm_up` finds those that the server takes."""
     keep_texts: bool = False
     think_s: float | None = None
     """In the open loop: least seconds from an answer to the next turn of its session. None: turns
@@ -80,12 +80,12 @@ PATIENT = Habits()
 
 @dataclass
 class Journal:
-    """What has happened so far; it outlives a replay that is stopped."""
+    """Progress of a replay; it outlives a replay that is stopped."""
 
     sent: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
     failed: int = 0
-    """Those that were given up are not counted: the server did not fail."""
+    """Failed calls. Calls that the client gave up are not counted: the server did not fail."""
     duration_s: float = 0.0
     """From the start to the last outcome."""
     changed: Callable[[Journal], None] = lambda journal: None
@@ -103,7 +103,7 @@ class Journal:
 
 
 def base(url: str) -> str:
-    """What the paths of requests are appended to: with or without the /v1 that servers print."""
+    """Base of the paths of requests; `url` may have the /v1 that servers print, or not."""
     return url.rstrip("/").removesuffix("/v1") + "/"
 
 

@@ -118,7 +118,7 @@ def _pictures(runs: Sequence[PolicyRun]) -> list[Section]:
 
 
 def _any(runs: Sequence[PolicyRun], *fields: str) -> bool:
-    """Whether one of these totals grew in some run."""
+    """True if one of these totals grew in some run."""
     timelines = [run.timeline for run in runs if run.timeline]
     return any(
         any(growth(timeline, attrgetter(field)).values())

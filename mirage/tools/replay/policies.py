@@ -1,4 +1,4 @@
-"""What a replay compares: an engine's policy, with the configuration's tiers or without. Pure."""
+"""Columns of a replay: an engine's policy, with the configuration's tiers or without. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ReplayVariant:
 
     policy: Policy
     tiers: bool = False
-    """Whether KV blocks that leave the device go to the configuration's tiers."""
+    """True if KV blocks that leave the device go to the configuration's tiers."""
 
     @property
     def name(self) -> str:
-        """Of its column."""
+        """Name of the column."""
         return name_of(self.policy, self.tiers)
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class ReplayVariant:
 
 
 def name_of(policy: str, tiers: bool) -> str:
-    """What an engine's policy is called, with tiers or without."""
+    """Name of an engine's policy, with tiers or without."""
     return f"{policy}{ENDING if tiers else ''}"
 
 
@@ -46,7 +46,7 @@ VARIANTS = {
 
 
 def chosen(text: str | None, config: Config) -> list[ReplayVariant]:
-    """Those of ``--policy``, each once; without it all that the configuration has.
+    """Variants of ``--policy``, each once; without it all that the configuration has.
 
     Raises `PolicyRefused`.
     """
@@ -63,7 +63,7 @@ def chosen(text: str | None, config: Config) -> list[ReplayVariant]:
 
 
 def tiers_unused(variants: list[ReplayVariant], config: Config) -> str | None:
-    """What to say of tiers that no column uses; None if there is nothing to say."""
+    """Remark on tiers that no column uses; None if there is nothing to say."""
     elastic = [v.name for v in variants if v.policy is not Policy.STATIC]
     if config.tiers.host is None or not elastic or any(variant.tiers for variant in variants):
         return None

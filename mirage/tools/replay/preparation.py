@@ -36,7 +36,7 @@ class PlanError(InputRefused):
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What is replayed where. `policies` is empty when a running server is used."""
+    """Workload, server and policies of a replay. `policies` is empty for a running server."""
 
     config_path: Path
     config: Config
@@ -51,7 +51,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What a person chose; None takes the configuration's default."""
+    """Options of the command line; None takes the configuration's default."""
 
     trace: str | None = None
     policies: str | None = None
@@ -73,7 +73,7 @@ class ReplayOptions:
     warm_up_s: float = 0.0
     timeout: float | None = None
     key: str | None = None
-    """What a server wants as ``Authorization: Bearer``; in no report."""
+    """Token that a server wants as ``Authorization: Bearer``; in no report."""
 
 
 def settle(config_path: Path, options: ReplayOptions) -> ReplayPlan:

@@ -1,4 +1,4 @@
-"""What a result needs to be had again: the command, the versions, the configuration."""
+"""Origin of a result, by which it can be repeated: the command, the versions, the configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLAGS = {
 
 
 def of(plan: ReplayPlan, options: ReplayOptions) -> ReplayProvenance:
-    """Where the result of this plan comes from."""
+    """Origin of this plan's result."""
     return ReplayProvenance(
         command=command(plan.config_path, options),
         versions=versions(),

@@ -43,7 +43,7 @@ LAG_S = 0.02
 
 @dataclass(frozen=True)
 class Setting:
-    """What was replayed, the same for every run. Seconds of the trace, plain factors."""
+    """Workload of a replay, the same for every run. Seconds of the trace, plain factors."""
 
     config: str
     trace: str
@@ -61,7 +61,7 @@ class Setting:
     rate: float | None = None
     """Requests a second: `time_scale` follows from it, or arrivals were drawn."""
     concurrency: int | None = None
-    """Of the closed loop; None is the open one."""
+    """Requests in flight of the closed loop; None is the open one."""
     repeats: int = 1
     think_s: float | None = None
     """Least seconds from an answer to the next turn of its session."""
@@ -69,7 +69,7 @@ class Setting:
     warm_up_s: float = 0.0
     """Requests that leave before are sent and not measured."""
     repeated_tokens: int | None = None
-    """Of prompts, those that began earlier prompts as well, in whole blocks."""
+    """Prompt tokens that began earlier prompts as well, in whole blocks."""
     slo: Slo = field(default_factory=Slo)
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows of the trace that are no requests, by reason."""
@@ -77,7 +77,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class ReplayProvenance:
-    """What it takes to have the result again."""
+    """Everything that is needed to repeat the result."""
 
     command: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -45,9 +45,9 @@ class PolicyRun:
     timeline: RecordedTimeline | None = field(repr=False, default=None)
     interrupted: bool = False
     repeat: int = 1
-    """Which of several runs under this policy."""
+    """Number of the run among several under this policy."""
     refused_fields: Sequence[str] = ()
-    """Which fields of a request the server does not take, and was not sent."""
+    """Fields of a request that the server does not take, and was not sent."""
 
 
 async def replay_on(

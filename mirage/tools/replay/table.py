@@ -26,7 +26,7 @@ def show(built: dict[str, Any], output: Path, console: Console) -> None:
 
 
 def remarks(built: dict[str, Any]) -> list[str]:
-    """What else a reader must know before believing the figures."""
+    """Remarks that a reader needs before he believes the figures."""
     lines = [f"{few}."] if (few := too_few(_completed(built))) else []
     if (load := built["load"]) is not None:
         lines.append(
@@ -54,7 +54,7 @@ def _completed(built: dict[str, Any]) -> int:
 
 
 def _found_again(built: dict[str, Any]) -> list[str]:
-    """What of the prompts need not have been computed, and what was not."""
+    """Remarks on tokens of prompts: how many need not have been computed, and how many were not."""
     repeated = built["repeated_tokens"]
     columns = [column for column in built["policies"] if column["prefill_tokens"] is not None]
     found = {column["policy"]: _found(column) for column in columns}

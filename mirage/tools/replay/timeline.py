@@ -1,4 +1,4 @@
-"""What the server's memory did during a run: samples of every tenant over time."""
+"""Memory of the server during a run: samples of every tenant over time."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class ReplayState(Sample, frozen=True):
 
     policy: str = "server"
     host_pool: dict[str, Any] | None = None
-    """Of a server with tiers below its device."""
+    """State of the host pool, of a server with tiers below its device."""
 
     @property
     def name(self) -> str:
-        """Of a column of a report."""
+        """Name of the report's column."""
         return name_of(self.policy, self.host_pool is not None)
 
 
@@ -86,7 +86,7 @@ def only(timeline: RecordedTimeline, name: str) -> RecordedTimeline:
 
 
 def growth(timeline: RecordedTimeline, total: Callable[[TenantSample], N]) -> dict[str, N]:
-    """How far a total that only grows went up in each tenant, from its first sample on."""
+    """Growth of a total that never falls, for each tenant, from its first sample on."""
     first: dict[str, N] = {}
     last: dict[str, N] = {}
     for sample in timeline.samples:

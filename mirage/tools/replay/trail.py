@@ -1,4 +1,4 @@
-"""What an output was, small enough to be kept of every request, and where two outputs part."""
+"""Digest of an output that tells whether and where two outputs part; kept for every request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from zlib import crc32
 
 
 class Trail(NamedTuple):
-    """Of an output's tokens if the server names them, else of its characters."""
+    """Digest of an output's tokens if the server names them, else of its characters."""
 
     digest: bytes
-    """Of all of it: equal for equal outputs alone."""
+    """Digest of the whole output: equal for equal outputs alone."""
     checks: bytes
     """Two bytes for each token or character: a check of the output up to and with it."""
 

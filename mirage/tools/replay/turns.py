@@ -1,4 +1,4 @@
-"""When a later turn of a conversation may leave: people read an answer before they go on."""
+"""Times at which later turns of a conversation are sent: people read answers first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Send = Callable[[TenantRequest, float], Awaitable[None]]
 
 
 class SessionTurns:
-    """Of all sessions. A turn leaves at its own time, but no sooner than `think_s` after the
-    answer before it has ended."""
+    """Turns of all sessions. A turn is sent at its own time, but no sooner than `think_s` after the
+    answer before it has ended.
+    """
 
     def __init__(self, think_s: float, send: Send, now: Callable[[], float]) -> None:
         """`now` gives seconds since the start."""
         self._think_s, self._send, self._now = think_s, send, now
         self._answers: OrderedDict[str, asyncio.Future[float]] = OrderedDict()
-        """When the last turn of each session ended."""
+        """End of the last turn of each session, in seconds."""
 
     async def take(self, call: TenantRequest) -> None:
         """Send a call in its turn. The calls of a session are given in their order."""

@@ -1,1 +1,1 @@
-"""What reports share: tables, pictures, pages, progress."""
+"""Parts that reports share: tables, pictures, pages, progress."""

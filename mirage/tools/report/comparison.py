@@ -28,7 +28,7 @@ class Metric:
 
 
 WORDS = ("the device's cache", "a peer", "host memory", "the SSD")
-"""Of `PLACES`."""
+"""Words for `PLACES`."""
 TIERS = (
     *(
         Metric(f"tokens_from_{place}", f"tokens found in {words}", if_any=True)
@@ -39,7 +39,7 @@ TIERS = (
     Metric("kv_bytes_down", "KV blocks copied down, GiB", divide=GIB, digits=2, if_any=True),
     Metric("late_loads", "requests whose blocks came too late", if_any=True),
 )
-"""Of what need not be computed since it was before."""
+"""Metrics of tokens that were found again, and need not be computed."""
 METRICS = (
     Metric("completed", "requests completed", "high"),
     Metric("failed", "requests failed", "low"),

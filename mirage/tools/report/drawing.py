@@ -1,4 +1,4 @@
-"""What the report's pictures share: style, colours, grids, and series out of a timeline."""
+"""Parts that the reports' pictures share: style, colours, grids, and series out of a timeline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WIDTH = 10.5
 """Inches, of every picture."""
 T = TypeVar("T")
 MAX_POINTS = 800
-"""Of one line: more cannot be seen."""
+"""Most points of one line: more cannot be seen."""
 SHORTEST_MS = 0.1
 """Latencies under this are drawn at it: tokens that came in one piece have no gap."""
 

@@ -1,4 +1,4 @@
-"""How sure a mean over repeated runs is, and whether two means differ by more than noise. Pure.
+"""Confidence intervals of means over repeated runs, and tests of two means against noise. Pure.
 
 Student's and Welch's t at 95 %: runs are few, and their noise is unknown. Requests of one run are
 no repeats of each other (they wait in the same queue), so one run has no interval.
@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Mean:
-    """Of `runs` values; `half` is half the width of its interval, None for a single run."""
+    """Mean of `runs` values; `half` is half the width of its interval, None for a single run."""
 
     value: float
     half: float | None
@@ -34,14 +34,14 @@ class Difference:
 
     @property
     def word(self) -> str:
-        """What to say of it."""
+        """Verdict in words."""
         if self.more_than_noise is None:
             return "one run: no interval"
         return "differs" if self.more_than_noise else "within noise"
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Of at least one value."""
+    """Mean of at least one value."""
     middle = float(np.mean(values))
     if len(values) < 2:
         return Mean(middle, None, len(values))
@@ -50,7 +50,9 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def difference(values: Sequence[float], against: Sequence[float]) -> Difference:
-    """Of the means of two sets of runs. Equal constants do not differ, other ones do."""
+    """Difference between the means of two sets of runs. Equal constants do not differ, other
+    constants do.
+    """
     ratio = float(np.mean(values) / np.mean(against)) if np.mean(against) else None
     if len(values) < 2 or len(against) < 2:
         return Difference(ratio, None)

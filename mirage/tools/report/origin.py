@@ -1,4 +1,4 @@
-"""Where figures come from: the machine, and the versions of what ran on it."""
+"""Origin of figures: the machine, and the versions of the software."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def machine() -> str:
 
 
 def versions(packages: Sequence[str] = SERVING) -> dict[str, str]:
-    """Of this program, Python, and those of the packages that are installed."""
+    """Versions of this program, of Python, and of those packages that are installed."""
     found = {"mirage": __version__, "python": platform.python_version()}
     for name in packages:
         try:

@@ -16,7 +16,7 @@ class SentRequest(Protocol):
     """One that was sent."""
 
     def latencies_ms(self) -> Mapping[str, float] | None:
-        """What it took, by the names of `Slo`; None if it did not complete."""
+        """Latencies in milliseconds by the names of `Slo`; None if the request did not complete."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Slo:
     e2el_ms: float | None = None
 
     def limits(self) -> dict[str, float]:
-        """Those that are given."""
+        """Limits that are given."""
         each = ((name, getattr(self, name)) for name in NAMES)
         return {name: limit for name, limit in each if limit is not None}
 
     def met(self, request: SentRequest) -> bool:
-        """Whether the request completed within every limit."""
+        """True if the request completed within every limit."""
         took = request.latencies_ms()
         if took is None:
             return False

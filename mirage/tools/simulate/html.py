@@ -108,7 +108,7 @@ def _ranged(mean: comparison.Cell, low: comparison.Cell, high: comparison.Cell) 
 
 
 def meaning(result: Result, policy: str) -> str:
-    """What a policy is, or in which settings it differs from mirage."""
+    """Meaning of a policy, or the settings in which it differs from mirage."""
     variant = result["variants"][policy]
     if variant["meaning"]:
         return str(variant["meaning"])

@@ -125,7 +125,7 @@ def layers_remapped(result: Result, policies: Sequence[str]) -> Figure:
 
 
 def has_timelines(result: Result) -> bool:
-    """Whether any engine's memory was sampled."""
+    """True if any engine's memory was sampled."""
     return any(line["t"] for line in _lines(result))
 
 

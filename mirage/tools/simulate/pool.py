@@ -24,7 +24,7 @@ from mirage.simulate.run import Metrics, run
 from mirage.simulate.world import World
 
 LOOK_S = 0.5
-"""How often it is counted what runs have done."""
+"""Seconds between two counts of what runs have done."""
 Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 

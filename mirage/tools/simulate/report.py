@@ -19,7 +19,7 @@ from mirage.workload.lengths import lengths
 
 SCHEMA_VERSION = 1
 BASELINES = ("static", "pooled")
-"""What every policy is set against."""
+"""Policies that every other one is compared with."""
 NO_METRICS = frozenset({"policy", "seed", "tenants", "curves", "timelines"})
 """Keys of a run that are no single number."""
 
@@ -128,7 +128,7 @@ def _written(setup: Setup) -> dict[str, Any]:
 
 
 def _lengths(setup: Setup) -> dict[str, Any]:
-    """What each tenant's lengths are drawn from; nothing where a trace has them."""
+    """Distributions of each tenant's lengths; empty where a trace has them."""
     asked = setup.experiment.workload
     if asked.arrivals == "trace":
         return {}

@@ -16,7 +16,7 @@ from mirage.tools.simulate.report import BASELINES
 from mirage.units import GIB
 
 Of = Literal["mean", "min", "max"]
-"""Which number of a metric's spread over the seeds."""
+"""Statistic of a metric over the seeds."""
 LARGE = 10_000
 """Numbers from here on are shown whole."""
 LATENCIES = (

@@ -23,7 +23,7 @@ from mirage.workload.public import TRACES, Public
 
 
 class Action(StrEnum):
-    """What to do."""
+    """Action of the command."""
 
     LIST = "list"
     FETCH = "fetch"

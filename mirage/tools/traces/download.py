@@ -66,7 +66,7 @@ def fetch(
 
 
 def checksum(wanted: Public, path: Path) -> str:
-    """Of a file, of the kind that is known of it. Raises `OSError`."""
+    """Checksum of a file, of the kind that is known for it. Raises `OSError`."""
     if wanted.sha256:
         return f"sha256:{_digest(hashlib.sha256(), path)}"
     header = f"blob {path.stat().st_size}\0".encode()

@@ -27,7 +27,7 @@ DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
 
 @dataclass(frozen=True)
 class TuneWish:
-    """What a person wants of the answer."""
+    """Wishes for the answer: objective, trials, live measurements."""
 
     objective: str = "goodput"
     slo: Slo | None = None
@@ -37,7 +37,7 @@ class TuneWish:
     slower: float | None = None
     """Times the gaps of the trace; the question's own if None."""
     live: int = 0
-    """Of the best of the search, how many are measured on real engines."""
+    """Number of the search's best configurations that are measured on real engines."""
     live_repeats: int = 3
 
 
@@ -71,7 +71,7 @@ class Recommendation:
     choice: Choice
     config: Config
     searched: dict[str, float]
-    """What contenders are worth on the windows of the search, by name."""
+    """Value of each contender on the windows of the search, by name."""
     judged: dict[str, Judged]
     importances: dict[str, float]
 
@@ -119,7 +119,7 @@ def answer(
 
 
 def contenders(default: Config, tuned: Config) -> dict[str, Config]:
-    """What the answer is compared with, and itself, by name."""
+    """Configurations that the answer is compared with, and the answer itself, by name."""
     return {
         STATIC: default.model_copy(update={"policy": Policy.STATIC}),
         POOLED: default.model_copy(update={"policy": Policy.POOLED}),
@@ -171,7 +171,7 @@ def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
 
 
 class _Values:
-    """What choices are worth on the searched windows, over several seeds."""
+    """Values of choices on the searched windows, over several seeds."""
 
     def __init__(self, task: Task, run: WindowRunner) -> None:
         self._task, self._run = task, run

@@ -13,12 +13,13 @@ from mirage.tools.tune.space import Choice, SearchSpace, Value
 
 FINALISTS = 6
 KEPT = 0.98
-"""Of what was gained over the file as it is, what leaving a knob alone must keep."""
+"""Part of the gain over the file as it is that must remain when a knob is left alone."""
 LEAST_GAIN = 0.005
 """Over the file as it is: with less the answer is the file as it is."""
 
 Values = Callable[[Sequence[Choice]], list[float]]
-"""What each choice is worth, all on the same requests; the goal's worst for what does not fit."""
+"""Value of each choice, all on the same requests; the goal's worst for a choice that does not fit.
+"""
 
 
 def chosen(
@@ -49,7 +50,7 @@ def chosen(
 
 
 def most_values(space: SearchSpace, always: Sequence[Choice]) -> int:
-    """How many choices `chosen` asks about at most."""
+    """Most choices for which `chosen` asks for a value."""
     beside, without = 2 * len(space.knobs), len(space.knobs)
     return 1 + len(always) + FINALISTS + beside + without
 

@@ -147,7 +147,7 @@ def tune(path: Path, options: TuneOptions, wish: TuneWish, output: Path) -> Reco
 def command(
     path: Path, options: TuneOptions, wish: TuneWish, found: Recommendation, output: Path
 ) -> list[str]:
-    """That gives the same answer again, with all that was derived or left out."""
+    """Command that gives the same answer again, with all that was derived or left out."""
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
     words += ["--trace", options.trace] if options.trace is not None else []

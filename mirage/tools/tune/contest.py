@@ -21,13 +21,13 @@ from mirage.tools.tune.table import number
 
 @dataclass(frozen=True)
 class Contest:
-    """What was measured: entrants by name, with a result for each repeat."""
+    """Measurements on real engines: entrants by name, with a result for each repeat."""
 
     configs: Mapping[str, Config]
     results: Mapping[str, Sequence[WindowResult]]
     winner: str
     requests: int
-    """Of each run."""
+    """Requests of each run."""
 
     @property
     def config(self) -> Config:
@@ -57,14 +57,14 @@ def entrants(question: Question, answer: Recommendation, count: int) -> dict[str
 
 
 def in_order(goal: Goal, trials: Sequence[Searched]) -> list[Searched]:
-    """Those that saw all windows, the best first."""
+    """Trials that saw all windows, the best first."""
     whole = [(trial.value, trial) for trial in trials if trial.value is not None]
     ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
     return [trial for _, trial in ordered]
 
 
 def values(goal: Goal, results: Sequence[WindowResult]) -> list[float]:
-    """What each repeat was worth."""
+    """Value of each repeat."""
     return [goal.value([result]) for result in results]
 
 
@@ -86,7 +86,7 @@ def middle(goal: Goal, results: Sequence[WindowResult]) -> dict[str, float]:
 
 
 def sentence(answer: Recommendation, contest: Contest) -> str:
-    """What the engines said of it."""
+    """Result of the engines in one sentence."""
     goal = answer.goal
     said = []
     for name, results in contest.results.items():

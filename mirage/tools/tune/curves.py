@@ -19,11 +19,13 @@ class Curve:
     batches: tuple[float, ...]
     compute_ms: tuple[float, ...]
     load_ms: float
-    """Of all its layers."""
+    """Milliseconds to load all its layers."""
 
 
 def curve(subject: Subject, hardware: Hardware) -> Curve:
-    """Of requests with the subject's context, up to as many as the engine ever runs."""
+    """Curve over batches of requests with the subject's context, up to as many as the engine ever
+    runs.
+    """
     most = max(2, min(LARGEST_BATCH, subject.most_requests))
     batches = sorted({1, most, *(2**power for power in range(1, 9) if 2**power < most)})
     roofline = Roofline(subject.model, hardware)

@@ -1,4 +1,4 @@
-"""What is to be had most of, or least: goodput under an SLO, throughput, a latency. Pure.
+"""Objectives of a tuning: goodput under an SLO, throughput, or a latency. Pure.
 
 Goodput is requests a second that met all limits. Latencies are those of ``vllm bench serve``; the
 ITL that an SLO limits is the longest gap between two tokens of a request.
@@ -34,7 +34,7 @@ class CompletedRequest(NamedTuple):
     """The longest gap between two of its tokens."""
     e2el: float
     tokens: int
-    """Of its output."""
+    """Tokens of its output."""
     ended: float = 0.0
     """Since its window began."""
 
@@ -46,7 +46,7 @@ class CompletedRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowResult:
-    """What came of one window of requests under one configuration."""
+    """Result of one window of requests under one configuration."""
 
     rows: tuple[CompletedRequest, ...]
     duration_s: float
@@ -72,15 +72,15 @@ class Goal:
         return self.objective in RATES
 
     def value(self, outcomes: Sequence[WindowResult]) -> float:
-        """Of all requests of these windows together; latencies in milliseconds."""
+        """Value of all requests of these windows together; latencies in milliseconds."""
         return figures(outcomes, self.slo)[self.objective]
 
     def better(self, one: float, other: float) -> bool:
-        """Whether `one` is strictly better."""
+        """True if `one` is strictly better."""
         return one > other if self.maximised else one < other
 
     def gain(self, one: float, other: float) -> float:
-        """How much better `one` is than `other`, as a part of `other`; negative if worse."""
+        """Relative gain of `one` over `other`; negative if it is worse."""
         if one == other:
             return 0.0
         if not other or isinf(other):
@@ -89,7 +89,7 @@ class Goal:
 
     @property
     def worst(self) -> float:
-        """What is no better than any value."""
+        """Value that no other is worse than."""
         return 0.0 if self.maximised else inf
 
 
@@ -126,7 +126,7 @@ def parse_objective(text: str) -> str:
 
 
 def unit(objective: str) -> str:
-    """What its values are counted in."""
+    """Unit of an objective's values."""
     return {"throughput": "tokens/s"}.get(objective, "requests/s" if objective in RATES else "ms")
 
 

@@ -34,7 +34,7 @@ START_S = 40.0
 
 
 def check(config: Config) -> None:
-    """Whether engines can serve it here. Raises `ConfigError` before anything is searched."""
+    """Check that engines can serve it here. Raises `ConfigError` before anything is searched."""
     fit_config(config)
 
 

@@ -1,7 +1,7 @@
-"""How often requests come, and how long they may take, where nobody says: found by simulation.
+"""Rate of requests and limits of their latencies, found by simulation where none are given.
 
-Limits are multiples of what the same requests take when they are nearly alone. If the load is
-free, requests come as often as the configuration just does not bear: with less no knob matters.
+Limits are multiples of what the same requests take when they are nearly alone. If the load is free,
+the rate is the lowest one that the configuration does not bear: below it no knob matters.
 """
 
 from __future__ import annotations

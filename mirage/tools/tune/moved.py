@@ -39,7 +39,7 @@ def _move(section: Any, key: str, path: str | Path | None, folder: Path) -> None
 
 
 def _seen(named: Any, near: Path, folder: Path) -> Any:
-    """What `replay.trace` names, a name of no file staying as it is."""
+    """Names of `replay.trace` as seen from another folder; a name of no file stays as it is."""
     if isinstance(named, dict):
         return {name: _seen(file, near, folder) for name, file in named.items()}
     path = near / named

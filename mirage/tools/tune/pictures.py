@@ -137,7 +137,7 @@ def front(report: Report, latency: str) -> Figure:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (less is better, more is better) those that no other beats in both, in order."""
+    """Points (less is better, more is better) that no other point beats in both, in order."""
     kept: list[tuple[float, float]] = []
     for point in sorted(set(points), key=lambda p: (p[0], -p[1])):
         if not kept or point[1] > kept[-1][1]:

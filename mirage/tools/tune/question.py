@@ -58,14 +58,14 @@ class Question:
     config: Config
     options: TuneOptions
     trace: str
-    """Which was taken."""
+    """Name of the trace that was taken."""
     machine: Machine
     subjects: Subjects
     explained: tuple[Explained, ...]
     space: SearchSpace
     cut: Cut
     requests: int
-    """Of the trace."""
+    """Number of the trace's requests."""
 
     @property
     def trace_name(self) -> str:
@@ -75,7 +75,7 @@ class Question:
 
     @property
     def load_is_given(self) -> bool:
-        """Whether somebody said how often requests come: in the file, or by a trace of theirs."""
+        """True if the rate of requests is given: in the file, or by a trace of the user's own."""
         replay = self.config.replay
         if self.options.find_load or (self.options.trace is None and replay.load is not None):
             return False
@@ -174,7 +174,7 @@ def _first(path: Path, most: int, how: Reading) -> list[TraceRequest]:
 
 
 def _steps_ms(known: Subjects, on: Machine) -> list[float]:
-    """Of the slowest model."""
+    """Milliseconds a step of the slowest model takes."""
     one = max(
         layer_compute_s(Roofline(s.model, on.hardware), 1, s.context) * s.model.layers * 1e3
         for s in known.subjects

@@ -8,12 +8,13 @@ from math import sqrt
 from mirage.config import Policy
 
 MOST_LOAD = 0.8
-"""Of what the machine computes: beyond, requests wait for compute whatever memory there is."""
+"""Part of the machine's capacity beyond which requests wait for compute, whatever memory there is.
+"""
 
 
 @dataclass(frozen=True)
 class OfferedLoad:
-    """How often requests come, in what the machine computes where KV memory does not bind."""
+    """Rate of requests as a part of what the machine computes where KV memory does not bind."""
 
     computed_per_s: float
     """Requests a second: 1.0 of `replay.load`."""

@@ -26,7 +26,7 @@ class WindowRunner:
         self._known: dict[str, WindowResult | None] = {}
 
     def __call__(self, runs: Sequence[WindowRun]) -> Results:
-        """What comes of each; None for what does not fit."""
+        """Result of each run; None for a configuration that does not fit."""
         keys = [_key(run) for run in runs]
         new = {
             k: run for k, run in dict(zip(keys, runs, strict=True)).items() if k not in self._known

@@ -43,13 +43,13 @@ class Searched:
     state: str
     """``complete``, ``pruned`` or ``fail`` (it does not fit)."""
     value: float | None
-    """Of all windows; None of one that did not see them all."""
+    """Value over all windows; None for a trial that did not see them all."""
     figures: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is searched: runs of each trial, window by window, and what is wanted of them."""
+    """Search: the goal, the runs of each trial, and their windows."""
 
     space: SearchSpace
     goal: Goal
@@ -64,7 +64,7 @@ class Task:
 
 
 def first_choices(space: SearchSpace) -> list[Choice]:
-    """Those that are always tried: the file as it is, and each fixed percentage."""
+    """Choices that are always tried: the file as it is, and each fixed percentage."""
     capped = [knob for knob in space.knobs if knob.name.startswith("max_percent:")]
     every: list[Choice] = [{}]
     for percent in FIXED if capped else ():
@@ -96,7 +96,7 @@ def search(
 
 
 def importances(found: Sequence[Searched], task: Task) -> dict[str, float]:
-    """How much of what trials differ by each knob explains; nothing of too few trials."""
+    """Part of the differences between trials that each knob explains; empty for too few trials."""
     study = optuna.create_study(direction=_direction(task.goal))
     distributions = _distributions(task.space)
     for one in found:
@@ -184,7 +184,7 @@ def _direction(goal: Goal) -> StudyDirection:
 
 
 def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Of each knob the index of its value."""
+    """Index of its value, for each knob."""
     return {knob.name: IntDistribution(0, len(knob.values) - 1) for knob in space.knobs}
 
 

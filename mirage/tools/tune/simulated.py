@@ -69,7 +69,7 @@ class WindowRun:
 
 
 def simulate(bench: Bench, run: WindowRun) -> WindowResult | None:
-    """What comes of it; None for a configuration that does not fit."""
+    """Result of a run; None for a configuration that does not fit."""
     try:
         setup = experiment(bench, run.config)
     except (ValueError, DoesNotFitError):
@@ -173,7 +173,7 @@ class _Seen(Observer):
         self._lent[engine.name] = (self._world.now, nbytes, busy)
 
     def outcome(self) -> WindowResult:
-        """When all is over."""
+        """Result, once all is over."""
         for name in list(self._lent):
             self._count(name)
         counters = [engine.tally.counters for engine in self._world.engines]

@@ -24,7 +24,7 @@ FACTORS = (0.125, 0.25, 0.5, 1.0)
 MORE = (2.0, 4.0)
 """Besides, of what takes host memory alone."""
 WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Of the KV memory of a tenant's share, before all shares are cut to their old sum."""
+"""Factors on the KV memory of a tenant's share, before all shares are cut to their old sum."""
 TURNS = (0.25, 0.5, 1.0, 2.0, 4.0)
 RESTS_S = (2.0, 10.0, 30.0, 120.0)
 LENT = (0.0, 25.0, 50.0, 75.0, 100.0)
@@ -107,7 +107,7 @@ def fixed(config: Config, percent: float) -> Config:
 
 
 def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    """What differs: the key as the file nests it, and both values."""
+    """Keys that differ, as the file nests them, with both values."""
     found: dict[str, tuple[Any, Any]] = {}
     if before.policy is not after.policy:
         found["policy"] = str(before.policy), str(after.policy)
@@ -165,7 +165,7 @@ def _tenant(config: Config, tenant: TenantSection, choice: Choice, share: float)
 
 
 def _in_one_step(tenant: TenantSection) -> bool:
-    """Whether prompts are computed whole: then one of full length must fit into a step."""
+    """True if prompts are computed whole: then a prompt of full length must fit into a step."""
     named = {key.lstrip("-").replace("-", "_"): v for key, v in tenant.engine_args.items()}
     return named.get("enable_chunked_prefill") is False or "no_enable_chunked_prefill" in named
 

@@ -25,7 +25,7 @@ def said(question: Question, answer: Recommendation, contest: Contest | None = N
 
 
 def found(question: Question, answer: Recommendation) -> Findings:
-    """What is said is made of this."""
+    """Findings, of which the sentences are made."""
     from mirage.tools.explain.words import sentences as explain
 
     idle, active = mean_lent(answer.judged, TUNED)
@@ -74,7 +74,7 @@ def _of(names: list[str], every: int) -> str:
 
 
 def _bottleneck(question: Question, answer: Recommendation) -> str:
-    """What would help where remapping does not."""
+    """Change that would help where remapping does not."""
     slo = answer.goal.slo
     static, pooled = answer.judged[STATIC], answer.judged[POOLED]
     if share_met(static.outcomes, slo) >= WELL_MET:

@@ -85,7 +85,7 @@ def _table(answer: Recommendation) -> Table:
 
 
 def _live(live: Mapping[str, Mapping[str, float]]) -> Table:
-    """Of real engines, medians of their repeats."""
+    """Table of real engines, medians of their repeats."""
     made = Table("on real engines", *COLUMNS, box=None)
     for column in made.columns[1:]:
         column.justify, column.no_wrap = "right", True

@@ -20,7 +20,7 @@ class Window:
 
     number: int
     begin_s: float
-    """Of the trace."""
+    """Begin of the window, in seconds of the trace."""
     end_s: float
     requests: tuple[TraceRequest, ...]
 

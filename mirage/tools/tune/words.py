@@ -1,4 +1,4 @@
-"""What was found, in three sentences: what it brings, who gives and why, what else helps. Pure."""
+"""Result in three sentences: what it brings, which models give and why, what else helps. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from math import isfinite
 from mirage.tools.tune.goals import Goal, unit
 
 LITTLE = 0.02
-"""Of the objective: less than that is no difference to speak of."""
+"""Part of the objective below which a difference does not count."""
 ONE_SIDED = 0.9
-"""Of what is lent: the part from which on one side lends it all."""
+"""Part of what is lent from which on one side counts as lending it all."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What the sentences are made of."""
+    """Findings, of which the sentences are made."""
 
     goal: Goal
     searched: Mapping[str, float]
-    """What contenders are worth, on the windows of the search and on those held back."""
+    """Values of contenders, on the windows of the search and on those held back."""
     held_back: Mapping[str, float]
     changed: Sequence[str]
     """Keys of the file that have other values now."""
@@ -33,7 +33,7 @@ class Findings:
     explained: Sequence[str]
     """The sentences of `mirage explain`."""
     bottleneck: str
-    """What else holds the load up, as a clause."""
+    """Other bottleneck of the load, as a clause."""
     rest_s: tuple[float, float] | None = None
     """Seconds without work after which a model is idle, before and now; None in turns."""
 
@@ -44,7 +44,7 @@ def sentences(found: Findings) -> list[str]:
 
 
 def remapping_pays(found: Findings) -> bool:
-    """Whether the tuned configuration is better by more than a little than it is at 0 %."""
+    """True if the tuned configuration is better than at 0 % by more than a little."""
     return _gain_of_layers(found) > LITTLE
 
 
@@ -101,7 +101,7 @@ def _gives(found: Findings) -> str:
 
 
 def _caps(found: Findings) -> str:
-    """What became of the percentages, where the first sentence says nothing of them."""
+    """Clause on the percentages, where the first sentence does not mention them."""
     if any("max_percent" in change for change in found.changed):
         return ""
     return "; no max_percent was better than the one it has"
