@@ -59,7 +59,7 @@ class Agent:
         self._lease_s = 0.0
         self._writer: threading.Thread | None = None
         self.heard = -inf
-        """When the control server was last heard: seconds of `time.monotonic`."""
+        """Time at which the control server was last heard, in seconds of `time.monotonic`."""
 
     def last_heard(self) -> float:
         """`heard`."""

@@ -38,7 +38,7 @@ COMPILED = (
     CompilationMode.NONE,  # and with adapters
 )
 BACKENDS = ("", "inductor", "eager")
-"""What vLLM compiles with."""
+"""Compilers that vLLM can use."""
 
 
 class _Parser(FlexibleArgumentParser):
@@ -53,13 +53,13 @@ class _Parser(FlexibleArgumentParser):
 
 @cache
 def server_parser() -> FlexibleArgumentParser:
-    """Of the OpenAI server of the vLLM that is installed."""
+    """Argument parser of the OpenAI server of the installed vLLM."""
     parser: FlexibleArgumentParser = moved.server_arguments(_Parser(allow_abbrev=False))
     return parser
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """What vLLM's server makes of `argv`, without the program and module before it.
+    """Arguments of vLLM's server parsed from `argv`, without the program and module before it.
 
     Raises `ArgumentRefused` with one line in vLLM's words.
     """
@@ -144,7 +144,7 @@ def _problems(config: Any) -> Iterator[str]:
 
 
 def _on_cpu(config: Any) -> Iterator[str]:
-    """What vLLM starts with there, and ends by at the first request or before."""
+    """Reasons why an engine on a CPU would start and then end at the first request or before."""
     cache, speculative = config.cache_config, config.speculative_config
     if config.model_config.use_mla and cache.cache_dtype.startswith("fp8"):
         yield f"kv_cache_dtype {cache.cache_dtype}: {MLA_FP8}"

@@ -1,4 +1,4 @@
-"""What differs between a host and a GPU: who maps memory, who computes, how a step is timed."""
+"""Differences between a host and a GPU: the driver, the computing side, the timing of steps."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _TimedWaits(StreamCompute):
 
     @property
     def stall_s(self) -> float:
-        """Of the steps that have passed."""
+        """Stall seconds of the steps that have passed."""
         return self._clock.stall_s
 
     def wait(self, event: Event) -> None:

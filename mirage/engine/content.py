@@ -1,4 +1,4 @@
-"""What weights contain, in few bytes: for the fingerprint under which engines share blocks."""
+"""Digests of weights, for the fingerprint under which engines share blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHUNK = 16 << 20
 
 
 def digest(parameter: torch.Tensor) -> bytes:
-    """Of all bytes of a parameter, laid out in rows: the sum of each row and of each column.
+    """Digest of a parameter's bytes, laid out in rows: the sum of each row and of each column.
 
-    A byte that changes, or bytes that change places, change a sum. Where it lies, CPU or GPU, and
-    its strides do not count.
+    A byte that changes, or bytes that change places, change a sum. The device, CPU or GPU, and the
+    strides do not count.
     """
     flat = parameter.detach().contiguous().view(-1)
     hashed = hashlib.sha256()
@@ -31,7 +31,7 @@ def digest(parameter: torch.Tensor) -> bytes:
 
 
 def of_files(folder: Path, pattern: str) -> str:
-    """Of all files in `folder` with such names. Raises `OSError`."""
+    """Digest of all files in `folder` with such names. Raises `OSError`."""
     hashed = hashlib.sha256()
     for path in sorted(filter(Path.is_file, folder.glob(pattern))):
         with path.open("rb") as file:

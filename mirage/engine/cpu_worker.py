@@ -28,7 +28,7 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
         super().load_model(**kwargs)
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Those that can grow; see `layouts_on_cpu`."""
+        """KV cache layouts that can grow; see `layouts_on_cpu`."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         if not self.mirage.settings.elastic:
             return layouts

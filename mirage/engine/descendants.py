@@ -9,9 +9,9 @@ from mirage.processes.proc_stat import proc_stat
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all that `pid` has started and they have, those that they have waited for included.
+    """Processor seconds of all descendants of `pid`, those that were waited for included.
 
-    Those that ended and were not waited for are left out, so that it may fall.
+    A descendant that ended and was not waited for is left out, so the sum may fall.
     """
     return sum(map(_seconds, _descendants(pid)))
 

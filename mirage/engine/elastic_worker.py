@@ -1,6 +1,6 @@
-"""What a worker of vLLM's needs for parameters and a KV cache in memory that can move.
+"""Parts of a vLLM worker whose parameters and KV cache lie in memory that can move.
 
-Nothing of a particular device is imported here: vLLM's CPU worker puts stand-ins in the place of
+This module imports nothing of a particular device: vLLM's CPU worker puts stand-ins in the place of
 torch's CUDA streams and events for its whole process.
 """
 
@@ -171,9 +171,9 @@ def _forget_layers(compilation_config: Any) -> None:
 
 
 def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:
-    """Whether vLLM enqueues work on KV blocks behind a step's output.
+    """True if vLLM enqueues work on KV blocks behind a step's output.
 
-    A drafter's, and copies of states between their blocks.
+    A drafter's work, and copies of states between their blocks.
     """
     groups = kv_cache_config.kv_cache_groups
     states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)

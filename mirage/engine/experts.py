@@ -1,9 +1,9 @@
-"""Which experts of a model can be given away, and the hook around vLLM's call of them.
+"""Experts of a model that can be given away, and the hook around vLLM's call of them.
 
 vLLM routes first and then calls a layer's experts with the ids that were chosen (`topk_ids`), and
-its kernels touch no other expert's weights. So whatever is missing can be put in place in between;
-with graphs or compiled steps if what calls them is known (`expert_call`).
-Weights as vLLM loads them only, and of whole pages for each expert: kernels do not take strides.
+its kernels touch no other expert's weights. So a missing expert can be put in place in between;
+with graphs or compiled steps only if their caller is known (`expert_call`). Only weights as vLLM
+loads them can go, with whole pages for each expert: kernels do not take strides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ExpertLayer:
     weights: list[torch.Tensor]
     """Tensors of (experts, ...) each."""
     kernel: Any
-    """What vLLM calls with the ids; None before a model has weights."""
+    """Kernel that vLLM calls with the ids; None before a model has weights."""
     runner: Any = None
     """Runner that routes and calls them; None if it is not as known here."""
 
@@ -66,7 +66,7 @@ def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[Exp
 
 
 def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
-    """Where they lie if each layer's weights come first in its range.
+    """Layout of experts if each layer's weights come first in its range.
 
     Raises `ExpertsStay` if an expert is not of whole pages, or layers differ.
     """

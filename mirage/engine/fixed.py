@@ -15,7 +15,7 @@ import torch
 from mirage.engine.tensors import held, total_bytes
 
 DRAFTERS = ("drafter", "speculator")
-"""What vLLM's two model runners call what proposes tokens."""
+"""Attributes by which vLLM's two model runners hold a drafter."""
 
 
 def fixed_bytes(models: Iterable[torch.nn.Module], moving: set[int], *devices: str) -> int:

@@ -44,7 +44,7 @@ class MirageGPUWorker(ElasticWorker, Worker):
             self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Those of the attention backends that `layouts_on_gpu` takes, best first."""
+        """KV cache layouts of the attention backends that `layouts_on_gpu` takes, best first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         return layouts_on_gpu(layouts, elastic=self.mirage.settings.elastic)
 

@@ -24,14 +24,15 @@ from mirage.engine.captures import end_allocation
 logger = logging.getLogger("mirage.engine.graphs")
 
 DISPATCHER, MANAGER = "cudagraph_dispatcher", "cudagraph_manager"
-"""Where vLLM's first model runner chooses a graph, and where its second does."""
+"""Attributes by which vLLM's first and second model runner choose a graph."""
 WRAPPERS = (CUDAGraphWrapper, BreakableCUDAGraphWrapper)
 
 
 def known(runner: type) -> bool:
-    """Whether a class of model runners will choose its graphs where `gate` stands.
+    """True if a class of model runners will choose its graphs where `gate` stands.
 
-    Asked before an object of it has loaded its model: what its methods mention must do.
+    This is asked before an object of it has loaded its model, so the names that its methods mention
+    decide.
     """
     functions = (value for base in runner.__mro__ for value in vars(base).values())
     mentioned = {
@@ -101,7 +102,7 @@ def _telling(builders: list[Any], streaming: Callable[[], bool]) -> Callable[[],
 def _gate_dispatcher(
     dispatcher: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]
 ) -> bool:
-    """Of the first model runner: modes can be left out of a question."""
+    """Gate of the first model runner: modes can be left out of a question."""
     original = dispatcher.dispatch
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
@@ -118,7 +119,7 @@ def _gate_dispatcher(
 
 
 def _gate_manager(manager: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
-    """Of the second model runner: it chooses among what it has captured."""
+    """Gate of the second model runner: it chooses among the graphs that it has captured."""
     original, all_of_them = manager.dispatch, manager._candidates
     some = {
         size: [graph for graph in graphs if graph.cg_mode in fitting]

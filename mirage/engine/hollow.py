@@ -105,7 +105,7 @@ def _embeddings(model: torch.nn.Module) -> Any:
 
 
 def _tensor_names(folder: Path) -> list[str]:
-    """Of all tensors in the folder's files; none where only loading could tell."""
+    """Names of all tensors in the folder's files; none where only loading could tell."""
     names: list[str] = []
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:

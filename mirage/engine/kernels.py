@@ -67,7 +67,7 @@ def _quantises_inputs(part: Any) -> bool:
 
 
 def _has(module: torch.nn.Module, wanted: Callable[[Any], bool]) -> bool:
-    """Whether what computes a linear layer has such a part."""
+    """True if the object that computes a linear layer has such a part."""
     for owner in ("quant_method", "scheme"):
         parts: dict[str, Any] = getattr(getattr(module, owner, None), "__dict__", {})
         if any(map(wanted, parts.values())):

@@ -1,4 +1,4 @@
-"""Which KV cache layout an engine asks vLLM for."""
+"""KV cache layout that an engine asks vLLM for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAYER_OUTERMOST = ("LBHNC", "LBNHC")
 def elastic_layouts(
     declared: Sequence[str], kinds: Sequence[Sequence[str]] = (BLOCK_OUTERMOST, LAYER_OUTERMOST)
 ) -> list[str]:
-    """Of the layouts that the attention backends declare those that can grow, best first.
+    """Layouts that can grow, of those that the attention backends declare, best first.
 
     Raises `RuntimeError` if there is none.
     """

@@ -45,7 +45,9 @@ def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _pack_small(module: Any, method: Any) -> None:
-    """What a function of the module's then holds is on the CPU: a mebibyte at most."""
+    """Pack a small weight as vLLM would. What the module's function then holds is on the CPU: a
+    mebibyte at most.
+    """
     if (weight := module._parameters.get("weight")) is None:
         return  # it stands for another module, or has no weight of its own
     plain = getattr(module, "_cpu_skip_gemm_dispatch", False) or weight.ndim != MATRIX

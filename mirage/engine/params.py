@@ -34,15 +34,15 @@ from vmm.space import Range
 logger = logging.getLogger("mirage.engine.params")
 
 ALIGN = 512
-"""Where parameters start, as allocators have it: kernels are chosen by that."""
+"""Alignment of parameters in bytes, as allocators have it: kernels are chosen by it."""
 POISON = 0xFF
-"""What is left where a parameter was: whoever still reads there shall not go unseen."""
+"""Byte left where a parameter was, so that a kernel which still reads there is seen."""
 SMALL = MIB
 """Bytes up to which the place that a parameter left is kept until the model is proven: freed,
 it could be handed out again with the right content in it."""
 
 Unit = list[list[torch.Tensor]]
-"""What moves together: the tensors of each storage."""
+"""Tensors of each storage; they move together."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ Masters = Callable[[Driver, Sequence[PlacedUnit]], Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one storage, or what is seen of it, lies inside its layer's range. Bytes."""
+    """Place of one storage, or of the visible part of it, inside its layer's range. Bytes."""
 
     tensors: list[torch.Tensor]
     start: int
@@ -96,9 +96,9 @@ class PlacedLayers:
         self.stays: str | None = None if moves else "max_percent is 0"
         """Why the layers stay where vLLM put them."""
         self.pieces: GraphPieces | None = None
-        """What streams instead of whole layers, if steps are to run in pieces."""
+        """Pieces that stream instead of whole layers, if steps are to run in pieces."""
         self.units: list[Unit] = []
-        """What moves of each layer, in the order in which it is needed."""
+        """Storages that move of each layer, in the order in which they are needed."""
         self.masters: list[HostBuffer] = []
         self.left: list[torch.Tensor] = []
         """Places that small parameters left, poisoned."""
@@ -154,7 +154,7 @@ class PlacedLayers:
             unit.sort(key=lambda storage: min(first.get(id(t), len(first)) for t in storage))
 
     def expert_layout(self, page_bytes: int) -> ExpertLayout | None:
-        """Where experts lie that can be given away; None if none can, as `experts_stay` says."""
+        """Layout of experts that can be given away; None if none can, as `experts_stay` says."""
         if self.experts_stay is not None:
             return None
         try:
@@ -275,7 +275,7 @@ class PlacedLayers:
 
 
 def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Unit]:
-    """What can move of each layer: the storages of parameters that are its alone."""
+    """Storages of parameters that belong to one layer alone, for each layer: these can move."""
     holdings = Holdings(layers, model)
     return [
         [holdings.tensors[storage] for storage in holdings.only_of(index)]

@@ -1,12 +1,12 @@
-"""What a step computes between two attentions, and the parameters that it needs for that.
+"""Pieces: the computation between two attentions, and the parameters that it needs.
 
 vLLM can capture a step as a row of CUDA graphs with attention between them, which runs eagerly
-(PIECEWISE). Code of ours that waits for a layer can only run there. So the unit that is
-streamed is not a decoder layer then but the *piece* after attention i: the rest of layer i, and
-of layer i + 1 what comes before its attention. The last piece goes on with the first layer of
-the next step: the pieces are a circle, as many as there are layers and as large.
+(PIECEWISE). Code of ours that waits for a layer can only run there. So the unit that is streamed is
+not a decoder layer then but the *piece* after attention i: the rest of layer i, and the part of
+layer i + 1 before its attention. The last piece goes on with the first layer of the next step: the
+pieces are a circle, as many as there are layers and as large.
 
-Which parameter belongs to which piece is seen, not guessed: one step is watched.
+The assignment of parameters to pieces is seen, not guessed: one step is watched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GraphPieces:
     ) -> None:
         self.parameters = parameters
         self.attentions = attentions
-        """What computes each layer's attention."""
+        """Attention implementation of each layer."""
 
     def order(self, streamer: LayerStreamer) -> None:
         """Let every piece wait for its parameters, and give its slot away, at attentions."""
@@ -81,7 +81,7 @@ def watched(
 
 
 def _attention(index: int, layer: torch.nn.Module) -> Any:
-    """What computes a layer's attention: vLLM calls its `forward` outside of graphs."""
+    """Attention implementation of a layer: vLLM calls its `forward` outside of graphs."""
     found = [module.impl for module in layer.modules() if _attends(module)]
     if len(found) != 1:
         raise UnknownPieces(f"layer {index} has {len(found)} attentions where one was looked for")
@@ -125,10 +125,10 @@ class _Watch:
 
     @contextmanager
     def module(self, module: torch.nn.Module) -> Iterator[None]:
-        """What `module` has is needed where its forward begins.
+        """Note that the parameters of `module` are needed where its forward begins.
 
-        All of it: a module that its own parts' forwards are not called for may still use them
-        (experts). But not if it has an attention inside, and so reaches into the next piece.
+        All of them: a module may use its parts without calling their forwards (experts). But not if
+        it has an attention inside, and so reaches into the next piece.
         """
         whole = not any(_attends(part) for part in module.modules())
         has = [id(parameter) for parameter in module.parameters(recurse=whole)]

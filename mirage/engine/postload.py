@@ -1,4 +1,4 @@
-"""What vLLM changes in a model's memory after building it, done to a model without memory.
+"""Changes that vLLM makes in a model's memory after building it, done to a model without memory.
 
 When weights are loaded, a CPU's kernels keep copies of convolutions, and on AMX pack much of the
 rest (`packing.py`). At the first step, rotary tables take the type of the queries. vLLM's own

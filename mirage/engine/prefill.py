@@ -1,4 +1,4 @@
-"""What a step of vLLM's computes of prompts, read from its scheduler's output."""
+"""Prompt tokens that a step of vLLM's computes, read from its scheduler's output."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _cached_states(config: Any, model: torch.nn.Module) -> str | None:
 
 
 def _kv_specs(config: Any) -> dict[str, Any]:
-    """What vLLM's model runner would answer, which needs no more of itself than this."""
+    """KV cache specs as vLLM's model runner answers, of which it needs no other part."""
     runner = type("Asked", (), {"vllm_config": config, "shared_kv_cache_layers": {}})()
     return dict(GPUModelRunner.get_kv_cache_spec(runner))
 
@@ -190,7 +190,7 @@ def _resolve_layout(config: Any, specs: dict[str, Any], *, elastic: bool) -> Non
 
 
 def _words(error: Exception) -> str:
-    """What vLLM, or pydantic in its name, says."""
+    """Message of an error of vLLM, or of pydantic in its name."""
     errors: Callable[[], list[dict[str, Any]]] | None = getattr(error, "errors", None)
     words = errors()[0]["msg"] if callable(errors) and errors() else str(error)
     return words.removeprefix("Value error, ").strip() or type(error).__name__
@@ -218,7 +218,7 @@ def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def said(question: dict[str, Any]) -> dict[str, Any]:
-    """What vLLM says to a question, as `answer`, in a process that is thrown away after it."""
+    """Answer of vLLM to a question, as `answer`, from a process that is thrown away after it."""
     # So models may be looked at here, without one more child each.
     registry._run_in_subprocess = lambda fn: fn()
     arguments.server_parser()  # made once, for all children

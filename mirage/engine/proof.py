@@ -28,7 +28,7 @@ from mirage.streaming.transfer import LayerStreamer
 logger = logging.getLogger("mirage.engine.proof")
 
 TOKENS = 16
-"""Of the forward, fewer if the model takes no more."""
+"""Tokens of the forward, fewer if the model takes no more."""
 NOISE = 4.0
 """Outputs of a model that differ from run to run may differ so many times more than before."""
 
@@ -46,7 +46,7 @@ class NoForward(Exception):
 
 @dataclass
 class Seen:
-    """What one forward gave: each module's name and the checksum of its output, in order."""
+    """Result of one forward: each module's name and the checksum of its output, in order."""
 
     outputs: list[tuple[str, int]] = field(default_factory=list)
     last: torch.Tensor | None = None
@@ -125,7 +125,7 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """Of the bytes, so that NaN equals NaN."""
+    """Checksum of the bytes, so that NaN equals NaN."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
 
@@ -229,7 +229,7 @@ def _forget_freed() -> None:
 
 
 def _steady(first: Seen, second: Seen) -> list[bool]:
-    """Which outputs are the same each time."""
+    """Outputs that are the same each time, as flags."""
     if len(first.outputs) != len(second.outputs):
         raise NoForward("it calls other modules each time")
     return [a == b for a, b in zip(first.outputs, second.outputs, strict=True)]

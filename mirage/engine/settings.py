@@ -1,4 +1,4 @@
-"""What an engine is told at start: the ``mirage`` part of vLLM's ``--additional-config``."""
+"""Settings of an engine at start: the ``mirage`` part of vLLM's ``--additional-config``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model's decoder layers are, and whether their parameters can move.
+"""Decoder layers of a model, and whether their parameters can move.
 
 Both are seen from what vLLM built, before it loads weights, also on the meta device: nothing
 depends on how a model's code makes its layers, nor on names.
@@ -51,7 +51,7 @@ def _stacks(module: torch.nn.Module, seen: set[int]) -> Iterator[torch.nn.Module
 
 
 def attends(module: torch.nn.Module) -> bool:
-    """Whether `module` has a layer with a KV cache or a state inside."""
+    """True if `module` has a layer with a KV cache or a state inside."""
     return any(isinstance(part, AttentionLayerBase) for part in module.modules())
 
 
@@ -87,7 +87,7 @@ def _why_module_stays(name: str, module: torch.nn.Module) -> str | None:
 
 
 def packed_by_onednn(module: torch.nn.Module) -> bool:
-    """Whether an int8 linear will hand its weight to oneDNN on a CPU and forget it.
+    """True if an int8 linear will hand its weight to oneDNN on a CPU and forget it.
 
     As vLLM's `CPUInt8ScaledMMLinearKernel` decides when it processes the loaded weights.
     """

@@ -1,7 +1,7 @@
-"""What a model computes with where a step without requests has nothing: random numbers.
+"""Random numbers as inputs of a model in a step without requests.
 
-vLLM's dummy steps feed zeros, and attention without a KV cache gives zeros or whatever lay in
-memory. A proof over either would prove little, or compare noise.
+vLLM's dummy steps feed zeros, and attention without a KV cache gives zeros or stale memory. A proof
+over either would prove little, or compare noise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long steps compute on a device that runs behind the thread that enqueues them."""
+"""Compute time of steps on a device that runs behind the thread that enqueues them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EventClock:
     def __init__(self, make: Callable[[], Mark]) -> None:
         self._make = make
         self.stall_s = 0.0
-        """Of all steps whose times are known."""
+        """Stall seconds of all steps whose times are known."""
         self._stalls: list[Pair] | None = None
         self._pending: deque[_Step] = deque(maxlen=MOST_PENDING)
 

@@ -24,7 +24,9 @@ class Timed:
     prefill: int
     area: int
     cpu_s: float
-    """Of the thread that computes; other work on the machine lengthens it little."""
+    """Processor seconds of the thread that computes; other work on the machine lengthens them
+    little.
+    """
     wall_s: float
 
 

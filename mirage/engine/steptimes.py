@@ -1,9 +1,9 @@
-"""What the steps of one real engine take: the child process of `mirage profile`.
+"""Step times of one real engine: the child process of `mirage profile`.
 
-Question (see `mirage.tools.profile.engines`) and answer are in seconds, bytes, tokens. The
-engine is the one that `mirage serve` would start, with all KV blocks there could be, stepped in
-this process. All points are measured in several passes, since a machine's speed drifts: of each
-point the answer has the median of its quickest pass, and the times of all its steps.
+Question (see `mirage.tools.profile.engines`) and answer are in seconds, bytes, tokens. The engine
+is the one that `mirage serve` would start, with as many KV blocks as possible, stepped in this
+process. All points are measured in several passes, since a machine's speed drifts: for each point
+the answer has the median of its quickest pass, and the times of all its steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RUNNING = 64, 12
 """Prompt and output of what decodes while another prompt is computed."""
 WARM = 64, 8
 WARM_ROUNDS = 3
-"""Of loads and allotments whose times are thrown away."""
+"""Number of loads and allotments whose times are thrown away."""
 SETTLED = 200
 """Steps after which a mixture that never came about is given up."""
 
@@ -170,7 +170,7 @@ def _median(steps: list[Timed]) -> Timed:
 
 
 def _seconds(act: Callable[[int], None], times: int) -> list[float]:
-    """Of each of `times` acts, after some that do not count."""
+    """Seconds of each of `times` acts, after some that do not count."""
     taken = []
     for number in range(WARM_ROUNDS + times):
         start = time.perf_counter()

@@ -29,7 +29,9 @@ def storage_of(tensor: torch.Tensor) -> Storage:
 
 
 def held(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """What `module` itself holds, its submodules left out. A tensor may come more than once."""
+    """Tensors that `module` itself holds, its submodules left out. A tensor may come more than
+    once.
+    """
     return _within(list(vars(module).values()), DEEPEST, set())
 
 
@@ -48,7 +50,7 @@ def _within(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What to look into: containers, functions' own variables, and vLLM's helping objects."""
+    """Parts to look into: containers, functions' own variables, and vLLM's helping objects."""
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, (list, tuple, set)):
@@ -59,7 +61,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def helps(value: Any) -> bool:
-    """Whether it is an object of vLLM's that computes, no module and no configuration."""
+    """True for an object of vLLM's that computes, no module and no configuration."""
     where = type(value).__module__
     ours = where.startswith("vllm.") and not where.startswith(CONFIGURATION)
     return ours and hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, type))
@@ -74,7 +76,7 @@ def _filled(cell: Any) -> bool:
 
 
 class Holdings:
-    """Which layers hold which storages of a model, and through which tensors."""
+    """Layers that hold each storage of a model, and the tensors through which they do."""
 
     def __init__(self, layers: Iterable[torch.nn.Module], model: torch.nn.Module) -> None:
         self.tensors: dict[Storage, list[torch.Tensor]] = {}
@@ -105,7 +107,7 @@ class Holdings:
             self.holders[storage].add(holder)
 
     def _held_elsewhere(self, storage: Storage) -> bool:
-        """Whether it holds no parameter, or somebody looks at it whom we do not see."""
+        """True if it holds no parameter, or if an unknown owner has a tensor over it."""
         tensors = self.tensors[storage]
         if not any(isinstance(tensor, torch.nn.Parameter) for tensor in tensors):
             return True

@@ -113,7 +113,7 @@ class Arena:
         replica.tenant = tenant
 
     def replicas(self, tenant: str) -> list[Block]:
-        """Those of a tenant that are needed, old ones first."""
+        """Replicas of a tenant that are needed, old ones first."""
         return [b for b in self._blocks.values() if b.stays and b.tenant == tenant]
 
     def forget(self, block: Block) -> None:
@@ -131,7 +131,7 @@ class Arena:
         self._close(block.tenant)
 
     def retiring(self, block: Block) -> bool:
-        """Whether its memory is wanted back."""
+        """True if its memory is wanted back."""
         return self.space.slabs.of(block.offset).retiring
 
     def settle(self, block: Block) -> None:

@@ -1,7 +1,7 @@
-"""What the host pool asks of a tier below it. Pure.
+"""Interface of a tier below the host pool. Pure.
 
 The pool decides what goes down and what comes up; the tier copies. It is called in the pool's
-thread and returns at once; what it began it ends by a word to `Above`, from any thread.
+thread and returns at once. It reports the end of each copy to `Above`, from any thread.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Below(Protocol):
         """Before anything else; `memory` is the region that ranges are of."""
 
     def has(self, name: Name, nbytes: int) -> bool:
-        """Whether it believes to hold that block; a copy up may still fail."""
+        """True if it believes to hold that block; a copy up may still fail."""
 
     def keep(self, names: Iterable[Name]) -> None:
-        """Of what it holds, these go last, in this order."""
+        """Evict these blocks last, in this order, of those that it holds."""
 
     def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         """Begin to copy down a block of `tenant`.
@@ -48,7 +48,7 @@ class Below(Protocol):
         """Begin to erase all blocks that were a tenant's when they came down."""
 
     def end(self) -> None:
-        """When it returns, nothing touches `memory` any more."""
+        """Stop. Nothing touches `memory` any more when this returns."""
 
 
 class Nothing:

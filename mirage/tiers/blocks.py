@@ -11,7 +11,9 @@ from mirage.tiers.holes import ByteRange
 
 
 class Name(NamedTuple):
-    """What a block holds: `key` of the weights, dtype and layout that `fingerprint` stands for."""
+    """Name of a block's content: `key` of the weights, dtype and layout that `fingerprint` stands
+    for.
+    """
 
     fingerprint: bytes
     key: Key
@@ -47,24 +49,26 @@ class Block:
     writer: int | None = None
     """The member that reserved it."""
     pins: set[Seeker] = field(default_factory=set)
-    """Who needs it; nothing of it changes until they have left."""
+    """Requests that need it; nothing of it changes until they have left."""
     sinking: bool = False
     """It is being copied below, or from a peer to host memory: as good as pinned."""
     offered: bool = False
     """It came from below, or was offered there, or could not be copied: once is enough."""
     replica: bool = False
-    """Of what its engines have in host memory anyway: on a peer only, never copied."""
+    """True for a replica of what its engines have in host memory anyway: on a peer only, never
+    copied.
+    """
     doomed: bool = False
     """Its tenant was removed: it goes as soon as it is idle, unless another one uses it."""
 
     @property
     def idle(self) -> bool:
-        """Whether it may be evicted."""
+        """True if it may be evicted."""
         return self.state is BlockState.READY and not self.pins and not self.sinking
 
     @property
     def stays(self) -> bool:
-        """Whether it is no candidate for eviction: a replica is pinned for long."""
+        """True if it is no candidate for eviction: a replica is pinned for long."""
         return self.replica and bool(self.pins)
 
 
@@ -76,7 +80,7 @@ class Tell:
     key: Key
     found: Lookup
     offset: int = 0
-    """Of its place, if READY."""
+    """Offset of its place, if READY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +140,4 @@ class ReturnOrder:
 
 
 Action = Tell | Punch | Unlock | Sink | Rise | PeerCopy | LendOrder | ReturnOrder
-"""What the acting code has to do, in the order in which it is given."""
+"""Orders to the acting code, carried out in the order in which they are given."""

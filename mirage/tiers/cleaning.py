@@ -1,6 +1,7 @@
-"""What host memory would lose is copied below beforehand. Pure.
+"""Copies below of blocks that host memory would lose, made beforehand. Pure.
 
-What would go next is, so eviction never waits; and all of it before the memory ends.
+Blocks that would go next are copied, so that eviction never waits; all blocks are copied before the
+memory ends.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Cleaning:
         """Blocks that are being copied below: never so many that nothing can be evicted."""
 
     def ahead(self, budget: int) -> None:
-        """Of what would go next, begin to copy down what was not offered there."""
+        """Begin to copy down the blocks that would go next and were not offered there."""
         slabs = self._host.space.slabs
         if isinstance(self._below, Nothing) or slabs.counted < budget / 2:
             return
@@ -36,8 +37,9 @@ class Cleaning:
                 self._sink(block)
 
     def unsaved(self, most_bytes: int) -> list[Name]:
-        """What lies nowhere below, what would go last first, of as much as `most_bytes` of a disk
-        hold. What lies below of that goes last there as well."""
+        """Blocks that lie nowhere below, last victims first, up to `most_bytes` of a disk. Such
+        blocks that do lie below go last there as well.
+        """
         there: list[Name] = []
         found: list[Name] = []
         for block in reversed(self._host.space.next_victims(len(self._host))):

@@ -31,14 +31,14 @@ logger = logging.getLogger("mirage.tiers")
 
 
 class _Request:
-    """What is known of the keys that one request seeks."""
+    """Answers so far to one request, by the keys that it seeks."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
         self.keys: dict[Key, tuple[Lookup, int]] = {}
         self.loaded: set[Key] = set()
         self.risen: set[Key] = set()
-        """Those that were on their way up when the pool was asked."""
+        """Keys that were on their way up when the pool was asked."""
 
 
 class PoolClient:
@@ -130,7 +130,7 @@ class PoolClient:
 
     @property
     def lost(self) -> bool:
-        """Whether there is no pool, or none any more."""
+        """True if there is no pool, or none any more."""
         return self._line is None
 
     # -- storing ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What an engine may ask of the pool below the device, and what the pool promises.
+"""Contract between an engine and the pool below the device.
 
 A *key* names the content of one KV block: vLLM's hash of all tokens up to its end, and its KV
 group. Keys of different weights never meet: an engine joins under the fingerprint of its weights,
@@ -8,8 +8,8 @@ Promises:
 
 - Bytes at a `BlockPlace` do not change and do not go away while a request that `found` them READY
   has not left, or a reservation is neither committed nor abandoned.
-- A key is READY for others only after `commit`. What an engine reserved and did not commit before
-  it ended is never served.
+- A key is READY for others only after `commit`. Blocks that an engine reserved and did not commit
+  before it ended are never served.
 - Nothing waits for a disk or another engine. Only `reserve` waits for the pool's answer, and at
   most `ANSWER_S`; then, and whenever the pool is gone, all is as if nothing was stored.
 """
@@ -30,7 +30,7 @@ ANSWER_S = 0.05
 
 
 class Medium(StrEnum):
-    """Where a block can be, quickest first."""
+    """Media that can hold a block, quickest first."""
 
     PEER = "peer"
     HOST = "host"
@@ -38,7 +38,7 @@ class Medium(StrEnum):
 
 
 class LentBy(NamedTuple):
-    """Who has the memory of these bytes of medium PEER, if no region has."""
+    """Lender of these bytes of medium PEER, if no region has them."""
 
     socket: str
     """The path of its socket; what is said there is `mirage.tiers.lending.messages`."""
@@ -47,7 +47,7 @@ class LentBy(NamedTuple):
 
 
 class Lookup(Enum):
-    """What the pool says of a key that a request seeks."""
+    """State of a key that a request seeks, as the pool tells it."""
 
     UNKNOWN = "unknown"
     """Not answered yet."""
@@ -66,17 +66,17 @@ class Lookup(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Where an engine copies a block from or to."""
+    """Place from or to which an engine copies a block."""
 
     medium: Medium
     offset: int
     """Bytes from the start of the medium's region."""
     risen: bool = field(default=False, compare=False)
-    """Whether it came there from the disk since the request seeks it."""
+    """True if it came there from the disk after the request had begun to seek it."""
 
     @property
     def source(self) -> Medium:
-        """Where the block was found."""
+        """Medium in which the block was found."""
         return Medium.SSD if self.risen else self.medium
 
 
@@ -86,7 +86,9 @@ class Member:
 
     tenant: str
     fingerprint: bytes
-    """Of weights, dtype and the layout of a block: who has the same may read the same bytes."""
+    """Fingerprint of weights, dtype and the layout of a block: engines with the same one may read
+    the same bytes.
+    """
     block_bytes: int
     due: Due = ALL
     """The tenant's. A server knows it itself."""
@@ -112,13 +114,13 @@ class Pool(Protocol):
         """
 
     def found(self, request: str, key: Key) -> Lookup:
-        """What is known of a key that the request seeks; reads answers, and never waits.
+        """State of a key that the request seeks; reads answers, and never waits.
 
         ABSENT for a key that it does not seek.
         """
 
     def places(self, request: str, keys: Iterable[Key]) -> list[BlockPlace]:
-        """Where READY keys are. Raises `KeyError` for one that is not."""
+        """Places of READY keys. Raises `KeyError` for a key that is not READY."""
 
     def leave(self, request: str) -> None:
         """The request needs nothing of the pool any more. Unknown ones are ignored."""
@@ -136,7 +138,7 @@ class Pool(Protocol):
         """The medium's region, as mapped in this process. Raises `KeyError` without one."""
 
     def lenders(self) -> tuple[LentBy, ...]:
-        """Who has the memory of peers, if it is not in a region; none otherwise."""
+        """Lenders of the memory of peers, if it is not in a region; none otherwise."""
 
     def locks(self) -> int | None:
         """The descriptor of a line on which slabs of host memory are locked, the caller's; what is

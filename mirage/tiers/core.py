@@ -68,7 +68,7 @@ class Core:
 
     @property
     def peer_starts(self) -> dict[str, int]:
-        """Where the offsets of each peer begin."""
+        """First offset of each peer."""
         return self._peered.offsets.starts
 
     @property
@@ -86,7 +86,7 @@ class Core:
         return self._peered.offsets.span
 
     def actions(self) -> list[Action]:
-        """What is to be done since it was asked last, in that order."""
+        """Orders since the last call, in their order."""
         actions, self._actions = self._actions, []
         return actions
 
@@ -191,7 +191,7 @@ class Core:
         return given
 
     def commit(self, number: int, keys: Iterable[Key]) -> None:
-        """What a member reserved holds what its name says."""
+        """Make blocks READY that a member reserved: they hold what their names say."""
         for block in self._of_writer(number, keys):
             del self._written[number][block]
             self._count(block.tenant, block).stored_bytes += block.nbytes * (not block.replica)
@@ -200,7 +200,7 @@ class Core:
         self._cleaning.ahead(self.ledger.budget)
 
     def abandon(self, number: int, keys: Iterable[Key]) -> None:
-        """What a member reserved holds nothing, and it writes there no more."""
+        """Drop blocks that a member reserved: they hold nothing, and it no longer writes there."""
         for block in self._of_writer(number, keys):
             del self._written[number][block]
             self._drop(block)
@@ -268,7 +268,7 @@ class Core:
         self._host.resize(budget)
 
     def resize_peer(self, device: str, budget: int) -> None:
-        """What a peer lends from now on; what is beyond it is revoked. Raises `ValueError`."""
+        """Set what a peer lends from now on; memory beyond it is revoked. Raises `ValueError`."""
         self._peered.resize(device, budget)
 
     def returned(self, offset: int) -> None:
@@ -284,7 +284,7 @@ class Core:
         self._peered.lost(device)
 
     def stand(self, tenant: str, standing: PriorityClass) -> None:
-        """What class a tenant is of now."""
+        """Set the priority class of a tenant."""
         for arena in self._arenas:
             if arena.ledger.account(tenant).standing is not standing:
                 arena.ledger.set(tenant, standing=standing)
@@ -326,7 +326,7 @@ class Core:
         self._tell(seeker, key, Lookup.READY, block.offset)
 
     def _lies_below(self, name: Name, member: Member) -> bool:
-        """Whether it can be brought up some time: not where the pool has room for no block."""
+        """True if it can be brought up some time; False where the pool has room for no block."""
         fits = stride_of(member.block_bytes) <= self.ledger.budget
         return fits and self.below.has(name, member.block_bytes)
 
@@ -398,7 +398,7 @@ class Core:
         return [block for block in dict.fromkeys(found) if block and block.writer == number]
 
     def _find(self, name: Name, member: Member) -> Block | None:
-        """Where it is quickest to read."""
+        """Block in the medium that is quickest to read."""
         if member.replicas:
             return self._peered.find_replica(name, member.tenant)
         return self._peered.find(name) or self._host.get(name)
@@ -407,7 +407,7 @@ class Core:
         return self._peered.arena if self._peered.owns(block) else self._host
 
     def _count(self, tenant: str, block: Block | None = None) -> Counts:
-        """Of the medium that a block lies in; what has none counts for host memory."""
+        """Counts of the medium that a block lies in; of host memory for a block in none."""
         return (self._host if block is None else self._home(block)).count(tenant)
 
     def _tell(self, seeker: Seeker, key: Key, found: Lookup, offset: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""What the pool did for each tenant, since it began. Pure."""
+"""Counts of the pool's work for each tenant, since it began. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Counts:
     misses: int = 0
     """Keys that were sought and not there."""
     risen: int = 0
-    """Of the hits, blocks that came up from below."""
+    """Hits whose blocks came up from below."""
     evictions: int = 0
     """Blocks of this tenant that went for want of room."""
     refused: int = 0
@@ -52,7 +52,7 @@ class PoolState:
     and what engines have locked and were told to let go of."""
     blocks: int
     unused_bytes: int
-    """Of `used_bytes`, in places of no block."""
+    """Bytes of `used_bytes` in places of no block."""
     owed_bytes: int
     """Still to be given back once requests, and engines that have it locked, let go of it."""
     tenants: dict[str, TenantState]

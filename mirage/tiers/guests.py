@@ -65,7 +65,7 @@ class Guest:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to be told that `send` has not seen."""
+        """True if there is news that `send` has not seen."""
         return bool(self._news or self._given)
 
     def read(self) -> None:

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class PriorityClass(IntEnum):
-    """What a tenant does; blocks of lower classes are evicted first."""
+    """Activity of a tenant; blocks of lower classes are evicted first."""
 
     EVICTABLE = 0
     """It will not come back soon: it has no share."""
@@ -44,11 +44,11 @@ class TierAccount:
     standing: PriorityClass = PriorityClass.ACTIVE
     held: int = 0
     pinned: int = 0
-    """Of READY blocks that a request needs."""
+    """Bytes of READY blocks that a request needs."""
     reserved: int = 0
-    """Of blocks that are being written, or were when their writer was lost."""
+    """Bytes of blocks that are being written, or were when their writer was lost."""
     replicas: int = 0
-    """Of replicas that are written or needed; others are as good as free."""
+    """Bytes of replicas that are written or needed; others count as free."""
 
     @property
     def rank(self) -> tuple[PriorityClass, int]:
@@ -82,7 +82,7 @@ class TierLedger:
         due: Due | None = None,
         standing: PriorityClass | None = None,
     ) -> None:
-        """What shares depend on; None leaves it."""
+        """Set what shares depend on; None leaves it."""
         account = self.account(tenant)
         account.due = account.due if due is None else due
         account.standing = account.standing if standing is None else standing
@@ -107,11 +107,11 @@ class TierLedger:
         return self._shares.get(tenant, 0)
 
     def is_above(self, tenant: str, more: int = 0) -> bool:
-        """Whether it holds more than its share, or would with `more` bytes."""
+        """True if it holds more than its share, or would with `more` bytes."""
         return self.account(tenant).held + more > self.share(tenant)
 
     def excess(self, tenant: str) -> float:
-        """What it holds, as a part of its share; more is above it."""
+        """Bytes held as a part of its share; more than 1 is above it."""
         share = self.share(tenant)
         return self.account(tenant).held / share if share else float("inf")
 

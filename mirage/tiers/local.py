@@ -121,12 +121,12 @@ class LocalPool:
 
 
 class _Answers(dict[Key, tuple[Lookup, int]]):
-    """What a request was told of its keys last."""
+    """Last answers to a request, by key."""
 
     def __init__(self) -> None:
         super().__init__()
         self.risen: set[Key] = set()
-        """Those that were on their way up when it asked."""
+        """Keys that were on their way up when it asked."""
 
     def __missing__(self, key: Key) -> tuple[Lookup, int]:
         return Lookup.ABSENT, 0

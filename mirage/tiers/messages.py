@@ -1,4 +1,4 @@
-"""What engines and the host pool say to each other, over one Unix socket.
+"""Messages between engines and the host pool, over one Unix socket.
 
 The form is that of `mirage.wire`. An engine's first message is a `Join`, answered by a `Welcome`
 with the region's file descriptor, or by `Sorry`. Nothing else is waited for but `Given`. Requests
@@ -37,7 +37,7 @@ class Seek(Message, frozen=True):
     request: int
     keys: Keys
     rise: bool = True
-    """Whether what lies deeper starts to come up."""
+    """True if blocks that lie deeper start to come up."""
 
 
 class Leave(Message, frozen=True):
@@ -45,12 +45,12 @@ class Leave(Message, frozen=True):
     loaded: int
     """Blocks whose places were asked for."""
     from_peers: int = 0
-    """Of them, those that lie on peers."""
+    """Those of them that lie on peers."""
 
 
 class Reserve(Message, frozen=True):
     number: int
-    """Of the question; the answer has it too."""
+    """Number of the question; the answer has it too."""
     keys: Keys
 
 
@@ -68,12 +68,14 @@ class Bye(Message, frozen=True):
 
 class Welcome(Message, frozen=True):
     nbytes: int
-    """Of host memory."""
+    """Bytes of host memory."""
     peer_nbytes: int = 0
-    """Of peers' memory, whose offsets begin behind it; if there is some, a second file has it."""
+    """Bytes of peers' memory, whose offsets begin behind it; if there is some, a second file has
+    it.
+    """
     peer_bytes_per_s: float | None = None
     lenders: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
-    """Who has the memory of peers, as in `LentBy`; then no second file does."""
+    """Lenders of peers' memory, as in `LentBy`; then no second file has it."""
     locks: bool = False
     """True if the last descriptor is a line on which slabs of host memory are locked."""
 
@@ -83,7 +85,7 @@ class Sorry(Message, frozen=True):
 
 
 class News(Message, frozen=True):
-    """Of keys that a request seeks: what was found, and the offset if it is READY."""
+    """State of keys that a request seeks, and the offset of each READY one."""
 
     request: int
     answers: list[tuple[bytes, Lookup, int]]

@@ -22,7 +22,9 @@ class Mover:
         self._thread.submit(self._move, name, source, target)
 
     def end(self) -> None:
-        """When it returns, nothing is copied any more; what waited is dropped. Idempotent."""
+        """Stop. Nothing is copied any more when this returns; waiting copies are dropped.
+        Idempotent.
+        """
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _move(self, name: Name, source: memoryview, target: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""How long a request waits for the pool: no clock, no I/O."""
+"""Time for which a request waits for the pool. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Patience:
         self._silent = False
 
     def waits(self, found: Lookup, waited_s: float) -> bool:
-        """Whether a request that waited so long already waits on for a key of this state."""
+        """True if a request that waited so long already waits on for a key of this state."""
         if found is Lookup.UNKNOWN:
             self._silent |= waited_s >= self._answer_s
             return not self._silent

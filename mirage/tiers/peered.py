@@ -48,7 +48,7 @@ class Peered:
         return PeersState(self.arena.state(), peers.state(), backed, peers.revocations)
 
     def owns(self, block: Block) -> bool:
-        """Whether its place is a peer's."""
+        """True if its place is a peer's."""
         return block.offset >= self.start
 
     def find(self, name: Name) -> Block | None:
@@ -70,7 +70,7 @@ class Peered:
         return block if self._excess(block.tenant) <= 0 else None
 
     def recalled(self, name: Name) -> bool:
-        """Whether a replica is there, and is wanted back from who needs it."""
+        """True if a replica is there, and is wanted back from its tenant."""
         block = self.arena.get(name)
         if block is None or block.idle:
             return False
@@ -104,7 +104,7 @@ class Peered:
                 over -= block.stride
 
     def may_keep(self, tenant: str, nbytes: int) -> bool:
-        """Whether one replica more is within a tenant's share."""
+        """True if one more replica is within a tenant's share."""
         return self._excess(tenant) + stride_of(nbytes) <= 0
 
     def _excess(self, tenant: str) -> int:
@@ -117,7 +117,7 @@ class Peered:
             self._act(Tell(seeker, block.name.key, Lookup.RECALLED))
 
     def clean_ahead(self) -> None:
-        """Of what would go next, copy to host memory what has no copy below."""
+        """Copy to host memory the next victims that have no copy below."""
         slabs = self.arena.space.slabs
         if not self.offsets.span or slabs.counted < self.arena.ledger.budget / 2:
             return
@@ -134,7 +134,7 @@ class Peered:
             self.arena.settle(block)
 
     def resize(self, device: str, budget: int) -> None:
-        """What a peer lends. Raises `ValueError`."""
+        """Set what a peer lends. Raises `ValueError`."""
         if device in self._backing.lost:
             raise ValueError(f"peer {device!r}: its holder has ended, start the server again")
         order = [slab.offset for slab in self.arena.space.to_retire()]

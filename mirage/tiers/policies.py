@@ -14,7 +14,7 @@ from mirage.tiers.blocks import Name
 
 
 class EvictionPolicy(Protocol):
-    """What is held, in an order of its own."""
+    """Eviction order of the blocks that are held."""
 
     def add(self, name: Name) -> None:
         """It is held from now on."""

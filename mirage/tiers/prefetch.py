@@ -1,12 +1,12 @@
-"""Which blocks come up next from below, and for whom. No clock, no I/O.
+"""Prefetch from below: the blocks that come up next, and their requests. No clock, no I/O.
 
 TierKV's Algorithm 1 (`ahead`): blocks are brought up in the order in which the scheduler will reach
 the requests that lack them. Its Eq. 1 (`fitting`) bounds how many are under way. Engines and the
 simulator take both from here.
 
-In engines (`Prefetch`) those come from below host memory that the disk and the link can carry in
-the next `STEPS` steps. So who steps ahead in the queue waits for few, and who is aborted leaves few
-behind.
+In engines (`Prefetch`) those blocks come from below host memory that the disk and the link can
+carry in the next `STEPS` steps. So a request that overtakes others in the queue waits for few
+blocks, and an aborted one leaves few behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeVar
 from mirage.tiers.contract import Key, Lookup
 
 STEPS = 2
-"""How many steps ahead blocks are brought up, by what came in the last one."""
+"""Number of steps ahead for which blocks are brought up, by what came in the last one."""
 LEAST = 8
 """Blocks that may be under way whatever came: a disk reads several at once."""
 LOOK = 1024
@@ -78,7 +78,7 @@ def window(came: float, carried: float, *, steps: int = STEPS, least: int = LEAS
 
 @dataclass(slots=True)
 class _Asked:
-    """Who is asked in one step, and whether all that was asked was answered."""
+    """Questions of one step, and whether all of them were answered."""
 
     found: Callable[[str, Key], Lookup]
     on_device: Callable[[Key], bool]
@@ -101,7 +101,7 @@ class Prefetch:
 
     @property
     def waits(self) -> bool:
-        """Whether anything may still have to come up."""
+        """True if anything may still have to come up."""
         return bool(self._lacks or self._coming)
 
     def sought(self, request: str, keys: Iterable[Key]) -> None:
@@ -122,7 +122,7 @@ class Prefetch:
         self._refused = {pair for pair in self._refused if pair[0] != request}
 
     def refused(self, request: str, key: Key) -> bool:
-        """Whether there was no room for a key when it was asked last."""
+        """True if there was no room for a key when it was asked last."""
         return (request, key) in self._refused
 
     def next(
@@ -131,9 +131,9 @@ class Prefetch:
         on_device: Callable[[Key], bool] = lambda key: False,
         carried: float = inf,
     ) -> dict[str, list[Key]]:
-        """What is to come up now, by request; `queue` is in the order of the scheduler.
+        """Keys to bring up now, by request; `queue` is in the order of the scheduler.
 
-        What is `on_device` stays below until it is `needed`. `carried` is `window`'s.
+        Keys that are `on_device` stay below until they are `needed`. `carried` is `window`'s.
         """
         came = self._settle()
         room = window(came, carried) - len(self._coming)
@@ -147,9 +147,9 @@ class Prefetch:
         return chosen
 
     def _reached(self, queue: Iterable[str], asked: _Asked) -> Iterator[str]:
-        """Those that lack anything, up to one of whose keys the pool has not answered.
+        """Requests that lack anything, up to one of whose keys the pool has not answered.
 
-        Its turn comes before those behind it.
+        The turn of that request comes before those behind it.
         """
         looks = LOOK
         for request in queue:
@@ -173,7 +173,7 @@ class Prefetch:
         return came
 
     def _lacking(self, request: str, asked: _Asked) -> Iterator[Key]:
-        """What of one request lies below and was not asked to come up."""
+        """Keys of one request that lie below and were not asked to come up."""
         lacks = self._lacks[request]
         for key in list(islice(lacks, LOOK)):
             state = asked.found(request, key)

@@ -72,9 +72,9 @@ class Regions:
     host: Region
     peer: Region | None = None
     peer_bytes_per_s: float | None = None
-    """Of copies from and to peers; None is as fast as it goes."""
+    """Speed of copies from and to peers; None is as fast as possible."""
     lenders: tuple[LentBy, ...] = ()
-    """Who has the memory of peers, where `peer` has none."""
+    """Lenders of peers' memory, where `peer` has none."""
 
     @classmethod
     def create(cls, span: int, peer_span: int, peer_bytes_per_s: float | None) -> Regions:
@@ -88,7 +88,7 @@ class Regions:
         return cls(host, peer, peer_bytes_per_s)
 
     def place(self, offset: int) -> BlockPlace:
-        """Where an offset of the row is."""
+        """Place of an offset of the row."""
         if offset < self.host.nbytes:
             return BlockPlace(Medium.HOST, offset)
         return BlockPlace(Medium.PEER, offset - self.host.nbytes)

@@ -107,11 +107,11 @@ class PoolServer:
         return self._order(partial(self._core.resize, budget))
 
     def resize_peer(self, device: str, budget: int) -> Future[None]:
-        """What a peer lends; the future raises `ValueError`."""
+        """Set what a peer lends; the future raises `ValueError`."""
         return self._order(partial(self._core.resize_peer, device, budget))
 
     def stand(self, tenant: str, standing: PriorityClass) -> Future[None]:
-        """What class a tenant is of from now on."""
+        """Set the priority class of a tenant."""
         return self._order(partial(self._core.stand, tenant, standing))
 
     def state(self) -> PoolState:
@@ -185,7 +185,7 @@ class PoolServer:
             self._close()
 
     def _round(self) -> None:
-        """What has come in, a message of each; then what else they have sent already."""
+        """Read one message of each engine, and then what else they have sent already."""
         ready = self._selector.select(self._wait_s())
         for key, _ in ready:
             if key.fileobj is self._door:

@@ -14,7 +14,7 @@ from mirage.tiers.holes import ByteRange
 
 
 class Offsets(Protocol):
-    """Where slabs are cut from: `mirage.tiers.holes.Holes` of one region, or leases of peers."""
+    """Source of slabs: `mirage.tiers.holes.Holes` of one region, or leases of peers."""
 
     @property
     def sizes(self) -> list[int]:
@@ -80,9 +80,9 @@ class Slabs:
         self._of: dict[int, BlockSlab] = {}
         """By the offset of each block in use."""
         self._empty: dict[int, BlockSlab] = {}
-        """Those without a block, by their first offset."""
+        """Slabs without a block, by their first offset."""
         self._having: dict[int, dict[int, BlockSlab]] = {}
-        """Those with a free place, by stride and first offset: few, of many that are full."""
+        """Slabs with a free place, by stride and first offset: few, of many that are full."""
         self._current: dict[int, BlockSlab] = {}
         """By stride: where blocks are taken from."""
         self.counted = 0

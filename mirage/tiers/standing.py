@@ -1,4 +1,4 @@
-"""Which priority class each tenant is of, by what it does. Pure."""
+"""Priority class of each tenant, by its activity. Pure."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ COMPUTES: Answer = (0, False)
 
 
 class TierSpec(OffloadingSpec):
-    """What vLLM's scheduler end is built from."""
+    """Configuration from which vLLM builds the scheduler's end."""
 
     def get_manager(self) -> OffloadingManager:
         """The engine's."""
@@ -135,7 +135,7 @@ class TierConnector(OffloadingConnector):
             self.tiers.manager.seek(request.request_id, keys)
 
     def _keys(self, request: Any, after: int = 0) -> list[Key]:
-        """Of its whole blocks, those of the first `after` tokens left out."""
+        """Keys of its whole blocks, those of the first `after` tokens left out."""
         if request.skip_reading_prefix_cache:
             return []
         status = self.scheduler._req_status[request.request_id]
@@ -172,7 +172,7 @@ class TierConnector(OffloadingConnector):
         )
 
     def build_connector_worker_meta(self) -> Any:
-        """What the scheduler's end is told of jobs."""
+        """Message to the scheduler's end about jobs."""
         return None if self.loads is None else self.loads.said()
 
     @property

@@ -22,7 +22,7 @@ logger = logging.getLogger("mirage.engine.tiers")
 Runs = Callable[[int], Sequence[tuple[int, int]]]
 """(address, bytes) of each contiguous run of one device block."""
 Address = Callable[[BlockPlace], int]
-"""Where a place is in this process, from now on in use. Raises `KeyError` where there is none."""
+"""Address of a place in this process, from now on in use. Raises `KeyError` where there is none."""
 LetGo = Callable[[BlockPlace], None]
 """A place is not in use any more, as often as it was."""
 
@@ -36,11 +36,11 @@ class CopyJob:
     blocks: Sequence[int]
     places: Sequence[BlockPlace]
     rank: int = 0
-    """Of jobs towards the device those with the lowest are issued first."""
+    """Rank: of jobs towards the device those with the lowest are issued first."""
     failed: bool = False
     issued: int = 0
     streams: dict[Medium, Stream] = field(default_factory=dict, repr=False)
-    """Those that copy some of it."""
+    """Streams that copy some of it."""
     done: list[Event] = field(default_factory=list, repr=False)
     """Recorded behind the last copy of each stream; none before all are issued."""
     used: list[BlockPlace] = field(default_factory=list, repr=False)
@@ -163,13 +163,13 @@ class Copier:
         return copies
 
     def _link_bytes(self, job: CopyJob) -> int:
-        """What the next block of a job takes of the host's link."""
+        """Bytes that the next block of a job takes of the host's link."""
         if job.places[job.issued].medium is Medium.PEER:
             return 0
         return sum(size for _, size in self._runs(job.blocks[job.issued]))
 
     def _stream_of(self, job: CopyJob, medium: Medium) -> Stream:
-        """Where a job's copies from or to a medium go, behind what was computed before it."""
+        """Stream of a job's copies from or to a medium, behind what was computed before it."""
         if medium not in job.streams:
             stream = self._stream(job.up, medium)
             computed = self._driver.event()

@@ -1,4 +1,4 @@
-"""What the tiers below an engine's device did since it started."""
+"""Counts of the work of the tiers below an engine's device since it started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where KV blocks are on the device."""
+"""Addresses of KV blocks on the device."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class EngineTiers:
         )
 
     def spare_bytes(self) -> float:
-        """What KV blocks may take of the link in this step."""
+        """Bytes of the link that KV blocks may take in this step."""
         memory = self._memory
         streamed = memory.alpha + memory.beta if memory.streaming else 0
         return spare_bytes(

@@ -205,7 +205,7 @@ class ExpertReplicas:
         return True
 
     def _filled(self, expert: Expert, place: BlockPlace) -> bool:
-        """Whether its parameters have been copied there."""
+        """True if its parameters have been copied there."""
         try:
             target = self._places.use(place)
         except KeyError:
@@ -221,7 +221,7 @@ class ExpertReplicas:
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
-        """What was enqueued has ended, also before a failure: the place is others' then."""
+        """Wait for what was enqueued, also before a failure: the place belongs to others then."""
         try:
             yield
         finally:
@@ -238,7 +238,7 @@ class ExpertReplicas:
         self._pool.leave(_names(expert)[0])
 
     def _answer(self, request: str, key: Key) -> Lookup:
-        """What the pool says of it; not READY if it says nothing in time."""
+        """State of a key as the pool tells it; not READY if it does not answer in time."""
         until = time.monotonic() + ANSWER_S
         while (found := self._pool.found(request, key)) in (Lookup.UNKNOWN, Lookup.COMING):
             if (left := until - time.monotonic()) <= 0:

@@ -36,7 +36,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class PlacesSpec(LoadStoreSpec):
-    """Where blocks are loaded from; no places if the pool has lost one."""
+    """Places from which blocks are loaded; no places if the pool has lost one."""
 
     keys: Sequence[Key]
     places: Sequence[BlockPlace]
@@ -85,7 +85,7 @@ class TierManager(OffloadingManager):
 
     @property
     def may_rise(self) -> bool:
-        """Whether anything that requests lack may lie too deep to be copied from."""
+        """True if a block that requests lack may lie too deep to be copied from."""
         return self._prefetch.waits
 
     def rise(self, queue: Iterable[str], on_device: Callable[[Key], bool], carried: float) -> None:
@@ -143,7 +143,7 @@ class TierManager(OffloadingManager):
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: ReqContext) -> LookupResult:
-        """Whether a block can be loaded; RETRY while it is worth to wait."""
+        """Result of a lookup of one block; RETRY while it is worth to wait."""
         request, wanted = req_context.req_id, Key(key)
         fetch = self._of(request)
         if fetch.state not in ASKS:
@@ -169,7 +169,7 @@ class TierManager(OffloadingManager):
         return SOURCES[place.medium]
 
     def prepare_load(self, keys: Collection[Any], req_context: ReqContext) -> PlacesSpec:
-        """Where the blocks are. What the pool has lost meanwhile fails in the load."""
+        """Places of the blocks. A block that the pool has lost meanwhile fails in the load."""
         wanted = [Key(key) for key in keys]
         self._on(req_context.req_id, FetchEvent.LOADS)
         try:
@@ -192,7 +192,7 @@ class TierManager(OffloadingManager):
         self._on(req_context.req_id, FetchEvent.FINISHED)
 
     def has_pending_work(self) -> bool:
-        """Whether blocks are on their way down."""
+        """True if blocks are on their way down."""
         return self._pending_work()
 
     # -- one fetch ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether an engine has a pool below it, and what vLLM is told then."""
+"""Offer of a pool to an engine, and the settings that vLLM gets with it."""
 
 from __future__ import annotations
 
@@ -109,10 +109,11 @@ def _adapters(settings: EngineSettings) -> list[str]:
 
 
 def _media(config: Any, tenant: str) -> list[Any]:
-    """What makes tokens of a picture or sound, and whose clients name them.
+    """Properties that decide which tokens a picture or sound becomes, with the tenant whose clients
+    name them.
 
-    A request may say a name (`uuid`) instead of having its data hashed. Clients of two tenants
-    may mean different things by one.
+    A request may give a name (`uuid`) instead of having its data hashed. Clients of two tenants may
+    mean different things by one name.
     """
     media = config.multimodal_config
     options = [getattr(media, key, None) for key in ("media_io_kwargs", "mm_processor_kwargs")]
@@ -120,10 +121,10 @@ def _media(config: Any, tenant: str) -> list[Any]:
 
 
 def _kernels(vllm_config: Any) -> list[Any]:
-    """Who writes and reads blocks: each lays out keys its own way inside of one.
+    """Attention kernels that write and read blocks: each lays out keys its own way inside of one.
 
-    vLLM's attention on a CPU chooses by what the processor can do, which torch's own capability
-    does not tell (an environment variable lowers it), and a disk outlives that.
+    vLLM's attention on a CPU chooses by the processor's features, which torch's own capability does
+    not tell (an environment variable lowers it), and a disk outlives that.
     """
     backends = sorted(each.full_cls_name() for each in get_current_attn_backends(vllm_config))
     if not current_platform.is_cpu():
@@ -140,7 +141,9 @@ def _kernels(vllm_config: Any) -> list[Any]:
 def fingerprint(
     vllm_config: Any, kv_cache_config: Any, model: Any, settings: EngineSettings
 ) -> bytes:
-    """Of weights, dtype and the layout of a block: equal for engines that read the same bytes."""
+    """Fingerprint of weights, dtype and the layout of a block: equal for engines that read the same
+    bytes.
+    """
     config, cache = vllm_config.model_config, vllm_config.cache_config
     said = {k: v for k, v in config.hf_config.to_dict().items() if k != "_name_or_path"}
     facts = {

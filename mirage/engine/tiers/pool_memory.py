@@ -64,7 +64,7 @@ class PoolMemory:
 
     @property
     def media(self) -> list[Medium]:
-        """Those that have a region."""
+        """Media that have a region."""
         lent = [Medium.PEER] if self._borrower is not None else []
         return lent + [medium for medium in Medium if self._has(medium)]
 

@@ -1,4 +1,4 @@
-"""What an engine itself has stored lately: the pool may have answered before that."""
+"""Blocks that an engine itself has stored lately: the pool may have answered before that."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Recent:
             del self._arrived[next(iter(self._arrived))]
 
     def any_under_way(self, keys: Iterable[Key]) -> bool:
-        """Whether it is worth to wait before the pool is asked."""
+        """True if it is worth to wait before the pool is asked."""
         return bool(self._under_way) and not self._under_way.isdisjoint(keys)
 
     def since(self, mark: int, keys: Iterable[Key]) -> list[Key]:
-        """Those that arrived after `mark`."""
+        """Keys that arrived after `mark`."""
         return [key for key in keys if self._arrived.get(key, 0) > mark] if self.mark > mark else []

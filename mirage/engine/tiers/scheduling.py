@@ -56,7 +56,7 @@ class SchedulerTiers:
         return 0 if self._tiers is None else self._tiers.manager.arrived(request)
 
     def counters(self) -> dict[str, Any]:
-        """What `Counters` has of blocks below the device."""
+        """Counts of blocks below the device, as fields of `Counters`."""
         if self._tiers is None:
             return {}
         counts = self._tiers.counts

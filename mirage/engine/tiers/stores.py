@@ -49,7 +49,7 @@ class Stores:
 
     @property
     def busy(self) -> bool:
-        """Whether copies are under way."""
+        """True if copies are under way."""
         return bool(self._jobs)
 
     def look_ahead(self) -> None:

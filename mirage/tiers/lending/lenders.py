@@ -99,7 +99,7 @@ class Lenders:
         return self._lenders[device].move(name, source, target)
 
     def pids(self) -> dict[str, int]:
-        """Of the holders, by the peer's name."""
+        """Process numbers of the holders, by the peer's name."""
         return {name: lender.pid for name, lender in self._lenders.items()}
 
     def end(self) -> None:
@@ -230,7 +230,7 @@ class _Lender:
                 raise Broken(f"{type(message).__name__} is nothing that a holder says")
 
     def _lose(self, why: str) -> None:
-        """What it was told and did not answer has come to nothing."""
+        """Fail all orders that were not answered."""
         with self._lock:
             self._ended = True
             moving, returning = list(self._moving.values()), list(self._returning)

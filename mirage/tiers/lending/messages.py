@@ -1,4 +1,4 @@
-"""What the server, the holders of peers' memory and the engines say to each other.
+"""Messages between the server, the holders of peers' memory and the engines.
 
 Of host memory the server is the holder: engines lock what they would map of a peer, and no
 descriptor comes with it.

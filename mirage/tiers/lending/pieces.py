@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Sized(Protocol):
-    """What lies there."""
+    """Piece of memory with a size in bytes."""
 
     @property
     def nbytes(self) -> int: ...
@@ -34,18 +34,18 @@ class RangeMap(Generic[T]):
         insort(self._starts, offset)
 
     def pop(self, offset: int) -> T | None:
-        """What began there lies there no more."""
+        """Remove the piece that begins at an offset, and return it."""
         piece = self._by_start.pop(offset, None)
         if piece is not None:
             self._starts.remove(offset)
         return piece
 
     def get(self, offset: int) -> T | None:
-        """What begins there."""
+        """Piece that begins at an offset."""
         return self._by_start.get(offset)
 
     def at(self, offset: int) -> tuple[int, T] | None:
-        """What has this byte, and where it begins."""
+        """Piece that contains this byte, with its first offset."""
         place = bisect_right(self._starts, offset)
         if not place:
             return None

@@ -35,7 +35,7 @@ class Loan:
 
     @property
     def over(self) -> bool:
-        """Whether nothing hinders its revocation."""
+        """True if nothing prevents its revocation."""
         return self.draining and not self.pins and (self.saved or not self.backed)
 
 
@@ -70,7 +70,7 @@ class PeerDevice:
         self.holes.give(ByteRange(lease.offset, lease.nbytes))
 
     def to_revoke(self, rank: Callable[[Lease], int]) -> list[Loan]:
-        """What has to go so that the rest is within the budget.
+        """Loans that have to go so that the rest is within the budget.
 
         Low ranks go first, of equals those without pins, then old ones.
         """

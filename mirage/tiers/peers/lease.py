@@ -1,4 +1,4 @@
-"""What is lent: a piece of another device's memory, and how its holder wants it. Pure."""
+"""Lease: a piece of another device's memory, and its holder's hints for it. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """How memory is wanted."""
+    """Wishes for memory."""
 
     holder: str = ""
-    """Who hears of its revocation, and whose end frees it."""
+    """Holder that hears of its revocation, and whose end frees it."""
     device: str | None = None
     """Only there; None takes the best fit of all."""
     backed: bool = False

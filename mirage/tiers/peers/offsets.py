@@ -55,7 +55,7 @@ class LeasedOffsets:
         self.peers.on_revoke(POOL, lambda lease: None, begins)
 
     def resize(self, device: str, budget: int, order: Sequence[int]) -> None:
-        """What a device lends: slabs go in `order` of their first offsets. Raises `ValueError`."""
+        """Set what a device lends: slabs go in `order` of first offsets. Raises `ValueError`."""
         rank = {offset: place for place, offset in enumerate(order)}
         self.peers.resize(device, budget, lambda lease: rank.get(self._at(lease), 0))
 

@@ -80,7 +80,7 @@ class Peers:
         return True
 
     def unpin(self, lease: Lease) -> None:
-        """What began has ended. Raises `StaleLease`."""
+        """End one use of a lease's memory. Raises `StaleLease`."""
         loan = self._loan(lease)
         if not loan.pins:
             raise ValueError(f"{lease}: it is not pinned")
@@ -88,13 +88,13 @@ class Peers:
         self._settle(loan)
 
     def saved(self, lease: Lease) -> None:
-        """What lies there is elsewhere too, or not wanted. Raises `StaleLease`."""
+        """Note that the content is kept elsewhere too, or not wanted. Raises `StaleLease`."""
         loan = self._loan(lease)
         loan.saved = True
         self._settle(loan)
 
     def drains(self, lease: Lease) -> bool:
-        """Whether it is being revoked. Raises `StaleLease`."""
+        """True if it is being revoked. Raises `StaleLease`."""
         return self._loan(lease).draining
 
     def resize(
@@ -142,7 +142,7 @@ class Peers:
         return [size for device in self._devices.values() for size in device.holes.sizes]
 
     def state(self) -> dict[str, DeviceState]:
-        """Of each device."""
+        """State of each device."""
         return {name: device.state() for name, device in self._devices.items()}
 
     def _settle(self, loan: Loan) -> None:
@@ -155,7 +155,7 @@ class Peers:
             self._call(loan, over=True)
 
     def _call(self, loan: Loan, *, over: bool) -> None:
-        """What is due within a callback comes after it."""
+        """Call back for a loan. Calls that become due within a callback come after it."""
         self._due.append((loan.holder, over, loan.lease))
         if self._calling:
             return

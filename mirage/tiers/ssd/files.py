@@ -76,7 +76,7 @@ class Files:
         libc.punch(self._file(slot.stride), slot.offset, slot.stride)
 
     def found(self) -> Iterator[tuple[FileSlot, BlockRecord]]:
-        """What lies in the files from before, each one's slots in ascending order."""
+        """Slots and records in the files from before, each file's slots in ascending order."""
         for path in sorted(self._folder.iterdir()):
             if match := _OURS.fullmatch(path.name):
                 yield from self._of_file(int(match[1]))
@@ -140,7 +140,9 @@ class Files:
             probe.unlink(missing_ok=True)
 
     def _delete(self) -> None:
-        """What an earlier run kept, and nothing else. The lock stays: another may wait for it."""
+        """Delete the files that an earlier run kept, and nothing else. The lock stays: another
+        process may wait for it.
+        """
         for path in self._folder.glob("kv-*.blocks"):
             if _OURS.fullmatch(path.name):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which block lies in which slot of which file, and which one goes for another. Pure."""
+"""Index of a disk's blocks: file and slot of each, and the victims for a new one. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SlotIndex:
         return len(self._entries)
 
     def has(self, name: Name, stride: int) -> bool:
-        """Whether it can be read, in a slot of that size."""
+        """True if it can be read, in a slot of that size."""
         entry = self._entries.get(name)
         return entry is not None and entry.readable and entry.slot.stride == stride
 
@@ -117,7 +117,7 @@ class SlotIndex:
         self._entries[name].use = SlotUse.READY
 
     def read(self, name: Name) -> FileSlot | None:
-        """Where to read it; the slot is kept until `was_read`. None if it cannot be."""
+        """Slot to read; it is kept until `was_read`. None if the block cannot be read."""
         entry = self._entries.get(name)
         if entry is None or not entry.readable:
             return None
@@ -159,7 +159,7 @@ class SlotIndex:
         return slot
 
     def _victims(self, need: int) -> list[Name] | None:
-        """Who has to go for `need` bytes, oldest first; None if that does not suffice."""
+        """Blocks that have to go for `need` bytes, oldest first; None if that does not suffice."""
         gone: list[Name] = []
         for name, entry in self._entries.items():
             if need <= 0:

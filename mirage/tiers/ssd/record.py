@@ -1,6 +1,6 @@
-"""What stands before a block on disk, and whether a block is the one that was asked for. Pure.
+"""Record before a block on disk, and the check that a block is the one that was asked for. Pure.
 
-CRC-32 is what the standard library computes quickest without the GIL. It is there against torn
+CRC-32 is the checksum that the standard library computes quickest without the GIL. It detects torn
 writes and failing media; other weights are told apart by the fingerprint itself, in full.
 """
 
@@ -60,7 +60,7 @@ def named(page: bytes | memoryview) -> BlockRecord | None:
 
 
 def believed(page: bytes | memoryview, name: Name, block: memoryview) -> bool:
-    """Whether `block` is, byte for byte, what was stored under `name`."""
+    """True if `block` is, byte for byte, the content stored under `name`."""
     record = named(page)
     if record is None or record[:2] != (name, len(block)):
         return False

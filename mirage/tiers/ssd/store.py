@@ -29,7 +29,7 @@ logger = logging.getLogger("mirage.tiers.ssd")
 THREADS = 2
 """For each direction: a disk is busy with few, and reads never wait behind all writes."""
 RETRY_S = 30.0
-"""How long a disk that failed is left alone."""
+"""Seconds for which a disk that failed is not used."""
 MOST_WRITES = 128
 """Copies down that may wait; more are not taken."""
 
@@ -72,7 +72,7 @@ class SsdStore:
         self._keep, self._folder, self._tenants = keep, folder, tenants
         self._index = SlotIndex(capacity)
         self._lock = threading.Lock()
-        """Of index and counts."""
+        """Lock of index and counts."""
         self._writes = ThreadPoolExecutor(THREADS, "ssd-write")
         self._reads = ThreadPoolExecutor(THREADS, "ssd-read")
         self._writing = 0
@@ -80,7 +80,7 @@ class SsdStore:
         self._ended = False
 
     def begin(self, above: Above, memory: memoryview) -> None:
-        """What an earlier run left is read before anything is written. Raises `FolderRefused`."""
+        """Read what an earlier run left, before anything is written. Raises `FolderRefused`."""
         self._above, self._memory = above, memory
         try:
             self._files = Files(self._folder, keep=self._keep)
@@ -229,8 +229,9 @@ class SsdStore:
     # -- failures -----------------------------------------------------------------------
 
     def _takes(self) -> bool:
-        """Whether a block may go down. After a failure one is tried alone: where it fails, the
-        others lose nothing. The caller has the lock."""
+        """True if a block may go down. After a failure one block is tried alone, so that others
+        lose nothing if it fails too. The caller has the lock.
+        """
         most = MOST_WRITES if self._failed_at is None else 1
         return not self._ended and not self._resting() and self._writing < most
 
@@ -240,7 +241,7 @@ class SsdStore:
         self._failed_at = None
 
     def _resting(self) -> bool:
-        """Whether the disk failed a short while ago."""
+        """True if the disk failed a short while ago."""
         return self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_S
 
     def _fail(self, error: OSError | ValueError) -> None:
