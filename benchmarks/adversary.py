@@ -49,7 +49,7 @@ STUDY = "harm"
 WORST = 10
 """Worlds that are printed."""
 SEEDS = 1, 2, 3, 4, 5
-"""Of what happens in a world; the optimiser chooses one, as it chooses the world."""
+"""Seeds of a world's events; the optimiser chooses one, as it chooses the world."""
 
 
 def badness(found: Ratios) -> float:

@@ -1,4 +1,4 @@
-"""What no step with streamed layers can be faster than, to hold measured times against."""
+"""Lower bounds of a step with streamed layers, to compare measured times with."""
 
 from __future__ import annotations
 

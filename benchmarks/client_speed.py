@@ -1,10 +1,11 @@
-"""How many streamed tokens a second the replay's client bears on one core, and what it adds.
+"""Streamed tokens a second that the replay's client bears on one core, and the latency that it
+adds.
 
 python benchmarks/client_speed.py [--rates 1000,2500,5000,7500,10000] [--seconds 10]
 
 A server on a core of its own writes the time into every token just before it sends it; the client,
-the one of `mirage replay`, runs on another core. What a token then needs to be counted is what
-client and kernel add to every latency. Where the machine is busy, that is measured as well.
+the one of `mirage replay`, runs on another core. The time that a token then needs to be counted is
+what client and kernel add to every latency. Where the machine is busy, that is measured as well.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mirage.tools.replay.client import Habits, Journal, Outcome
 from mirage.workload.dealing import TenantRequest
 
 STREAM_TOKENS_PER_S = 50
-"""Of one stream; there are as many as the rate needs."""
+"""Tokens a second of one stream; there are as many streams as the rate needs."""
 STAMP = 16
 """Characters of a token: nanoseconds of the monotonic clock, as `perf_counter` counts."""
 PROMPT_TOKENS = 100

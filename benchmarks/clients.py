@@ -107,7 +107,7 @@ def engine(folder: Path) -> Iterator[str]:
 def taking_turns(
     clients: dict[str, Callable[[], Figures]], repeats: int
 ) -> dict[str, list[Figures]]:
-    """What each client measured, run by run."""
+    """Measurements of each client, run by run."""
     found: dict[str, list[Figures]] = {name: [] for name in clients}
     for _ in range(repeats):
         for name, measure in clients.items():

@@ -127,7 +127,7 @@ def measured_in(config: Config, folder: Path, effort: Effort, *, again: bool) ->
 
 
 def together(config: Config, times: Sequence[Measurements]) -> Measured:
-    """What was measured, each time, fitted."""
+    """Fit of all measurements."""
     return understood(
         [found.engines for found in times],
         [found.transfers for found in times],
@@ -171,7 +171,7 @@ def write_profile(measured: Measured, config: Config, path: Path) -> None:
 
 
 def shape_differences(measured: Measured, config: Config, profile: Path) -> list[str]:
-    """Where the simulator would have another `ModelShape` than the real engine tells."""
+    """Differences between the `ModelShape` of the simulator and that of the real engine."""
     found = []
     for tenant in config.tenants:
         simulated = profiles.shape(

@@ -1,4 +1,4 @@
-"""What giving cold experts adds to giving layers: the same requests, three policies, one model.
+"""Gain of giving cold experts over giving layers: the same requests, three policies, one model.
 
 python benchmarks/experts.py [--rounds N] [--requests N] [--skew S] [--link GB_S] [--peer GB_S]
 
@@ -44,7 +44,7 @@ UNIVERSE, BASE = 192, 36
 PROMPT, ANSWER = 64, 64
 """Tokens of a request."""
 STRONG = 8.0
-"""Of the one channel that routers see a preference by, beside noise of about 1."""
+"""Strength of the one channel by which routers see a preference, beside noise of about 1."""
 VARIANTS = {
     "pooled": (Policy.POOLED, False),
     "mirage": (Policy.MIRAGE, False),
@@ -87,14 +87,14 @@ def make_skewed(folder: Path, skew: float) -> Path:
 
 @dataclass
 class Turn:
-    """What one engine did with one round of requests."""
+    """Result of one engine with one round of requests."""
 
     seconds: float
     ttfts: list[float]
     preemptions: int
     loads: int
     near: int
-    """Of the loads, those from a peer."""
+    """Loads of them from a peer."""
     hits: int
     experts: int
     layers: int
@@ -194,7 +194,7 @@ def row(name: str, turns: list[Turn], beside: list[Turn]) -> str:
 
 
 def observed(name: str, report: Any) -> None:
-    """What an engine measured."""
+    """Print what an engine measured."""
     routed = [f"{r:.1f}" for r in report.expert_routed]
     print(f"\n{name}: experts a step routes to, of each layer's g coldest: {' '.join(routed)}")
     print(

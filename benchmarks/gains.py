@@ -1,10 +1,10 @@
-"""Which machine gains how much: `mirage` over `pooled`, by link bandwidth and load.
+"""Gain of `mirage` over `pooled`, by link bandwidth and load.
 
     .venv/bin/python benchmarks/gains.py [--seeds 0-2] [--requests 600] [--output FILE]
 
 Two 13B models and an 8B one, as in C1, on a GH200 whose link is made as slow or as fast as each
-column says, asked for as much as each row says; in turns, and at once. Prints both tables of
-tokens a second and of the end-to-end mean, and draws them into FILE.
+column says, asked for as much as each row says; in turns, and at once. Prints both tables of tokens
+a second and of the end-to-end mean, and draws them into FILE.
 """
 
 from __future__ import annotations

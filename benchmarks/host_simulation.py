@@ -41,12 +41,12 @@ from traces import SAMPLE
 REPORT_S = 0.02
 """Shortest time between two reports of a real engine (`mirage.engine.conversation`)."""
 SAMPLE_S = 0.1
-"""How often `mirage serve` samples what tenants hold."""
+"""Seconds between two samples of `mirage serve`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Host(Serving):
-    """What a hardware profile does not say of the machine, at the time of a replay."""
+    """Properties of the machine, at the time of a replay, that a hardware profile does not have."""
 
     others: float = 0.0
     """Processes besides that want a core, on average."""
@@ -196,7 +196,7 @@ def first_tokens(requests: Sequence[SimulatedRequest], calls: Sequence[TenantReq
 
 
 def sampled(world: HostWorld) -> Metrics:
-    """What the replay finds in the server's samples, all tenants together.
+    """Samples of the server that the replay finds, all tenants together.
 
     Up to the last report: the controller may have deadlines long after the last request is done.
     """

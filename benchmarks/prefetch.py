@@ -1,12 +1,12 @@
-"""What it brings that blocks come up from a disk while their request waits for a slot.
+"""Gain of bringing blocks up from a disk while their request waits for a slot.
 
     .venv/bin/python benchmarks/prefetch.py [--disk-ms 30] [--tokens 512] [--rounds 7]
 
 A real engine with one slot above the real pool and a real folder, of which two blocks are read side
 by side and each takes `--disk-ms` more. One request has the slot; the prompt of the next one lies
-on the disk. With prefetch its blocks come up while it waits, without when the scheduler
-reaches it. Prints medians of the time from the free slot to the first token, in rounds that
-alternate, and what it takes with nothing stored.
+on the disk. With prefetch its blocks come up while it waits, without when the scheduler reaches it.
+Prints medians of the time from the free slot to the first token, in rounds that alternate, and what
+it takes with nothing stored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engine"))
 from tier_prefetch import EXTENTS, TOKENS, add, make
 
 BUSY_TOKENS = 250
-"""Of the request that has the slot."""
+"""Tokens of the request that has the slot."""
 
 
 def first_token_s(engine: Any, prompt: list[int], seed: int) -> float:

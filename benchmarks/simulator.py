@@ -1,4 +1,4 @@
-"""How fast the simulator is: requests a second of one core, and what a step costs.
+"""Speed of the simulator: requests a second of one core, and the cost of a step.
 
     .venv/bin/python -m benchmarks.simulator [--azure DIR] [--rows N]
 

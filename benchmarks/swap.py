@@ -23,7 +23,7 @@ from mirage.simulate.variants import Variant
 
 
 class SpillRoom(QueueRoom):
-    """Of an engine of policy static that spills. `token_ps` is one token's KV over the link."""
+    """Room of a static engine that spills. `token_ps` is one token's KV over the link."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SpillRoom(QueueRoom):
         return 1 << 40
 
     def for_newcomers(self) -> int:
-        """What is left on the device, and what crosses the link while a step computes."""
+        """Blocks left on the device, and those that cross the link while a step computes."""
         batch = self._queues.batch
         hidden = self._roofline.compute_ps(Work(batch.size, batch.context)) // self._token_ps
         spilled = hidden // self._limits.block_tokens

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "engine"))
 
 REQUESTS, PROMPT, ANSWER = 12, 320, 64
 BLOCKS, AT_ONCE = 120, 6
-"""Of the device's KV memory, and requests that run at once: they use most of it."""
+"""Blocks of the device's KV memory, and requests that run at once: they use most of it."""
 POOL_BYTES = 48 << 20
 """Less than what a few turns store."""
 OFF, ON = "tiers off", "tiers on"
@@ -61,13 +61,13 @@ def engine(folder: str, pool: str | None) -> None:
 
 
 def prompts(seed: int) -> list[list[int]]:
-    """Of one batch: nothing in common with those of any other."""
+    """Prompts of one batch: nothing in common with those of any other."""
     rng = random.Random(seed)
     return [[rng.randrange(3, 90) for _ in range(PROMPT)] for _ in range(REQUESTS)]
 
 
 def counts() -> dict[str, int]:
-    """What the tiers did so far; nothing without."""
+    """Counts of the tiers so far; empty without tiers."""
     from mirage.engine.tiers import present
 
     tiers = present.tiers()

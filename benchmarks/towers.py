@@ -1,11 +1,11 @@
-"""What the part of a model that sees would give, if its memory moved like that of a layer.
+"""Memory that the vision part of a multimodal model would give, if it moved like a layer's.
 
 python benchmarks/towers.py
 
-vLLM builds models of published shapes without memory. For each: how large the part that no step
-of pure text computes is, beside a decoder layer and in tokens of KV cache, and how long bringing
-it back would delay the first token of a request with a picture. Needs torchvision; about a
-minute. Nothing is loaded.
+vLLM builds models of published shapes without memory. For each: how large the part that no step of
+pure text computes is, beside a decoder layer and in tokens of KV cache, and how long bringing it
+back would delay the first token of a request with a picture. Needs torchvision; about a minute.
+Nothing is loaded.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ FIGURES = {
 }
 HEAD = f"| world | | {' | '.join(FIGURES)} | |\n|---|---|{'---:|' * len(FIGURES)}---|"
 LEAST_TOKENS, MOST_E2E = 0.98, 1.05
-"""Of `pooled`'s; beyond them is harm."""
+"""Bounds of harm: least tokens/s and most end-to-end time, as parts of `pooled`'s."""
 
 World = dict[str, Any]
 Ratios = dict[str, float]
@@ -106,7 +106,7 @@ def ratios(world: World, seed: int) -> Ratios:
 
 
 def harmed(found: Ratios) -> bool:
-    """Whether somebody would have been better off with `pooled`."""
+    """True if some request would have been better off with `pooled`."""
     slower = max(found["E2E mean"], found["E2E P99"]) > MOST_E2E
     return found["tokens/s"] < LEAST_TOKENS or slower
 
@@ -152,7 +152,7 @@ def keep(world: World, folder: Path) -> None:
 
 
 def summary(every: list[Ratios]) -> None:
-    """How many are harmed, and the ends and the quarters of each figure."""
+    """Print how many worlds are harmed, and the ends and the quarters of each figure."""
     print(f"\n{sum(map(harmed, every))} of {len(every)} worlds are harmed")
     for name in FIGURES:
         values = sorted(found[name] for found in every)

@@ -147,7 +147,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Of all commands."""
+    """Options of all commands."""
 
 
 @app.command()

@@ -38,13 +38,13 @@ Schema = TypeVar("Schema", bound=BaseModel)
 PAGE = {"host": 65536, "cuda": None}
 """Bytes of a page by default; None leaves it to the models."""
 LEAST_PAGE = {"host": 4096, "cuda": 2 * MIB}
-"""What an operating system maps at least, and what all GPUs of today do."""
+"""Smallest page that an operating system maps, and that all GPUs of today map."""
 CHUNK = {"host": 16 * MIB, "cuda": 128 * MIB}
 """Bytes of a layer that are copied at a time by default. On a host, whose link is imitated, copies
 of KV blocks wait for one. On a GPU each takes the thread of the step 8 to 15 us (H200)."""
 LEAST_CHUNK = MIB
 ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-"""Of a tenant by default, as vLLM's server has it on a large GPU."""
+"""Defaults of a tenant on a GPU, as vLLM's server has them on a large one."""
 HARDWARE_FILES = (".yaml", ".yml")
 """By which a hardware file is told from the name of a bundled one."""
 NAME = r"^[A-Za-z0-9._/-]+$"
@@ -108,7 +108,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.01234567
 
 
 class Policy(StrEnum):
-    """Who may take memory from whom."""
+    """Policy: the memory that may be taken from others."""
 
     STATIC = "static"
     POOLED = "pooled"
@@ -190,7 +190,7 @@ class Strict(BaseModel):
 
     @classmethod
     def _needs(cls, key: Any) -> bool:
-        """Whether null says something there, if only that it is a mistake."""
+        """True if null is no value for the key, so that it is told as a mistake."""
         field = cls.model_fields.get(key)
         return field is None or field.is_required() or not _is_section(field.annotation)
 
@@ -206,7 +206,7 @@ class DeviceSection(Strict):
 
     kind: Literal["host", "cuda"] = "host"
     index: int = Field(default=0, ge=0)
-    """Which GPU, as ``nvidia-smi`` counts."""
+    """Index of the GPU, as ``nvidia-smi`` counts."""
     graphs: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
     """On a GPU: replay CUDA graphs, in pieces while layers stream."""
     compile: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
@@ -230,7 +230,7 @@ class DeviceSection(Strict):
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Of the link that is imitated."""
+        """Speed of the link that is imitated, in bytes a second."""
         return None if self.link_gb_s is None else self.link_gb_s * 1e9
 
     @model_validator(mode="after")
@@ -423,7 +423,7 @@ steps."""
 
 
 class Remap(Strict):
-    """How the controller moves memory (see docs/architecture.md, Deciding)."""
+    """Rules by which the controller moves memory (see docs/architecture.md, Deciding)."""
 
     serve: Literal["growth", "admission"] = "admission"
     """Remap for the growth of running requests only, or also to admit waiting ones."""
@@ -440,7 +440,8 @@ class Remap(Strict):
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     experts: bool = False
-    """Whether a mixture of experts that is in use may give away those that it hardly routes to."""
+    """True if a mixture of experts that is in use may give away experts that it hardly routes to.
+    """
     rest_s: float = Field(default=30, ge=0, le=1e6)
     """Seconds without work after which at the latest a model that runs at once lends more layers
     than hide behind the decode of a single request."""
@@ -455,10 +456,10 @@ class Remap(Strict):
 
 
 class Traffic(Strict):
-    """How a trace's requests are given to tenants (seeded; see docs/operating.md).
+    """Distribution of a trace's requests over tenants (seeded; see docs/operating.md).
 
-    Trace time is cut into phases of `phase_s`; in each, one tenant, drawn in seeded order, is
-    hot and gets `hot_share` of the requests; the others share the rest by their weights.
+    Trace time is cut into phases of `phase_s`; in each, one tenant, drawn in seeded order, is hot
+    and gets `hot_share` of the requests; the others share the rest by their weights.
     """
 
     phase_s: float = Field(default=20.0, ge=1e-3)
@@ -470,7 +471,7 @@ class Replay(Strict):
     """Defaults of ``mirage replay``; its options override them."""
 
     trace: str | dict[str, str] = "sample"
-    """What ``--trace`` names, or such a one for each tenant; files are relative to this one."""
+    """Value of ``--trace``, or one for each tenant; files are relative to this one."""
     window: Annotated[tuple[float, float] | None, Field(strict=False)] = None
     time_scale: PositiveFloat = 1.0
     load: PositiveFloat | None = Field(default=None, le=100)
@@ -506,11 +507,12 @@ class HostTier(Strict):
 
 
 class Peer(Strict):
-    """What one other device lends; written as a size alone on a host."""
+    """Peer: memory that one other device lends; written as a size alone on a host."""
 
     bytes: Bytes
     device: int | None = Field(default=None, ge=0)
-    """Which GPU, counted as `device.index` is; None: memory of this host stands in for it."""
+    """Index of the GPU, counted as `device.index` is; None: memory of this host stands in for it.
+    """
 
 
 def parse_peer(value: Any) -> Any:
@@ -525,22 +527,24 @@ class PeerTier(Strict):
         Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")],
         Annotated[Peer, BeforeValidator(parse_peer)],
     ] = Field(min_length=1)
-    """What each may lend at most, by its name."""
+    """Bytes that each peer lends at most, by its name."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
     backed: bool = True
-    """What a peer wants back is copied to host memory first; else it is dropped."""
+    """True if content that a peer wants back is copied to host memory first; if False, it is
+    dropped.
+    """
     experts: bool = True
-    """Whether experts that were given away (`remap.experts`) are kept there as well."""
+    """True if experts that were given away (`remap.experts`) are kept there as well."""
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Of the link that is imitated."""
+        """Speed of the link that is imitated, in bytes a second."""
         return None if self.link_gb_s is None else self.link_gb_s * 1e9
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Bytes of all peers."""
         return sum(self.lent.values())
 
     @property
@@ -568,7 +572,7 @@ class SsdTier(Strict):
 
 
 class TiersSection(Strict):
-    """Where KV blocks go that the device has no room for."""
+    """Tiers: memory for KV blocks that the device has no room for."""
 
     host: HostTier | None = None
     peer: PeerTier | None = None
@@ -872,7 +876,7 @@ def parsed_value(text: str, named: Path | str) -> Any:
 
 
 ODD_VALUES = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
-"""What PyYAML lets through for values that are none: ``2024-13-45``, ``!!int x``."""
+"""Errors that PyYAML lets through for values that are none: ``2024-13-45``, ``!!int x``."""
 
 
 def read_text(path: Path) -> str:

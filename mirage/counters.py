@@ -1,4 +1,4 @@
-"""What an engine counts since its start. Reports and samples are these, and more."""
+"""Counters of an engine since its start. Reports and samples extend them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ class Counters(msgspec.Struct, kw_only=True):
     tokens: int = 0
     """Tokens scheduled, of prompts and answers."""
     prefill_tokens: int = 0
-    """Of them, those of prompts, and of requests that were preempted and computed again."""
+    """Tokens of them that belong to prompts, and to requests that were preempted and computed
+    again.
+    """
     tokens_from_device: int = 0
     """Tokens that were found in the device's prefix cache instead."""
     tokens_from_peer: int = 0
@@ -41,8 +43,8 @@ class Counters(msgspec.Struct, kw_only=True):
     expert_hits: int = 0
     """Experts that were given away, routed to, and in a spare frame."""
     expert_loads: int = 0
-    """Those that had to be loaded while a step waited."""
+    """Experts that had to be loaded while a step waited."""
     expert_bytes_loaded: int = 0
     """Bytes of those loads."""
     expert_peer_loads: int = 0
-    """Of the loads, those from a peer."""
+    """Loads of them from a peer."""

@@ -1,7 +1,7 @@
-"""What vLLM says of one model before anything is loaded: its layers, and its KV cache.
+"""Facts that vLLM tells of one model before anything is loaded: its layers, and its KV cache.
 
-`mirage.engine.probe` finds it out, `mirage.serve.fit` prices it, an engine's scheduler counts
-blocks by it. Sizes are bytes of device memory.
+`mirage.engine.probe` asks for them, `mirage.serve.fit` prices them, an engine's scheduler counts
+blocks by them. Sizes are bytes of device memory.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class KVGroup(msgspec.Struct, frozen=True):
     layers: int
     block_tokens: int
     most_blocks: int
-    """What one request of `max_model_len` tokens holds at the same time."""
+    """Most blocks that one request of `max_model_len` tokens holds at the same time."""
     grows: bool = True
-    """Whether a request's blocks grow with its length; a state is held whole from the start."""
+    """True if a request's blocks grow with its length; a state is held whole from the start."""
 
     def blocks(self, tokens: int) -> int:
         """KV blocks of a request that is `tokens` long."""
@@ -71,7 +71,7 @@ class ExpertFacts(msgspec.Struct, frozen=True):
     """The experts of a mixture."""
 
     layers: int
-    """That have some."""
+    """Number of layers that have some."""
     count: int
     """In each of them."""
     slices: tuple[int, ...]

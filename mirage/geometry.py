@@ -1,7 +1,7 @@
-"""What a model takes of the device: bytes of an allotment, and the least of its KV cache.
+"""Memory that a model takes of the device: bytes of an allotment, and the least of its KV cache.
 
-Each formula stands here once; engines, `mirage check` and the simulator use the same. How many KV
-blocks make an extent is `vmm.space.extent_blocks`.
+Each formula stands here once; engines, `mirage check` and the simulator use the same. The number of
+KV blocks in an extent is `vmm.space.extent_blocks`.
 """
 
 from __future__ import annotations

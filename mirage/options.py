@@ -1,4 +1,4 @@
-"""What several commands have on their command lines, and do with it."""
+"""Options that several commands have on their command lines, and their treatment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a file or a body, as one line in this project's words. Pure."""
+"""Problems that pydantic found in a file or a body, as one line in this project's words. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def one_line(message: str) -> str:
 
 
 def first_problem(error: ValidationError, raw: Any) -> str:
-    """Where in `raw`, which value, and what to write instead."""
+    """First problem: its place in `raw`, the value, and what to write instead."""
     problem, *others = error.errors()
     path = _path(problem, raw)
     match problem["type"]:
@@ -54,7 +54,9 @@ def first_problem(error: ValidationError, raw: Any) -> str:
 
 
 def _of_a_value(problem: ErrorDetails, others: Sequence[ErrorDetails], raw: Any) -> str:
-    """Of several types that were tried, the one that got furthest knows best; else all count."""
+    """Problem of a value for which several types were tried: of the type that got furthest, else of
+    all.
+    """
     path = _path(problem, raw)
     inside = [one for one in others if path and _path(one, raw)[: len(path)] == path]
     deepest = max([problem, *inside], key=lambda one: len(_path(one, raw)))
@@ -77,7 +79,7 @@ def _cut(message: str) -> str:
 
 
 def _path(problem: ErrorDetails, raw: Any) -> tuple[int | str, ...]:
-    """What of its place is in the file: pydantic adds which of several types it tried."""
+    """Place of a problem in the file: pydantic adds which of several types it tried."""
     path: list[int | str] = []
     for part in problem["loc"]:
         in_mapping = isinstance(raw, dict) and part in raw
@@ -94,7 +96,7 @@ def _part(part: int | str) -> str:
 
 
 def _wanted(problem: ErrorDetails) -> str:
-    """What to write at its place."""
+    """Value to write in its place."""
     words = _WANTED.get(problem["type"], "what docs/operating.md says of it")
     return words if isinstance(words, str) else words(problem.get("ctx", {}))
 

@@ -44,7 +44,9 @@ class MediumSpeed(Strict):
 
 
 class HardwareTiers(Strict):
-    """What a machine has of each medium; None for nothing, or nobody knows."""
+    """Media of a machine and their sizes; None for a medium that it lacks, or of which nothing is
+    known.
+    """
 
     peer: MediumSpeed | None = None
     """Another GPU's memory."""
@@ -67,11 +69,11 @@ class Hardware(Strict):
     link_mixed_gb_s: SourcedPositive
     """Each way while both are used."""
     step_overhead_ms: Sourced
-    """Of one step, whatever is in it."""
+    """Milliseconds of each step, whatever is in it."""
     sequence_overhead_us: Sourced
-    """Of each sequence in a step."""
+    """Microseconds of each sequence in a step."""
     reserved_mb: Sourced
-    """Of each tenant's share: context and activations."""
+    """Megabytes of each tenant's share that context and activations take."""
     page_mib: SourcedPositive
     apply_ms: Sourced
     """Pause of an engine that acts on an allotment."""
@@ -105,7 +107,9 @@ class Hardware(Strict):
 
     @property
     def sees_memory(self) -> bool:
-        """Whether the bandwidth is one: a profile may have found no step that was bound by it."""
+        """True if the bandwidth is a measured one: a profile may have found no step that was bound
+        by it.
+        """
         return self.bandwidth_gb_s.value < UNSEEN
 
     @property
@@ -138,7 +142,7 @@ class Model(Strict):
     positions: Annotated[int, Field(ge=0)] = 0
     """Rows of a learned position table."""
     tied: bool
-    """Whether the output head is the embedding table."""
+    """True if the output head is the embedding table."""
     vectors: Annotated[int, Field(ge=0)] = 0
     """Weights of a layer that are in none of its large matrices: biases, norms, the choice of
     experts. Under 0.1 % of a large model's, and 0 where nobody counted them."""
@@ -166,7 +170,7 @@ class Model(Strict):
 
     @property
     def active_layer_weights(self) -> int:
-        """Those that one token passes through."""
+        """Weights of a layer that one token passes through."""
         return self.layer_weights - (self.experts - self.active_experts) * self._expert_weights
 
     @property
@@ -208,7 +212,7 @@ def shape(
     device_bytes: int,
     parts: int = 1,
 ) -> ModelShape:
-    """What an engine of this model would tell the controller in its hello.
+    """Shape that an engine of this model would tell the controller in its hello.
 
     With `parts`, a layer moves in that many equal pieces, each of which counts as a layer, and
     experts stay.

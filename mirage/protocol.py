@@ -1,9 +1,9 @@
-"""What an engine and the control server say to each other, over one Unix socket.
+"""Protocol between an engine and the control server, over one Unix socket.
 
 The form is that of `mirage.wire`; the tag of a message is its ``type``. The control server states
-the memory it wants an engine to hold (an `Allotment`, a desired state, never a delta); the engine
-states what it holds and what it wants (a `Report`). Each allotment carries a revision that only
-grows, so a repeated or late one is recognised and ignored.
+the memory that it wants an engine to hold (an `Allotment`, a desired state, never a delta); the
+engine states what it holds and what it wants (a `Report`). Each allotment carries a revision that
+only grows, so a repeated or late one is recognised and ignored.
 
 The promise that makes over-commitment impossible: once an engine has *seen* revision ``r``
 (``Report.revision == r``) it never holds more than ``max(Report.held_bytes, r.grant_bytes)``.
@@ -23,11 +23,11 @@ LEASE_MARGIN_S = 15.0
 
 
 class ModelShape(msgspec.Struct, frozen=True):
-    """What never changes about one engine: sizes in bytes, extents in KV blocks.
+    """Constant properties of one engine: sizes in bytes, extents in KV blocks.
 
-    `layer_bytes` is the page-rounded size of the largest decoder layer, the unit in which
-    parameter memory moves. `fixed_bytes` is device memory that never moves (embeddings,
-    output head, adapters, a drafter). `extent_bytes` is the smallest page-aligned run of KV blocks.
+    `layer_bytes` is the page-rounded size of the largest decoder layer, the unit in which parameter
+    memory moves. `fixed_bytes` is device memory that never moves (embeddings, output head,
+    adapters, a drafter). `extent_bytes` is the smallest page-aligned run of KV blocks.
     """
 
     layers: int
@@ -47,7 +47,7 @@ class ModelShape(msgspec.Struct, frozen=True):
     expert_layers: int = 0
     """Layers that have experts, if they may be given away."""
     expert_bytes: int = 0
-    """Of one expert of one layer, whole pages."""
+    """Bytes of one expert of one layer, whole pages."""
 
 
 class Report(Counters, tag="report", tag_field="type"):
@@ -79,15 +79,15 @@ class Report(Counters, tag="report", tag_field="type"):
     waiting: int = 0
     """Requests that have not started, or were preempted."""
     kv_used_blocks: int = 0
-    """Of `kv_blocks`, those that belong to a request."""
+    """Blocks of `kv_blocks` that belong to a request."""
     kv_blocks: int = 0
     """Usable blocks (granted and not retiring), the null block left out."""
     kv_cached_blocks: int = 0
     """Usable blocks that no request has and that hold a cached prefix."""
     blocks_again: int = 0
-    """Of such blocks, those that a request took again for what they hold, since start."""
+    """Such blocks that a request took again for their content, counted since start."""
     keeps_below: bool = False
-    """Whether cached prefixes that leave the device are kept below it."""
+    """True if cached prefixes that leave the device are kept below it."""
     experts: int = 0
     """Experts of each layer whose memory is given away now; alpha is 0 then."""
     expert_load_s: float = 0.0
@@ -155,9 +155,9 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     grant_bytes: int
     """Device memory of all that: parameters, slots, spare frames of experts and KV cache."""
     open_extents: int | None = None
-    """Of `kv_extents`, those that waiting requests may use as well; None for all of them."""
+    """Extents of `kv_extents` that waiting requests may use as well; None for all of them."""
     recall: bool = False
-    """Whether running requests are preempted, newest first, until they fit into `kv_extents`."""
+    """True if running requests are preempted, newest first, until they fit into `kv_extents`."""
     experts: int = 0
     """Experts of each layer whose memory is given away; only where alpha is 0."""
     lent: bool = False
@@ -201,7 +201,7 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
 
     holds: bool
     drain: bool = False
-    """Whether an engine that loses the turn first finishes the requests that it has begun."""
+    """True if an engine that loses the turn first finishes the requests that it has begun."""
     spill_bytes: int = 0
     """KV memory, in bytes, that its requests give up once it has stopped, the newest ones first."""
 

@@ -13,7 +13,7 @@ SCHEMA_VERSION = 2
 WHOLE_TIMELINE = 1
 """The version whose ``/mirage/timeline`` had all samples in one answer."""
 PLACES = ("device", "peer", "host", "ssd")
-"""Where KV blocks can be, quickest first: fields ``tokens_from_...``."""
+"""Places of KV blocks, quickest first: fields ``tokens_from_...``."""
 INTERVAL_S = 0.1
 """Between two samples, as they are taken; a long run keeps fewer of them."""
 
@@ -24,7 +24,7 @@ class TenantSample(Counters):
     kv_blocks: int
     """Usable KV blocks: granted and not retiring."""
     kv_used_blocks: int
-    """Of them, those that belong to a running request."""
+    """Blocks of them that belong to a running request."""
     alpha: int
     """Layers whose memory was given away."""
     beta: int
@@ -47,7 +47,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class TenantShape(msgspec.Struct, frozen=True):
-    """What does not change about a tenant: sizes in bytes, extents in KV blocks."""
+    """Constant properties of a tenant: sizes in bytes, extents in KV blocks."""
 
     layers: int
     layer_bytes: int

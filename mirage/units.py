@@ -21,7 +21,7 @@ _NAMES = ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"))
 
 
 def ceil_div(value: int, unit: int) -> int:
-    """How many of `unit` it takes to hold `value`."""
+    """Number of `unit` that it takes to hold `value`."""
     return -(-value // unit)
 
 

@@ -1,4 +1,4 @@
-"""Those of the paper's claims that need no simulation: ratios and closed forms."""
+"""Claims of the paper that need no simulation: ratios and closed forms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ C2C_PEAK, PCIE5_PEAK, PCIE4_PEAK = 900.0, 128.0, 64.0
 """GB/s, both ways together: NVLink-C2C, PCIe x16 of generation 5 and 4 (data sheets)."""
 
 TOKENS = 499
-"""Of a ShareGPT request, prompt and answer."""
+"""Tokens of a ShareGPT request, prompt and answer."""
 
 
 def link_ratios() -> tuple[float, float]:
@@ -64,7 +64,7 @@ def two_slots_from(layers: int = 40) -> int:
 
 
 def even_is_best(layers: int = 12, streamed: int = 3) -> bool:
-    """Whether no set has a larger smallest gap, or a shorter step, than the even one."""
+    """True if no set has a larger smallest gap, or a shorter step, than the even one."""
     chosen = even(layers, streamed)
     sets = list(combinations(range(layers), streamed))
     widest = max(smallest_gap(one, layers) for one in sets)

@@ -29,7 +29,7 @@ def setup(name: str) -> DecodeSetup:
 
 
 def is_one(name: str) -> bool:
-    """Whether `setup` knows the scene, or `claims.yaml` does."""
+    """True if `setup` knows the scene, or `claims.yaml` does."""
     return name.split()[0] == MARK
 
 

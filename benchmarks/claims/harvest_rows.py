@@ -24,9 +24,9 @@ class Range(Row):
     measure: Callable[[], Sequence[float]] = tuple
     unit: str = "x"
     nothing: float = 1.0
-    """What no gain is."""
+    """Value that means no gain."""
     inconsistent: bool = False
-    """Whether the document's own figures do not bear it."""
+    """True if the document's own figures do not bear it."""
 
     def evaluate(self, results: Results) -> dict[str, Any]:
         found = self.measure()

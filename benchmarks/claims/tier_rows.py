@@ -81,7 +81,9 @@ def _by_policy(key: str, digits: int) -> Callable[[Results], list[list[str]]]:
 
 
 def _where_it_stops(results: Results) -> list[list[str]]:
-    """How far prefetch is from the oracle, and what of the steps lack more than the link brings."""
+    """Distance of prefetch from the oracle, and the part of the steps that lacks more than the link
+    brings.
+    """
     rows = [["turn, steps", "oversubscribed", "link's load, %"]]
     for ahead in AHEAD:
         rows[0] += [f"K = {ahead}: over oracle, %", "late, %"]

@@ -12,7 +12,7 @@ from mirage.simulate.roofline import PS
 Metrics = dict[str, Any]
 MS = PS / 1000
 WHERE = ("device", "early", "host", "ssd")
-"""Where a block lay when its request's turn began; `early`: it had come ahead of need."""
+"""Places of a block when its request's turn began; `early`: it had come ahead of need."""
 
 
 def metrics(outcome: Outcome, machine: Machine, recompute_ps: Callable[[int], int]) -> Metrics:

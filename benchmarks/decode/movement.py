@@ -11,7 +11,7 @@ from mirage.tiers.policies import EvictionPolicy
 
 
 class Movement:
-    """Of one run. Blocks of the requests in `staying` are not moved down."""
+    """Movements of one run. Blocks of the requests in `staying` are not moved down."""
 
     def __init__(self, places: Places, order: Callable[[], EvictionPolicy]) -> None:
         self.places = places
@@ -38,7 +38,7 @@ class Movement:
             self.early.discard(name)
 
     def bring(self, names: list[Name], now: int) -> int:
-        """When the last of them has come up. Raises `FullError`."""
+        """Time at which the last of them has come up. Raises `FullError`."""
         victims = self._victims(Tier.DEVICE, len(names))
         ends = [now]
         for name in names:

@@ -1,7 +1,7 @@
-"""What no policy can be quicker than: the fewest blocks, each as early as its link carries it.
+"""Bound of all policies: the fewest blocks, each as early as its link carries it.
 
-The oracle knows the whole future, so it loads as few blocks as can be (Belady), and nothing but
-the link's rate keeps it from loading them early: not even room. It is a bound, no schedule.
+The oracle knows the whole future, so it loads as few blocks as possible (Belady), and only the
+link's rate keeps it from loading them early: not even room does. It is a bound, no schedule.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Link:
     """The time before which so many blocks cannot have come over one link."""
 
     def __init__(self, rotation: Rotation, blocks: int, block_ps: float) -> None:
-        """Of the tiers above it, which hold `blocks`; `block_ps` is a block's time."""
+        """Bound of the tiers that hold `blocks`; `block_ps` is a block's time."""
         self._fewest, self._block_ps = FewestLoads(rotation, blocks), block_ps
         self.loads = 0
 

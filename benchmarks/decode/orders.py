@@ -132,7 +132,7 @@ class Ranked:
         return len(self._rank)
 
     def rank(self, name: Name) -> int:
-        """Of a block that has just come, or was used."""
+        """Rank of a block that has just come, or was used."""
         raise NotImplementedError
 
     def _enter(self, name: Name, rank: int) -> None:
@@ -173,7 +173,9 @@ class ByAttention(Ranked):
 
 
 class ByTurn:
-    """What the scheduler reaches last goes first. In a queue that is Belady's rule."""
+    """Order in which the blocks go first that the scheduler reaches last. In a queue that is
+    Belady's rule.
+    """
 
     def __init__(self, rotation: Rotation) -> None:
         self._rotation = rotation
@@ -201,7 +203,7 @@ class ByTurn:
 
 
 class Known(NamedTuple):
-    """What an order may go by."""
+    """Knowledge that an order may use."""
 
     rotation: Rotation
     sequence: Lookup
@@ -215,9 +217,9 @@ class Policy:
 
     order: Callable[[Known], EvictionPolicy]
     ahead: bool = False
-    """Whether blocks come before their requests' turns, in the order of those (Algorithm 1)."""
+    """True if blocks come before their requests' turns, in the order of those (Algorithm 1)."""
     layered: bool = False
-    """Whether a step's missing blocks come layer by layer, one layer ahead of the attention."""
+    """True if a step's missing blocks come layer by layer, one layer ahead of the attention."""
 
 
 SIX = ("lru", "frequency", "static", "attention", "prefetch", "oracle")

@@ -23,7 +23,7 @@ class Machine:
 
 @dataclass
 class Outcome:
-    """What a run of steps did. Durations are picoseconds of a step and of its wait for blocks."""
+    """Result of a run of steps. Durations are picoseconds of a step and of its wait for blocks."""
 
     durations: list[int] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Outcome:
     found: Counter[str] = field(default_factory=Counter)
     """Blocks that requests had when their turns began, by where those lay."""
     below: Counter[int] = field(default_factory=Counter)
-    """Those that were not on the device all the time, by their number in the request."""
+    """Blocks that were not on the device all the time, by their number in the request."""
     blocks_up: int = 0
     blocks_down: int = 0
     crowded_steps: int = 0

@@ -44,7 +44,7 @@ def throughput(result: Result) -> Figure:
 
 
 def hits_by_tier(result: Result) -> Figure:
-    """Where blocks lay when their requests' turns began: per cent, a stack per policy."""
+    """Places of blocks when their requests' turns began: per cent, a stack per policy."""
     figure, (cells,) = grid(1, 1, height=bars_height(result) + 0.3)
     axes = cells[0]
     numbers = {where: _means(result, f"blocks_from_{where}") for where in WHERE}
@@ -57,7 +57,7 @@ def hits_by_tier(result: Result) -> Figure:
 
 
 def stalls(result: Result) -> Figure:
-    """What of a step is computing, and what is waiting for blocks: milliseconds, on average."""
+    """Parts of a step, computing and waiting for blocks: milliseconds, on average."""
     figure, (cells,) = grid(1, 1, height=bars_height(result) + 0.3)
     steps = _means(result, "steps")
     waited = 1e3 * _means(result, "waited_s") / steps
@@ -70,7 +70,7 @@ def stalls(result: Result) -> Figure:
 
 
 def traffic(result: Result) -> Figure:
-    """What crossed the links in all turns together: GiB, up and down."""
+    """Traffic over the links in all turns together: GiB, up and down."""
     figure, (cells,) = grid(1, 1, height=bars_height(result) + 0.3)
     parts = {UP: _means(result, "kv_bytes_up") / GIB, DOWN: _means(result, "kv_bytes_down") / GIB}
     _stack(cells[0], result, parts)
@@ -91,6 +91,6 @@ def _stack(axes: Any, result: Result, parts: Mapping[tuple[str, str], Any]) -> N
 
 
 def _means(result: Result, key: str) -> Any:
-    """Of each policy."""
+    """Mean of each policy."""
     figures = [result["results"][policy]["figures"] for policy in result["policies"]]
     return np.array([part[key]["mean"] for part in figures])

@@ -1,9 +1,9 @@
-"""Where every block lies, and the copies that move it, in time. Times are picoseconds.
+"""Place of every block, and the copies that move it, in time. Times are picoseconds.
 
-A block lies on one tier: what moves is there when its copy has ended. What came up leaves its copy
-below for as long as nobody else needs that place: a full block never changes, so it goes down
-again at no cost. A tier is a number of places; one that is given back can be taken from the
-moment its block's copy has ended.
+A block lies on one tier: a moving block is there when its copy has ended. A block that came up
+leaves its copy below for as long as no other block needs that place: a full block never changes, so
+it goes down again at no cost. A tier is a number of places; one that is given back can be taken
+from the moment its block's copy has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Places:
         self.sizes = sizes
         self.at: dict[Name, Tier] = {}
         self.copies: dict[Name, Tier] = {}
-        """Where blocks on the device lie as well, the oldest first."""
+        """Second places of blocks on the device, the oldest first."""
         self.up, self.down = host.lane(), host.lane()
         disk = ssd or host
         self.read, self._write = disk.lane(), disk.lane()
@@ -54,7 +54,7 @@ class Places:
             tier: [0] * number
             for tier, number in zip(Tier, (sizes.device, sizes.host, sizes.ssd), strict=True)
         }
-        """When each place can be taken, of those that hold nothing; in that order."""
+        """Time at which each empty place can be taken, in that order."""
         self._ready: dict[Name, int] = {}
         self.blocks_up, self.blocks_down = 0, 0
 
@@ -63,11 +63,11 @@ class Places:
         return len(self._free[tier])
 
     def holds(self, tier: Tier) -> bool:
-        """Whether a tier has places at all."""
+        """True if a tier has places at all."""
         return self._numbers[tier] > 0
 
     def ready(self, name: Name) -> int:
-        """When a block has come to where it lies."""
+        """Time at which a block has come to its place."""
         return self._ready.get(name, 0)
 
     def put(self, name: Name, tier: Tier) -> int:
@@ -95,7 +95,7 @@ class Places:
         return True
 
     def move(self, name: Name, tier: Tier, now: int, *, patient: bool = False) -> int:
-        """When its copy, asked for now, has ended. Raises `FullError`.
+        """Time at which its copy, asked for now, has ended. Raises `FullError`.
 
         A `patient` one leaves to others the places that can be taken soonest.
         """

@@ -1,4 +1,4 @@
-"""What Eq. 1 and Algorithm 1 (`mirage.tiers.prefetch`) are told of a decoding batch."""
+"""Inputs of Eq. 1 and Algorithm 1 (`mirage.tiers.prefetch`) for a decoding batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fitting(window_ps: int, latency_ps: int, bytes_per_s: float, block_bytes: in
 
 
 def lacking(sequence: Sequence, places: Places) -> Iterator[Name]:
-    """What a request needs and is not on the device, nor comes."""
+    """Blocks that a request needs and that are neither on the device nor on their way."""
     return (name for name in sequence.blocks if places.at[name] is not Tier.DEVICE)
 
 
@@ -30,7 +30,7 @@ class Far:
         self._places, self._left = places, most
 
     def fits(self, name: Name) -> bool:
-        """Whether a block need not cross that link, or may; then there is room for one less."""
+        """True if a block need not cross that link, or may; then there is room for one less."""
         if self._places.at[name] is not Tier.SSD:
             return True
         self._left -= 1
@@ -54,7 +54,7 @@ def crowded(
     block_ps: int,
     queued: int,
 ) -> bool:
-    """Whether the link cannot bring some request's blocks before its turn begins.
+    """True if the link cannot bring some request's blocks before its turn begins.
 
     `queued` are picoseconds of copies that were asked for already.
     """

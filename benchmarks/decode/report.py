@@ -1,4 +1,4 @@
-"""What a decoding batch did under each policy: ``result.json``, and a table on the terminal."""
+"""Results of a decoding batch under each policy: ``result.json``, and a table on the terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ COLUMNS = (
 )
 """Key, heading, divisor and digits."""
 WIDTH = 116
-"""Of the table; a narrower terminal wraps its lines, since figures that are cut say nothing."""
+"""Width of the table; a narrower terminal wraps its lines, since figures that are cut say nothing.
+"""
 
 
 def build(setup: DecodeSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:

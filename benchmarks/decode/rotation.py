@@ -34,7 +34,7 @@ class Sequence:
 
 
 class Change(NamedTuple):
-    """What a step's batch has that the one before had not, and the other way round."""
+    """Difference between a step's batch and the one before."""
 
     finished: list[Sequence]
     left: list[Sequence]
@@ -99,10 +99,10 @@ class Rotation:
         return sorted(after for end in ends for after in range(end, steps, self.turn))
 
     def coming(self, steps: int) -> list[Sequence]:
-        """Those that the scheduler reaches within so many steps, in that order.
+        """Requests that the scheduler reaches within so many steps, in that order.
 
-        It knows when turns end, not when requests do: so the next one in the queue is always
-        among them.
+        It knows when turns end, not when requests do: so the next one in the queue is always among
+        them.
         """
         return list(islice(self.queue, len(self.openings(steps)) + 1))
 
@@ -113,7 +113,7 @@ class Rotation:
 
     @property
     def live_blocks(self) -> int:
-        """Of all requests that have any."""
+        """Blocks of all requests that have any."""
         return self.batch_blocks + sum(len(sequence.blocks) for sequence in self.queue)
 
     @property

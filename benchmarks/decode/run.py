@@ -70,7 +70,9 @@ class Decode:
         self.movement.staying = {sequence.id for sequence in self.rotation.running}
 
     def _look(self, change: Change) -> tuple[list[Name], int]:
-        """What requests lack whose turns begin, and when what comes already will have come."""
+        """Blocks that requests lack whose turns begin, and the time at which those on their way
+        will have come.
+        """
         missing: list[Name] = []
         ready = self.now
         for name in (name for names in change.returned for name in names):

@@ -36,13 +36,13 @@ class Batch(Strict):
     """Requests that decode in turns."""
 
     requests: Count
-    """That are under way at any time."""
+    """Requests that are under way at any time."""
     size: Count
-    """Of them decode at once."""
+    """Requests of them that decode at once."""
     turn_steps: Count = 64
     """After which a request goes to the end of the queue."""
     turns: Count = 500
-    """That are simulated."""
+    """Turns that are simulated."""
     lengths: str = "sharegpt"
     """A name in `configs/lengths.yaml`."""
     oversubscription: Annotated[float, Field(ge=1, le=1000)] | None = None
@@ -167,7 +167,9 @@ class DecodeSetup:
         return self.roofline.compute_ps(Work(sequences, context))
 
     def _recompute_ps(self, number: int) -> int:
-        """What a block adds to steps that compute it anew; `number` is its place in a request."""
+        """Picoseconds by which a block lengthens steps that compute it anew; `number` is its place
+        in a request.
+        """
         tokens = self.experiment.decode.block_tokens
         area = tokens * (2 * number * tokens + tokens + 1)
         work = Work(0, 0, tokens, area)

@@ -28,7 +28,7 @@ UNSUPPORTED = re.compile(
     r"Selected backend .* is not valid for this configuration.*|Could not find nvcc.*|"
     r"No such file or directory: 'ninja'"
 )
-"""How vLLM, or the backend's compiler, says that it is not for this machine or model."""
+"""Messages of vLLM, or of the backend's compiler, that it is not for this machine or model."""
 MODELS = small.MODELS / "waves"
 FAMILY = "opt"
 SHAPE = {
@@ -92,7 +92,7 @@ def _row(bench: Bench, backend: str, limit_s: float, *, way: str) -> Row:
 
 
 def _wrong(found: dict[str, Any]) -> list[str]:
-    """What is not as it was with memory at rest, round by round."""
+    """Differences from memory at rest, round by round."""
     first, *others = found["rounds"]
     rest, *counts = found["counts"]
     wrong = []

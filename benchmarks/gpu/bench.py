@@ -1,4 +1,4 @@
-"""What a row works with: the device, its sizes, and a way to make the GPU busy."""
+"""Equipment of a row: the device, its sizes, and a way to make the GPU busy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CGROUP = Path("/sys/fs/cgroup")
 HIDDEN = 5120
 LAYERS, SPARE, FEWEST = 40, 4, 8
 MATRICES = 12
-"""Of HIDDEN x HIDDEN in bfloat16: one layer of OPT-13b, 600 MiB (630 MB)."""
+"""Matrices of HIDDEN x HIDDEN in bfloat16: one layer of OPT-13b, 600 MiB (630 MB)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Bench:
     dry: bool
     open: Callable[..., CudaDriver]
     device: str = ""
-    """Of a dry one: by which other processes find the same device."""
+    """Name of a dry device, by which other processes find the same one."""
     end: float | None = None
     """Time on the monotonic clock at which the row is ended; None if nobody watches it."""
 
@@ -109,14 +109,14 @@ class Model:
     streamer: LayerStreamer
     masters: list[HostBuffer]
     stream: Stream
-    """That computes."""
+    """Stream that computes."""
 
     @property
     def layers(self) -> list[LayerFrame]:
         return self.streamer.layers
 
     def weights(self, index: int) -> torch.Tensor:
-        """Of one layer, where it always lies."""
+        """Weights of one layer, at their constant address."""
         import torch
 
         layer = self.layers[index]
@@ -158,7 +158,7 @@ def model(
 
 
 def _available_bytes() -> int:
-    """Of host memory, as far as a container may have it."""
+    """Bytes of host memory that are available, as far as a container may have them."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     (line,) = [line for line in lines if line.startswith("MemAvailable:")]
     limit = _number(CGROUP / "memory.max")
@@ -168,7 +168,7 @@ def _available_bytes() -> int:
 
 
 def _number(file: Path) -> int | None:
-    """What a file says; None if there is none, or if it says "max"."""
+    """Number in a file; None if there is no file, or if it says "max"."""
     try:
         return int(file.read_text(encoding="ascii"))
     except (OSError, ValueError):

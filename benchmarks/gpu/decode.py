@@ -87,7 +87,7 @@ def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float)
 
 
 def _outputs(made: Model, alpha: int, beta: int) -> list[float]:
-    """Of each layer in the second of two steps; all layers hold different numbers."""
+    """Outputs of each layer in the second of two steps; all layers hold different numbers."""
     import torch
 
     x = torch.ones(1, HIDDEN, dtype=torch.bfloat16, device="cuda")

@@ -20,7 +20,7 @@ BYTES = {"BF16": 2}
 
 @dataclass(frozen=True)
 class Shape:
-    """Of an OPT model."""
+    """Shape of an OPT model."""
 
     hidden: int
     layers: int

@@ -121,7 +121,7 @@ def step_times(engine: Any, batches: list[int], steps: int) -> dict[str, float]:
 
 
 def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """What was said in each round, layers and KV moved by hand."""
+    """Outputs of each round, layers and KV moved by hand."""
     scheduler = engine.engine_core.engine_core.scheduler
     memory = Memory(scheduler)
     rounds = []
@@ -143,7 +143,7 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def followed(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """What was said in each round, the KV cache at rest or following the requests."""
+    """Outputs of each round, the KV cache at rest or following the requests."""
     memory = Memory(engine.engine_core.engine_core.scheduler)
     rounds, counts = [], []
     for what in spec["rounds"]:

@@ -30,7 +30,7 @@ HOLDS = [0, 1, -1, "moving", 0]
 
 @dataclass(frozen=True)
 class Found:
-    """What an engine said in each round, and what is known of it."""
+    """Outputs of an engine in each round, and facts about it."""
 
     rounds: list[list[Any]]
     facts: dict[str, Any]
@@ -133,7 +133,7 @@ def _alike(bench: Bench, *, way: str) -> list[Row]:
 
 
 def _otherwise(way: str, facts: dict[str, Any]) -> list[str]:
-    """What is wrong if steps did not run as they were to."""
+    """Faults of a run whose steps did not run as they were to."""
     if way == COMPILED and not facts["compiled"]:
         return ["nothing was compiled"]
     return ["no graph was captured"] if way == GRAPHS and facts["eager"] else []

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 SLACK = 64 * MIB
-"""Of the device's free memory, which others use too."""
+"""Slack of the device's free memory, which others use too."""
 
 
 def replayed(bench: Bench) -> Row:
@@ -56,7 +56,7 @@ def replayed(bench: Bench) -> Row:
 
 
 def failed(bench: Bench) -> Row:
-    """What comes after a capture that ended with an error: eager kernels, memory, a capture."""
+    """Row on a capture that failed: eager kernels, memory and a new capture after it."""
     bench.need_kernels()
     import torch
 
@@ -121,7 +121,7 @@ def _had_and_given_back() -> None:
 
 
 def _captured(x: torch.Tensor) -> torch.Tensor:
-    """What a graph that is captured now says."""
+    """Output of a graph that is captured now."""
     import torch
 
     out, graph = torch.empty_like(x), torch.cuda.CUDAGraph()

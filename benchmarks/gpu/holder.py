@@ -21,7 +21,7 @@ from vmm.host import host_buffer
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
 MARK, SAMPLE = 0x5A, 4096
-"""What is written into all pages, and how many bytes of each are looked at."""
+"""Byte that is written into all pages, and the number of bytes of each that are looked at."""
 WORDS = ("take", "give", "send", "receive", "write", "check")
 AT_ONCE = 64
 """File descriptors in one message; the kernel takes 253."""

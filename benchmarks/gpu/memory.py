@@ -67,7 +67,7 @@ def layer_load(bench: Bench) -> Row:
 
 
 def small_beside_a_layer(bench: Bench) -> Row:
-    """What a step's inputs wait for while a layer is on the link: all of it, or one chunk."""
+    """Row on the wait of a step's inputs while a layer is on the link: all of it, or one chunk."""
     middle = {}
     for chunk in (None, *CHUNKS):
         with model(bench, layers=2, chunk_bytes=chunk and min(chunk, bench.layer_bytes)) as made:

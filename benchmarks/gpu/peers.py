@@ -29,7 +29,7 @@ NAME = "gpu1"
 
 
 class _Heard:
-    """What the holder did, as the pool would hear it."""
+    """Acts of the holder, as the pool would hear them."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -154,7 +154,7 @@ def _there_and_back(near: CudaDriver, there: int, nbytes: int, rounds: int) -> t
 
 
 def _killed(lenders: Lenders, heard: _Heard, borrower: Borrower, nbytes: int) -> str:
-    """What is wrong after the holder was killed; empty if nothing."""
+    """Faults after the holder was killed; empty if there are none."""
     lenders.lend(NAME, ByteRange(0, nbytes))
     borrower.use(0)
     borrower.let_go(0)

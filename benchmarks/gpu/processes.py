@@ -21,11 +21,11 @@ PAGES, DRY_PAGES = 256, 2
 """More than the context of a process takes, so that its end alone does not look like theirs."""
 KILLED_AFTER_S = 0.01, 0.2
 LATE_S = 5.0
-"""How long the device may take to give a killed process's memory back."""
+"""Seconds that the device may take to give a killed process's memory back."""
 NOISE_BYTES = 64 * MIB
 """By which a GPU's free memory may differ for other reasons."""
 WAYS = {"create": ("give", "take"), "export": ("send", "receive")}
-"""How pages leave a process, and how they come into another."""
+"""Ways in which pages leave a process, and come into another."""
 
 
 def passing(bench: Bench) -> Row:

@@ -1,4 +1,4 @@
-"""Where the rows go: a JSON file for each GPU and day, and a table in docs/results.md."""
+"""Destination of the rows: a JSON file for each GPU and day, and a table in docs/results.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Page:
 
     @property
     def missed(self) -> bool:
-        """Whether any row's aim was missed."""
+        """True if any row's aim was missed."""
         return any(row.holds is False for row in self._rows)
 
     def add(self, row: Row) -> None:

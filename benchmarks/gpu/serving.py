@@ -115,7 +115,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def texts(report: dict[str, Any]) -> Row:
-    """Of a report of `mirage replay`."""
+    """Row on the texts in a report of `mirage replay`."""
     different = report["outputs_different"]
     return Row(
         "served, texts",
@@ -127,7 +127,7 @@ def texts(report: dict[str, Any]) -> Row:
 
 
 def row(run: dict[str, Any], trace: str) -> Row:
-    """Of one run in a report of `mirage replay`."""
+    """Row on one run in a report of `mirage replay`."""
     values = {title: run[key] for key, title in KEYS.items()}
     known = {title: value for title, value in values.items() if value is not None}
     shown = ", ".join(f"{title} {value:,.1f}" for title, value in known.items())

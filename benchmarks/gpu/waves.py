@@ -37,7 +37,7 @@ class Request:
 
 
 def requests(spec: dict[str, Any]) -> list[Request]:
-    """Of `engine_run`'s specification; without arrivals all come at once."""
+    """Requests of `engine_run`'s specification; without arrivals all come at once."""
     prompts = spec["prompts"]
     arrivals = spec.get("arrivals", [0] * len(prompts))
     tokens = spec["tokens"] if "arrivals" in spec else [spec["tokens"]] * len(prompts)
@@ -45,7 +45,7 @@ def requests(spec: dict[str, Any]) -> list[Request]:
 
 
 def asked(words: range) -> dict[str, Any]:
-    """That part of a specification: two requests all the while, and the waves."""
+    """Part of a specification: two requests all the while, and the waves."""
     rng = random.Random(7)
     end = NUMBER * APART
     sizes = [(0, prompt, end) for prompt, _ in ALL_THE_WHILE]
@@ -100,7 +100,7 @@ class Follower:
             self._memory.hold(0, extents)
 
     def _count(self, *, decoding: bool) -> None:
-        """What was mapped or unmapped since the last time, requests being under way."""
+        """Count what was mapped or unmapped since the last time, while requests were under way."""
         mapped = len(self._memory.scheduler.worker.memory.kv.extents.mapped)
         if decoding and self._seen:
             self._grown += max(0, mapped - self._seen[-1])

@@ -34,7 +34,7 @@ def host(one_way: bool = True) -> Speed:
 
 
 def reload_ratio(nbytes: int, one_way: bool = True) -> float:
-    """How many times as long one copy up takes from host memory as from a peer."""
+    """Ratio of one copy's time from host memory to its time from a peer."""
     return host(one_way).lane().copy(0, nbytes) / peer().lane().copy(0, nbytes)
 
 
@@ -65,7 +65,7 @@ def expert_gains(share: float) -> list[float]:
 
 
 def gain_grows() -> bool:
-    """Whether no mixture and batch gains clearly less with more experts away."""
+    """True if no mixture and batch gains clearly less with more experts away."""
     shares = (0.125, 0.25, 0.5, 0.75, 1.0)
     columns = zip(*(expert_gains(share) for share in shares), strict=True)
     return all(

@@ -39,7 +39,7 @@ class Mixture:
         return self.model.layers * max(computed, come + self._expert_s(len(experts) - 1))
 
     def needed(self, number: int) -> float:
-        """How likely some token of the batch needs an expert; number 0 is the most popular."""
+        """Probability that some token of the batch needs an expert; 0 is the most popular."""
         return 1 - (1 - self._chosen(number)) ** self.batch
 
     @property
@@ -49,7 +49,7 @@ class Mixture:
 
     @property
     def _attention_s(self) -> float:
-        """Of what every token passes in a layer, experts apart."""
+        """Seconds of what every token passes in a layer, experts apart."""
         model = self.model
         weights = model.layer_weights * model.weight_bytes - model.experts * self.expert_bytes
         return self._compute_s(weights, self.batch)
@@ -65,7 +65,7 @@ class Mixture:
         return max(read, flops / self.hardware.flop_per_s)
 
     def _chosen(self, number: int) -> float:
-        """How likely one token needs an expert."""
+        """Probability that one token needs an expert."""
         share: float = (number + 1) ** -self.skew / _whole(self.model.experts, self.skew)
         return min(1.0, self.model.active_experts * share)
 

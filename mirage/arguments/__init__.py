@@ -1,1 +1,1 @@
-"""Which of vLLM's arguments MIRAGE serves, and what it says of the others."""
+"""Arguments of vLLM that MIRAGE serves, and the reasons for refusing others."""

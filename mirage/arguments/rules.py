@@ -1,4 +1,4 @@
-"""What one of vLLM's arguments may be under MIRAGE: any value, some values, or none."""
+"""Rules for one of vLLM's arguments under MIRAGE: any value, some values, or none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What becomes of an argument."""
+    """Treatment of an argument."""
 
     OURS = "ours"
     """It follows from MIRAGE's configuration."""

@@ -57,7 +57,7 @@ PACKED_LORA = (
     "look for them: leave it out, or serve the model unquantised"
 )
 KV_DTYPES = frozenset({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"})
-"""Of vLLM's cache configuration, where auto has become the models' dtype."""
+"""Types of vLLM's KV cache; auto has become the models' dtype here."""
 
 TABLE = merged(
     # -- what follows from the configuration ---------------------------------------------

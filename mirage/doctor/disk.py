@@ -40,7 +40,7 @@ NO_DIRECT = (
 
 
 def findings(folder: Path) -> Iterator[Finding]:
-    """What the disk of `folder` can do; the folder itself need not be there yet."""
+    """Abilities of the disk of `folder`; the folder itself need not be there yet."""
     try:
         with _file(existing(folder)) as (handle, direct):
             write, read = _measure(handle)

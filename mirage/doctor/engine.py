@@ -22,7 +22,7 @@ INSTALL = "pip install '.[vllm]' beside a GPU, '.[cpu]' without one"
 SHOWN = 3
 """Names that do not fit, of those there are."""
 TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
-"""Of torch.cuda: vLLM's CPU worker puts stand-ins in their place."""
+"""Names of torch.cuda in whose place vLLM's CPU worker puts stand-ins."""
 
 
 def findings() -> Iterator[Finding]:

@@ -28,7 +28,7 @@ HOST_INSTEAD = "without a GPU, serve from host memory: device.kind host"
 
 
 def findings(index: int) -> Iterator[Finding]:
-    """What GPU number `index` can do; ends at the first thing that all others need."""
+    """Abilities of GPU number `index`; ends at the first missing thing that all others need."""
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         yield missing(TOPIC, "cuda-python", "not installed", "pip install 'cuda-python>=13,<14'")
         return

@@ -1,6 +1,6 @@
-"""Which master there is, who uses it, and which goes. Pure.
+"""Books of masters: which there are, which engines use them, and which goes. Pure.
 
-A member is an engine that asks for one master; it has a number. Methods give what is to be done.
+A member is an engine that asks for one master; it has a number. Methods return what is to be done.
 """
 
 from __future__ import annotations

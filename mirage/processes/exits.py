@@ -1,4 +1,4 @@
-"""How a command ends that does not end well: one line on stderr, and an exit code."""
+"""Failures of a command: one line on stderr, and an exit code."""
 
 from __future__ import annotations
 

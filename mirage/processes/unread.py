@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TextIO, cast
 
 MOST_CHARACTERS = 1 << 20
-"""That wait to be written; what comes on top of them is lost, and counted."""
+"""Most characters that wait to be written; more of them are lost, and counted."""
 PATIENCE_S = 1.0
 """At the end, for what still waits."""
 

@@ -23,11 +23,11 @@ MODULES, ENABLE, RANK = "lora_modules", "enable_lora", "max_lora_rank"
 VLLMS_RANK = 16
 """The largest rank without `RANK`."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""That vLLM takes for `RANK`."""
+"""Ranks that vLLM takes for `RANK`."""
 
 
 def adapters_of(engine_args: Mapping[str, Any]) -> dict[str, str]:
-    """Where each adapter lies, by its name. Raises `ValueError` for what vLLM would refuse."""
+    """Folder of each adapter, by its name. Raises `ValueError` for what vLLM would refuse."""
     adapters: dict[str, str] = {}
     for module in _modules(engine_args):
         if module["name"] in adapters:

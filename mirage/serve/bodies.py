@@ -15,7 +15,7 @@ from mirage.serve.openai import ApiError
 
 FORM = "multipart/form-data"
 MOST_PARTS = 1000
-"""Of a form."""
+"""Most parts of a form."""
 LONGEST_NAME = 1000
 """Bytes; what is longer names no model."""
 FIELD = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?([^";\r\n]+)"?', re.IGNORECASE)
@@ -31,7 +31,7 @@ class Long(NamedTuple):
 
 
 class _Body(msgspec.Struct):
-    """Of a JSON body only what names the model: the rest is passed over, and nothing made of it.
+    """Model named by a JSON body; the rest of the body is skipped, and no objects are made of it.
 
     A body of 60 MiB may hold twenty million lists; made into objects they took 22 seconds.
     """
@@ -56,7 +56,7 @@ def model_of(body: bytes, content_type: str) -> str:
 
 
 def _value(text: bytes) -> object:
-    """Of the model's name; what is too long for one is not read."""
+    """Value of the model's name; a text that is too long for a name is not read."""
     return msgspec.json.decode(text) if len(text) <= LONGEST_NAME else Long(len(text))
 
 

@@ -57,7 +57,7 @@ _MESSAGES: Decoder[FromEngine] = Decoder(FromEngine)
 
 
 class Decides(Protocol):
-    """Who decides: events in, messages out; `mirage.control.arbiter.Arbiter` is the real one.
+    """Deciding object: events in, messages out; `mirage.control.arbiter.Arbiter` is the real one.
 
     A `DoesNotFitError` or `LedgerError` from an event means that the engine broke its promises.
     """

@@ -1,4 +1,4 @@
-"""What can go wrong with engines, beside a `mirage.config.ConfigError`."""
+"""Errors of engines, beside `mirage.config.ConfigError`."""
 
 from mirage.errors import CommandFailed
 

@@ -1,4 +1,4 @@
-"""What the machine must let engines do: open files, and write to the folders of the run."""
+"""Permissions that engines need: to open files, and to write to the folders of the run."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Fit:
     quantisation: str = ""
     kv: KVGroups = NO_KV
     experts: ExpertFacts | None = None
-    """Those that may be given away."""
+    """Experts that may be given away."""
     experts_stay: str | None = None
     """Why there are none; None if there are, or if none were asked for."""
 

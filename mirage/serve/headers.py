@@ -17,8 +17,10 @@ TO_ENGINE = {
     "x-session-id",
     "x-vllm-priority",
 }
-"""What vLLM's routes read, and what says who asks and for what. All else stays here, as do keys,
-cookies and what proxies add. `X-data-parallel-rank` is read as well, but an engine has one rank."""
+"""Headers that vLLM's routes read, and those that say who asks and for what. All others stay here,
+as do keys, cookies and what proxies add. `X-data-parallel-rank` is read as well, but an engine has
+one rank.
+"""
 
 HOP_BY_HOP = {
     "connection",

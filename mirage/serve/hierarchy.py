@@ -1,4 +1,4 @@
-"""What the tiers below the device hold of each tenant's KV cache, in words. Pure."""
+"""Capacity of the tiers below the device for each tenant's KV cache, in words. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
 
 
 def _experts(config: Config, fits: Mapping[str, Fit], book: TierLedger) -> list[str]:
-    """Of each mixture that may give some, how many find room in its share of all peers."""
+    """Number of experts that find room in the share of all peers, of each mixture that may give
+    some.
+    """
     assert config.tiers.peer is not None
     book.resize(config.tiers.peer.bytes)
     lines = []

@@ -1,4 +1,4 @@
-"""How one tenant's engine is started: the command line and the environment of vLLM's server."""
+"""Start of one tenant's engine: the command line and the environment of vLLM's server."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def command(
 
 
 def arguments_of(config: Config, tenant: TenantSection) -> list[str]:
-    """Of the server's command line what says which model is served, and how."""
+    """Arguments of the server's command line that say which model is served, and how."""
     arguments: dict[str, Argument] = {
         "model": str(tenant.model),
         "served_model_name": tenant.name,
@@ -160,7 +160,7 @@ def _how_steps_run(device: DeviceSection) -> dict[str, Argument]:
 def engine_settings(
     config: Config, tenant: TenantSection, fit: Fit, control: Path | None
 ) -> dict[str, Any]:
-    """What our part of the engine is told; bytes and KV blocks."""
+    """Settings of our part of the engine; bytes and KV blocks."""
     keeps = config.keeps_weights(tenant)
     return device_settings(config) | {
         "policy": config.policy.value,
@@ -186,7 +186,7 @@ def engine_settings(
 
 
 def device_settings(config: Config) -> dict[str, Any]:
-    """Of those, how steps run on the device: all that the probe is told."""
+    """Settings that say how steps run on the device; the probe gets only these."""
     return {
         "device": config.device.kind,
         "pieces": config.device.graphs or config.device.compile,

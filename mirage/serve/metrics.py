@@ -121,7 +121,9 @@ class _RegistryCollector(Collector):
                 yield GaugeMetricFamily(name, text, value=told[field])
 
     def _loaded(self) -> CounterMetricFamily:
-        """Of each tier where the token's KV block was found, be it read from a higher one."""
+        """Tokens of each tier in which their KV block was found, even if it was read from a higher
+        one.
+        """
         text = "Tokens whose KV was loaded, by the tier that had it"
         family = CounterMetricFamily("mirage_tier_tokens", text, labels=["tenant", "medium"])
         for tenant, report in self._registry.reports.items():

@@ -1,4 +1,4 @@
-"""Where a configuration has little to win by moving layers, said before anything starts. Pure."""
+"""Configurations in which moving layers wins little, named before anything starts. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LITTLE = 0.1
 
 
 class Speeds(NamedTuple):
-    """Of a machine, in bytes a second; None where it is not known before engines run."""
+    """Speeds of a machine, in bytes a second; None where unknown before engines run."""
 
     link: float | None = None
     """Host to device."""
     memory: float | None = None
-    """What decode reads parameters at."""
+    """Speed at which decode reads parameters."""
 
 
 def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:

@@ -1,4 +1,4 @@
-"""How large the pages of a device are, if the configuration leaves it open (`device.page: auto`).
+"""Size of a device's pages, if the configuration leaves it open (`device.page: auto`).
 
 Large pages are few: mapping a layer of 600 MiB takes 300 calls of the driver with pages of 2 MiB
 and ten with pages of 64 MiB. But a layer is rounded up to pages, and the extents of a KV cache, the
@@ -14,9 +14,9 @@ from mirage.units import MIB, align_up, size
 from vmm.space import extent_blocks
 
 SMALLEST, LARGEST = 2 * MIB, 64 * MIB
-"""What CUDA maps at least, and where fewer calls hardly save anything any more."""
+"""Smallest page that CUDA maps, and the size from which larger pages hardly save calls."""
 LOST = 0.02
-"""Of a layer that rounding up may lose, at most."""
+"""Most of a layer that rounding up may lose, as a part of it."""
 EXTENTS = 64
 """Into how many extents the KV memory of a share is cut, at least: else it moves too coarsely."""
 
@@ -42,7 +42,7 @@ class PageSizes:
         return extent_blocks(self.run_bytes, page) * self.run_bytes * self.runs
 
     def kv_bytes(self, page: int) -> int:
-        """What the share leaves for the KV cache."""
+        """Bytes of the share that are left for the KV cache."""
         layers = self.layers * align_up(self.layer_bytes, page)
         return self.share_bytes - self.fixed_bytes - layers
 
@@ -51,7 +51,7 @@ class PageSizes:
         return align_up(self.layer_bytes, page) / self.layer_bytes - 1 if self.layer_bytes else 0.0
 
     def fits(self, page: int) -> bool:
-        """Whether the share holds the parameters and one request of the longest."""
+        """True if the share holds the parameters and one request of the longest."""
         extent = self.extent_bytes(page)
         blocks = self.request_blocks * self.run_bytes * self.runs
         return (align_up(blocks, extent) if extent else 0) <= self.kv_bytes(page)
@@ -85,7 +85,7 @@ def _sizes() -> Iterator[int]:
 
 
 def _objection(tenant: PageSizes, page: int) -> str:
-    """What speaks against pages so large; empty for nothing."""
+    """Objection to pages so large; empty if there is none."""
     if (lost := tenant.lost(page)) > LOST:
         return f"with {size(page)} a layer of {tenant.name!r} would lose {lost:.1%}"
     extent = tenant.extent_bytes(page)

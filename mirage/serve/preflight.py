@@ -22,7 +22,7 @@ from vmm.host_memory import HostMemory, host_memory
 
 
 class Preflight(NamedTuple):
-    """What was found, by the tenant's name: every tenant is in `fits` or in `refused`."""
+    """Findings by the tenant's name: every tenant is in `fits` or in `refused`."""
 
     fits: dict[str, Fit]
     refused: dict[str, str]

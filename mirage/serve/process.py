@@ -39,7 +39,7 @@ LOOKED_AT = 1000
 PROGRESS_LINE = re.compile(
     r"\b(?:captur|compil|download|initializ|load|process|profil|warm)ing\b|\d %|\d%", re.IGNORECASE
 )
-"""Of all that engines write, what tells how far a start has come."""
+"""Lines of an engine's log that tell how far its start has come."""
 
 
 def adopt_orphans() -> None:
@@ -181,7 +181,7 @@ class EngineProcess:
             raise await self._failure(self._ended)
 
     def progress(self) -> str:
-        """How far its start has come by its log, in short; empty if that says nothing of it."""
+        """Progress of its start by its log, in short; empty if the log does not tell."""
         return last_progress(self.log, self._log_start)
 
     def last_error(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What `device.profile` says of tenants' steps, for the controller to begin with."""
+"""Step times of tenants by `device.profile`, with which the controller begins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def profiled(config: Config) -> dict[str, Profiled]:
 
 
 def of_model(model: Model, hardware: Hardware, prompt: int) -> Profiled:
-    """Of a step with one request of one token, and of each token of a `prompt`, two at least."""
+    """Times of a step with one request of one token, and of each token of a `prompt`."""
     roofline = Roofline(model, hardware)
     alone, whole = (
         roofline.compute_ps(Work(0, 0, tokens, tokens * tokens)) for tokens in (1, prompt)

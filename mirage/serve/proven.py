@@ -1,4 +1,4 @@
-"""What has been tried: which architectures gave plain vLLM's tokens while their memory moved.
+"""Architectures that gave plain vLLM's tokens while their memory moved.
 
 The rows are data, written by `benchmarks/models.py` from real runs. Nothing here is measured.
 """
@@ -30,7 +30,7 @@ class ProvenFamily:
     """Allotments that moved memory while the prompts ran."""
     reason: str
     beside: Sequence[str] = ()
-    """Those of `BESIDE` that it ran with."""
+    """Arguments of `BESIDE` that it ran with."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Book:
 def verdict(
     architecture: str, quantisation: str = "", arguments: Mapping[str, Any] | None = None
 ) -> str:
-    """What is known of `architecture` (as in config.json), for one line of `mirage check`.
+    """Verdict on `architecture` (as in config.json), for one line of `mirage check`.
 
     `arguments`: vLLM's, by its own names.
     """
@@ -55,7 +55,7 @@ def verdict(
 
 
 def beside(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of `BESIDE` that are given and are not their defaults."""
+    """Arguments of `BESIDE` that are given and are not their defaults."""
     return tuple(name for name in BESIDE if arguments.get(name) not in (None, False, "auto"))
 
 
@@ -100,5 +100,5 @@ def read_book(text: str) -> Book:
 
 @cache
 def book() -> Book:
-    """What the package was released with."""
+    """Rows with which the package was released."""
     return read_book((files("mirage.serve") / "proven.json").read_text())

@@ -38,7 +38,7 @@ MOST_PASSED = 100
 
 @dataclass
 class TenantServer:
-    """Where one tenant's vLLM server listens, and whether it is worth asking."""
+    """Address of one tenant's vLLM server, and whether it is worth asking."""
 
     name: str
     socket: Path
@@ -96,7 +96,7 @@ class TenantServer:
         self.reason = reason
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
-        """What ``/mirage/state`` says of it."""
+        """State of the tenant, as ``/mirage/state`` tells it."""
         told: dict[str, Any] = {"state": self.state.value, "restarts": self.restarts}
         if self.adopted:
             told["adopted"] = True
@@ -184,7 +184,7 @@ class Registry:
         return self.sources.weights is not None and self.sources.weights.kept(tenant)
 
     def tiers(self) -> dict[str, Any]:
-        """What ``/mirage/state`` says of memory below the device."""
+        """Memory below the device, as ``/mirage/state`` tells it."""
         pool = self.sources.pool()
         told: dict[str, Any] = {} if pool is None else {"host_pool": asdict(pool)}
         if (disk := self.sources.disk()) is not None:

@@ -1,9 +1,9 @@
-"""When an engine that ended is started again. Pure: no clock.
+"""Time at which an engine that ended is started again. Pure: no clock.
 
-An end is not counted if a request may have caused it that ended the engine before: else a client
-that sends one bad request again and again could end a tenant for good. Ends over other requests
-each time are counted, since then the fault is the model's: a tokenizer with more ids than the
-model has embeddings, a kernel.
+An end is not counted if a request may have caused it that ended the engine before: otherwise a
+client that sends one bad request again and again could end a tenant for good. Ends over other
+requests each time are counted, since then the fault is the model's: a tokenizer with more ids than
+the model has embeddings, a kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BACKOFF_S = 1.0
 """Doubled with every end in a row."""
 LONGEST_BACKOFF_S = 60.0
 REST_S = 600.0
-"""How long a tenant is failed before it is tried again; doubled each time in a row."""
+"""Seconds for which a tenant is failed before it is tried again; doubled each time in a row."""
 LONGEST_REST_S = 3600.0
 FORGIVEN_AFTER_S = 600.0
 """A tenant that served this long since its last end has a clean record."""

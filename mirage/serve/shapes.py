@@ -23,7 +23,7 @@ from mirage.units import ceil_div
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MOST_VECTORS = 0.05
-"""Of a layer's weights, what biases and norms are at most, in a small model too."""
+"""Most that biases and norms are of a layer's weights, in a small model too."""
 OF_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
@@ -33,14 +33,16 @@ class UnknownShape(ValueError):
 
 @dataclass(frozen=True)
 class Family:
-    """How one kind of config.json names what a layer consists of."""
+    """Keys by which one kind of config.json describes a layer."""
 
     ffn: str = "intermediate_size"
     ffn_matrices: int = 3
     tied: bool = False
-    """What a file without ``tie_word_embeddings`` means."""
+    """Meaning of a file without ``tie_word_embeddings``."""
     kv_heads: bool = True
-    """Whether the file has to say how many there are; else as many as heads if it does not."""
+    """True if the file has to give the number of KV heads; if False, a missing number means as many
+    as heads.
+    """
     unused_positions: int | None = None
     """Rows of its table of positions that no token uses; None without a table."""
 
@@ -69,7 +71,7 @@ def read_shape(folder: Path, dtype: str) -> Model:
 
 
 def facts(model: Model, max_len: int, block_tokens: int) -> ModelFacts:
-    """What vLLM would say of it, as far as fitting into a share depends on it."""
+    """Facts that vLLM would tell of the model, as far as fitting into a share depends on them."""
     blocks = ceil_div(max_len, block_tokens)
     return ModelFacts(
         architecture=model.title,

@@ -59,7 +59,7 @@ EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What the command line adds to the configuration."""
+    """Options of the command line, which add to the configuration."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -68,7 +68,7 @@ class ServeOptions:
     startup_timeout_s: float | None = None
     """None: `STARTUP_S` of the device's kind."""
     all_or_nothing: bool = False
-    """Whether one tenant that cannot start ends them all."""
+    """True if one tenant that cannot start ends them all."""
     keys: ServerKeys = field(default_factory=lambda: ServerKeys(KeySource()))
 
 

@@ -1,13 +1,13 @@
-"""Which request ended an engine? Pure: the caller says what time it is, in seconds.
+"""Suspects: requests that may have ended an engine. Pure: the caller tells the time, in seconds.
 
-A request that was alone with the engine when it failed is the culprit. If there were several,
-each is a suspect, and suspects that are sent again run one at a time; so the next time at most
-one of them is there, and it is the culprit. A culprit is refused for a while.
+A request that was alone with the engine when it failed is the culprit. If there were several, each
+is a suspect, and suspects that are sent again run one at a time; so the next time at most one of
+them is there, and it is the culprit. A culprit is refused for a while.
 
-Less is known of an engine that hung, and of a request that was answered well before: alone with
-the engine, that is a suspect too, and the culprit only the second time; beside others it is neither
-blamed nor made to wait, for it may be a probe that is always there. An engine that was ended from
-outside says nothing of its requests.
+Less is known of an engine that hung, and of a request that was answered well before. Alone with the
+engine, such a request is a suspect too, and the culprit only the second time. Beside others it is
+neither blamed nor made to wait, for it may be a probe that is always there. An engine that was
+ended from outside says nothing of its requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True)
 class RequestFacts:
-    """What may be told of a request: nothing of its text."""
+    """Facts of a request that may be told: nothing of its text."""
 
     route: str
     model: str
@@ -170,7 +170,7 @@ class Suspects:
         self._suspected.update(suspected)
 
     def blame(self, number: int) -> Blame | None:
-        """Of the end that met a request; None if its engine has not ended."""
+        """Blame for the end that met a request; None if its engine has not ended."""
         return self._blames.get(number)
 
     def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[RequestFacts, ...]:

@@ -35,7 +35,7 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
 
 
 def _model_line(config: Config, name: str, fit: Fit) -> str:
-    """What vLLM makes of one model, and whether it was seen to compute the same."""
+    """Line on one model: what vLLM makes of it, and whether it was seen to compute the same."""
     arguments = normalised(config.tenant(name).engine_args)
     known = verdict(fit.architecture, fit.quantisation, arguments)
     parts = [

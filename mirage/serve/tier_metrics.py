@@ -31,7 +31,7 @@ Disk = Mapping[str, int | bool]
 
 
 def tier_metrics(pool: PoolState, disk: Disk | None) -> Iterator[Metric]:
-    """Of the host pool, of peers above it and of the disk below it."""
+    """Metrics of the host pool, of peers above it and of the disk below it."""
     pools = {Medium.HOST: pool}
     if pool.peers is not None:
         pools[Medium.PEER] = pool.peers.held
@@ -73,7 +73,9 @@ def _sizes(pools: Pools, disk: Disk | None) -> Metric:
 
 
 def _hits(pools: Pools, disk: Disk | None) -> Metric:
-    """What came up from the disk was found there, although it is read from host memory."""
+    """Hits by tier. Blocks that came up from the disk count for it, although they are read from
+    host memory.
+    """
     text = "Sought KV blocks, by the tier that had them"
     hits = CounterMetricFamily("mirage_tier_hits", text, labels=["tenant", "medium"])
     for medium, tenant, own in _owners(pools):

@@ -128,11 +128,11 @@ class TierPool:
             logger.info("host pool budget_bytes=%d", wanted.host)
 
     def state(self) -> PoolState | None:
-        """Of the host pool; None without one."""
+        """State of the host pool; None without one."""
         return None if self._pool is None else self._pool.state()
 
     def disk(self) -> dict[str, int | bool] | None:
-        """Of the SSD tier; None without one."""
+        """State of the SSD tier; None without one."""
         return None if self._ssd is None else self._ssd.state()
 
 

@@ -1,8 +1,8 @@
-"""What every engine held and used over time, from their last reports. Pure: no clock.
+"""Memory of every engine over time, from their last reports. Pure: no clock.
 
-Samples are kept as the JSON that is told of them, so that telling them is copying. Memory is
-bounded: once `capacity` samples, or `most_bytes` of them, are kept, every second one is dropped
-and only every second one is taken from then on, so the whole run stays covered, more coarsely.
+Samples are kept as the JSON that is sent, so that sending them is copying. Memory is bounded: once
+`capacity` samples, or `most_bytes` of them, are kept, every second one is dropped and only every
+second one is taken from then on, so the whole run stays covered, more coarsely.
 """
 
 from __future__ import annotations

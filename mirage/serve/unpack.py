@@ -8,7 +8,7 @@ from mirage.serve.openai import ApiError
 from mirage.units import size
 
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""How zlib is told of each ``Content-Encoding``."""
+"""Window argument of zlib for each ``Content-Encoding``."""
 LARGEST_RATIO = 1032
 """Bytes that one of deflate may stand for."""
 MOST_MEMBERS = 100

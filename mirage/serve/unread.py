@@ -111,8 +111,9 @@ class Protocol(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """What is raised before any handler is asked, as for an unknown `Expect`, is an answer
-        of aiohttp's that repeats the header."""
+        """Replace an answer that aiohttp makes before any handler is asked, as for an unknown
+        `Expect`: it repeats the header.
+        """
         if isinstance(resp, web.HTTPException):
             self._answered(resp.status)
             resp = ApiError(

@@ -45,7 +45,7 @@ class Leave(Message, frozen=True):
     loaded: int
     """Blocks whose places were asked for."""
     from_peers: int = 0
-    """Those of them that lie on peers."""
+    """Blocks of them that lie on peers."""
 
 
 class Reserve(Message, frozen=True):

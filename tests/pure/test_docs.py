@@ -1,8 +1,10 @@
-"""What documents say stands somewhere does stand there."""
+"""Documents name files that exist, and docstrings name their subjects."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,27 @@ def test_the_page_of_modules_is_what_their_docstrings_say() -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [path for path in modules.listed() if not modules.sentence(path)]
     assert not silent, sorted(str(path.relative_to(ROOT)) for path in silent)
+
+
+CLAUSES = {"What", "Of", "Whether", "Those", "That", "Who", "How", "Which", "Where", "When"}
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    """Docstrings of a module, its classes, functions and attributes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        body = getattr(node, "body", None)
+        for part in body if isinstance(body, list) else ():
+            match part:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield text
+
+
+def test_a_docstring_names_its_subject_first() -> None:
+    """Not a clause that has none: `Bytes of all layers`, not `Of all layers`."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in modules.listed()
+        for text in docstrings(path)
+        if text.split()[0].strip("`,") in CLAUSES
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""What an operator's act would do to a tenant, and why it cannot be done. Pure: words."""
+"""Effects of an operator's act on a tenant, and reasons why it cannot be done. Pure: words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who is awake on a device that has no room for all: the roster with a clock, engines and requests.
+"""Roster of a device that has no room for all tenants, with a clock, engines and requests.
 
-The roster decides; this carries its orders out and tells it what came of them. Everything happens
-on the event loop, and after each event all that follows from it is done at once.
+The roster decides; this module carries its orders out and tells it what came of them. Everything
+happens on the event loop, and after each event all that follows from it is done at once.
 """
 
 from __future__ import annotations

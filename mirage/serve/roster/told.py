@@ -1,4 +1,4 @@
-"""What `mirage check` says of tenants that come and go. Pure."""
+"""Words of `mirage check` about tenants that come and go. Pure."""
 
 from __future__ import annotations
 
