@@ -39,9 +39,10 @@ from mirage import config as configuration
 from mirage import profiles
 from mirage.config import Config
 from mirage.protocol import ModelShape
+from mirage.simulate.roofline import PS, CostBound
 from mirage.tools.demo.models import make_models
 from mirage.tools.profile import engines, hardware
-from mirage.tools.profile.fitting import Fitted, fit, step
+from mirage.tools.profile.fitting import plane
 from mirage.tools.profile.hardware import ProfileProvenance
 from mirage.tools.profile.measuring import Measurements, Measuring, all_parts
 from mirage.tools.profile.parts import Parts
@@ -139,14 +140,15 @@ def together(config: Config, times: Sequence[Measurements]) -> Measured:
     )
 
 
-def own_steps(config: Config, times: Sequence[Measurements]) -> dict[str, Fitted]:
-    """Figures that each engine's own steps fit, by the title of its model."""
+def own_steps(config: Config, times: Sequence[Measurements]) -> dict[str, CostBound]:
+    """Cost of each engine's own steps, by the title of its model."""
     found = {}
     for tenant in config.tenants:
-        model = profiles.model(f"demo-{tenant.name}")
         answers = [once.engines[tenant.name] for once in times]
-        samples = [step(model, s, each["clock"]) for each in answers for s in each["samples"]]
-        found[model.title] = fit(samples)
+        samples = [sample for each in answers for sample in each["samples"]]
+        seconds = plane(samples, answers[0]["clock"])
+        title = profiles.model(f"demo-{tenant.name}").title
+        found[title] = CostBound(*(round(each * PS) for each in seconds))
     return found
 
 
@@ -307,7 +309,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def check(
     config: Config,
     measured: Measured,
-    steps: Mapping[str, Fitted],
+    steps: Mapping[str, CostBound],
     profile: Path,
     report: Mapping[str, Any],
 ) -> dict[str, list[dict[str, Any]]]:

@@ -33,7 +33,6 @@ from mirage.simulate.roofline import PS, CostBound, Roofline, Streaming, plus
 from mirage.simulate.run import Metrics, metrics
 from mirage.simulate.tier_settings import SimulatedHostTier, SimulatedTiers
 from mirage.simulate.variants import variant
-from mirage.tools.profile.fitting import Fitted
 from mirage.tools.profile.serving import Extra, Serving
 from mirage.workload.dealing import TenantRequest
 from traces import SAMPLE
@@ -50,9 +49,8 @@ class Host(Serving):
 
     others: float = 0.0
     """Processes besides that want a core, on average."""
-    steps: Mapping[str, Fitted] = dataclasses.field(default_factory=dict)
-    """Figures of each model's own steps, by its title: kernels differ, and a profile has one line
-    for all models."""
+    steps: Mapping[str, CostBound] = dataclasses.field(default_factory=dict)
+    """Cost of each model's own steps, by its title: a profile has one roofline for all models."""
 
 
 NOTHING = CostBound(0, 0, 0, 0, 0)
@@ -62,8 +60,10 @@ class HostRoofline(Roofline):
     """All of a step is slowed by the engines beside it."""
 
     def __init__(self, model: Model, hardware: Hardware, *args: Any, host: Host) -> None:
-        super().__init__(model, with_steps(hardware, host.steps.get(model.title)), *args)
+        super().__init__(model, hardware, *args)
         self._host = host
+        if (own := host.steps.get(model.title)) is not None:
+            self.overhead_ps, self._sequence_ps, self._compute = 0, 0, [own]
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """Either an engine has a core to itself, or all share all cores."""
@@ -124,23 +124,6 @@ def setup(config: Config, hardware: Path, shapes: Mapping[str, ModelShape]) -> S
     )
     made.shapes.update(shapes)
     return made
-
-
-def with_steps(hardware: Hardware, own: Fitted | None) -> Hardware:
-    """Step times fitted to one model's own steps, if they are known."""
-    if own is None:
-        return hardware
-    figures = {
-        "step_overhead_ms": own.overhead_s * 1e3,
-        "sequence_overhead_us": own.sequence_s * 1e6,
-        "bandwidth_gb_s": own.bytes_per_s / hardware.bandwidth_efficiency.value / 1e9,
-        "compute_tflop_s": own.flop_per_s / hardware.compute_efficiency.value / 1e12,
-    }
-    changed = {
-        key: getattr(hardware, key).model_copy(update={"value": value})
-        for key, value in figures.items()
-    }
-    return hardware.model_copy(update=changed)
 
 
 def tiered(hardware: Hardware) -> Hardware:

@@ -23,10 +23,9 @@ from mirage import config as configuration
 from mirage import profiles
 from mirage.config import Config
 from mirage.simulate import build
-from mirage.simulate.roofline import PS, Work
+from mirage.simulate.roofline import PS, CostBound, Work
 from mirage.simulate.run import Metrics
 from mirage.simulate.variants import variant
-from mirage.tools.profile.fitting import Fitted
 from mirage.tools.profile.serving import Extra, ReadingCost
 from mirage.workload import dealing, trace
 from mirage.workload.dealing import TenantRequest
@@ -97,10 +96,13 @@ def test_layers_are_averaged_while_there_are_requests() -> None:
 def test_each_model_has_the_steps_that_its_own_engine_was_measured_with() -> None:
     """One line for three models had the steps of llama, four at once, a quarter too short."""
     hardware, model = profiles.hardware("host"), profiles.model("demo-llama")
-    quick, slow = Fitted(0.01, 1e-4, 1e20, 1e20, 0.0), Fitted(0.02, 3e-4, 1e20, 1e20, 0.0)
+    quick, slow = (
+        CostBound(PS // 100, 0, 0, 0, 0),
+        CostBound(PS // 50, PS // 2000, PS // 10**6, 0, 0),
+    )
     host = replace(HOST, front=NONE, steps={model.title: slow, "another": quick})
     seconds = HostRoofline(model, hardware, host=host).compute_ps(Work(4, 100)) / PS
-    assert seconds == pytest.approx(0.02 + 4 * 3e-4, rel=1e-3)
+    assert seconds == pytest.approx(0.02 + 4 * 5e-4 + 100 * 1e-6, rel=1e-9)
     common = HostRoofline(model, hardware, host=replace(host, steps={})).compute_ps(Work(4, 100))
     assert common == HostRoofline(model, hardware, host=replace(HOST, front=NONE)).compute_ps(
         Work(4, 100)

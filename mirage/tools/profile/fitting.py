@@ -114,6 +114,19 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
     return Line(fixed, max(each, LEAST))
 
 
+def plane(samples: Sequence[Mapping[str, Any]], clock: str = "cpu_s") -> list[float]:
+    """Seconds of a step: fixed, per sequence, per context and prefill token, and per area.
+
+    Least squares in relative terms over samples of `mirage.engine.steptimes`. Unlike a roofline,
+    in which the slowest bound hides the others, all parts of a step add up: so it is where one
+    core computes matrices and attention one after the other.
+    """
+    work = ("sequences", "context", "prefill", "area")
+    rows = np.array([[1, *(sample[key] for key in work)] for sample in samples], dtype=np.float64)
+    seconds = np.array([sample[clock] for sample in samples])
+    return _least_squares(rows / seconds[:, None])
+
+
 def _least_squares(columns: Floats) -> list[float]:
     """Non-negative factors that bring the rows' sums as near to one as can be."""
     used = list(range(columns.shape[1]))
