@@ -1,4 +1,4 @@
-"""Where the time before first tokens goes, of the requests that wait longest.
+"""Time before first tokens of the requests that wait longest, by what it is spent on.
 
     .venv/bin/python -m benchmarks.waiting [--seeds 20-29] [--tail 2] c2-1 FILE ...
 
@@ -40,7 +40,7 @@ from mirage.tools.simulate.command import parse_seeds
 
 
 class Part(StrEnum):
-    """What a request waits for."""
+    """Part of a request's wait."""
 
     TURN = "turn"
     MEMORY = "memory"
@@ -56,7 +56,7 @@ class Spent(NamedTuple):
 
 
 class Line:
-    """What one engine's requests wait for, from each moment on. Picoseconds."""
+    """Waits of one engine's requests, from each moment on. Picoseconds."""
 
     def __init__(self) -> None:
         self._since: list[int] = []

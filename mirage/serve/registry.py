@@ -50,7 +50,7 @@ class TenantServer:
     adapters: Mapping[str, str] = field(default_factory=dict)
     """LoRA adapters that came with the engine's start: where each lies, by its name."""
     loading: AdapterBook = field(default_factory=AdapterBook)
-    """Those that it loads while it runs."""
+    """Adapters that it loads while it runs."""
     aliases: tuple[str, ...] = ()
     """Other names of its model that requests may use."""
     limits: RateLimits = NO_LIMITS

@@ -17,7 +17,7 @@ AT_ONCE = frozenset(
 )
 """Keys of a tenant that hold at once, with all in them. All others need another engine."""
 NAMES = frozenset({"aliases", "adapters"})
-"""Those of them that have names which requests may use."""
+"""Keys of them whose names requests may use."""
 OF_OTHERS = frozenset({"tenants", "roster", "replay"})
 """Parts of a configuration that may change: rules of the roster hold at once, and what is for
 `mirage replay` alone concerns no server."""
