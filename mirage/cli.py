@@ -54,6 +54,11 @@ OWN_MODULES = {
         "keys_command",
         "Make API keys, list those of a file, or have a running server reload its own.",
     ),
+    "why": (
+        "mirage.serve.admin.why_command",
+        "why_command",
+        "Say why a running server moved memory, and what that cost and saved.",
+    ),
     "logs": (OPERATORS, "logs_command", "Print the log of a tenant's engines."),
     "replay": (
         "mirage.tools.replay.command",
@@ -98,7 +103,7 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop"})
+SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why"})
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""

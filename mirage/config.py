@@ -328,6 +328,9 @@ class TenantSection(Strict):
     """Layers that stay resident whatever happens."""
     max_percent: float | None = Field(default=None, ge=0, le=100)
     """Instead of `remap.max_percent`; with 0 the layers stay where vLLM puts them."""
+    max_cost_ms: float | None = Field(default=None, ge=0, le=1e6)
+    """Time that waiting for its layers may add to its tokens, on average over the last minute;
+    above that it gives no more of them. None without a bound."""
     engine_args: dict[str, Any] = Field(default_factory=dict)
     """More arguments of vLLM's server, by their long names with underscores."""
 

@@ -8,6 +8,8 @@ import msgspec
 class Counters(msgspec.Struct, kw_only=True):
     """None of them ever falls while the engine lives."""
 
+    started: int = 0
+    """Requests that began to run; one that was preempted began once."""
     preemptions: int = 0
     """Requests preempted."""
     steps: int = 0

@@ -23,6 +23,9 @@ class Tenant:
     """Layers that stay resident whatever happens."""
     max_percent: float | None = None
     """Most of its layers that may be given away; None for what holds for all tenants."""
+    max_cost_ms: float | None = None
+    """Time that waiting for its layers may add to its tokens, on average, before it gives no more
+    of them; None without a bound."""
 
     def share_bytes(self, device_bytes: int) -> int:
         """Bytes of a device of `device_bytes` that the share amounts to, rounded down.

@@ -12,6 +12,7 @@ from typing import Self
 from mirage.config import Config
 from mirage.control.controller import Command, Controller
 from mirage.control.draining import Draining
+from mirage.control.loans import LoanBook
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
@@ -30,6 +31,9 @@ class Arbiter:
     ) -> None:
         self.controller = controller
         self.sharing = sharing
+        self.loans = LoanBook()
+        self._unbooked = False
+        """True if loans may be others although nobody is told anything."""
         self._temporal = temporal
         self._draining = draining
         self._holders: frozenset[str] = frozenset()
@@ -65,9 +69,11 @@ class Arbiter:
         """A tenant whose engine is lost is there no more."""
         self.sharing.leaves(name)
         self.controller.removed(name)
+        self.loans.forget(name)
 
     def joined(self, hello: Hello, now: float) -> None:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined` and `adopted`."""
+        self._unbooked = True
         if (holdings := hello.holdings) is None:
             self.controller.joined(hello.tenant, hello.shape, hello.held_bytes, now)
             return
@@ -88,6 +94,7 @@ class Arbiter:
         if tenant in self._sleepers:
             self._dozes(tenant, report, now)
             return
+        self.loans.reported(tenant, report, self.controller.own_blocks(tenant), now)
         self.sharing.has_work(tenant, report.running + report.waiting > 0, now)
         self.sharing.holds(tenant, report.holds_turn, now)
 
@@ -104,6 +111,7 @@ class Arbiter:
     def sleeps(self, tenant: str, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         """A tenant that joined shall sleep; what its engine is to be told."""
         self._sleepers.add(tenant)
+        self._rests(tenant)
         if self._granting == tenant:
             self._granting = None
         self.sharing.has_work(tenant, False, now)
@@ -133,6 +141,7 @@ class Arbiter:
     def lost(self, tenant: str, now: float) -> None:
         """An engine is gone, and with it its memory and its turn."""
         self.controller.lost(tenant, now)
+        self._rests(tenant)
         self._sleepers.discard(tenant)
         self._ending.discard(tenant)
         self._passes_on(tenant, now)
@@ -144,7 +153,9 @@ class Arbiter:
         its first step would stream them all, which takes longer than waiting.
         """
         ended = self._turns(now) if self._temporal else []
-        memory = [m for m in self.controller.decide(now) if not self._is_early(m)]
+        commands = self.controller.decide(now)
+        self._book(commands, now)
+        memory = [m for m in commands if not self._is_early(m)]
         return [*ended, *memory, *self._grant(now)]
 
     def next_deadline(self, now: float) -> float | None:
@@ -156,6 +167,17 @@ class Arbiter:
             self._grant_by if self._granting else None,
         )
         return min([t for t in times if t is not None], default=None)
+
+    def _book(self, commands: list[Command], now: float) -> None:
+        """Note what is lent from now on, if that may be another thing."""
+        if self._unbooked or any(isinstance(one.message, Allotment) for one in commands):
+            self.loans.planned(self.controller.lent(now), now)
+            self._unbooked = False
+
+    def _rests(self, tenant: str) -> None:
+        """It lends and borrows no more."""
+        self.loans.lost(tenant)
+        self._unbooked = True
 
     def _turns(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
         before, self._holders = self._holders, self.sharing.decide(now)

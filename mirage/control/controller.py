@@ -30,6 +30,7 @@ from mirage.control.demand import lacks_growth
 from mirage.control.drained_turns import DrainedTurns
 from mirage.control.grants import Grants
 from mirage.control.ledger import LedgerError
+from mirage.control.lent import Lending, lendings
 from mirage.control.moves import Move
 from mirage.control.planner import Plan, Planner
 from mirage.control.profiled import UNPROFILED, Profiled
@@ -43,6 +44,7 @@ from mirage.control.targets import (
     least,
     most_alpha,
     most_experts,
+    share_extents,
     toward,
 )
 from mirage.control.tenant_state import MetadataStore, Snapshot, TenantSnapshot
@@ -50,6 +52,9 @@ from mirage.geometry import footprint
 from mirage.protocol import Allotment, EngineHoldings, ModelShape, Refusal, Report
 from scheduler.clocked import Clocked
 from scheduler.tenants import Tenant
+
+AT_ONCE = ("priority", "max_cost_ms")
+"""Rights of a tenant that change while it has an engine."""
 
 
 class Command(NamedTuple):
@@ -132,14 +137,14 @@ class Controller:
     # -- tenants ------------------------------------------------------------------------
 
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
-        """A tenant is there, or has other rights: while it has an engine, its priority alone.
+        """A tenant is there, or has other rights: while it has an engine, those `AT_ONCE` alone.
 
         The others hold once that engine is lost. A new tenant is given up until it is awaited.
         """
         before = self._tenants.get(tenant.name)
         if before is not None and tenant.name in self._joined:
             self._declared[tenant.name] = tenant
-            tenant = replace(before, priority=tenant.priority)
+            tenant = replace(before, **{key: getattr(tenant, key) for key in AT_ONCE})
         self._tenants[tenant.name] = tenant
         self._grants.declares(tenant)
         self._store.declares(tenant, profiled)
@@ -368,6 +373,22 @@ class Controller:
         """
         followed = self._followed.get(name)
         return [] if followed is None else followed.of(name)
+
+    def lent(self, now: float) -> list[Lending]:
+        """What tenants lend each other by the plan of now."""
+        tenants = self._present(now)
+        self._targets(tenants, now)
+        assert self._planned is not None
+        shares = {t.name: self._share(t.tenant, t.shape) * t.shape.extent_bytes for t in tenants}
+        return lendings(self._planned.value.moves, shares)
+
+    def own_blocks(self, name: str) -> int:
+        """KV blocks for requests that the share of a joined tenant has room for."""
+        shape = self._store.shape(name)
+        return max(0, self._share(self._tenants[name], shape) * shape.extent_blocks - 1)
+
+    def _share(self, tenant: Tenant, shape: ModelShape) -> int:
+        return share_extents(tenant, shape, self._grants.device_bytes)
 
     @property
     def device_bytes(self) -> int:

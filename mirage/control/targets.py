@@ -44,7 +44,12 @@ def is_sent(sent: Allotment, target: Allotment) -> bool:
 def entitled(tenant: config.TenantSection) -> Tenant:
     """The part of a tenant's configuration that decisions depend on."""
     return Tenant(
-        tenant.name, tenant.percent, tenant.priority, tenant.floor_layers, tenant.max_percent
+        tenant.name,
+        tenant.percent,
+        tenant.priority,
+        tenant.floor_layers,
+        tenant.max_percent,
+        tenant.max_cost_ms,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from mirage.config import Policy
 from mirage.control.expert_asks import giving_experts
 from mirage.control.hidden_layers import hidden_each
@@ -14,6 +16,8 @@ from mirage.control.targets import most_alpha, most_experts, share_extents
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.units import align_up
 
+GIVES_NO_MORE = {"lends": 0, "surely_hidden": 0, "hidden": 0, "lately_hidden": 0}
+"""Units of a tenant whose tokens pay too much: only what running requests sit on stays away."""
 BEARABLE = 2.0
 """Times as long as it computes that a woken donor's decode step may take for others' requests."""
 
@@ -68,8 +72,9 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
         out=t.layers_out,
         late=late,
     )
-    experts = most_experts(t.tenant, shape, rules) if moves else 0
-    return giving_experts(t, row, experts, terms.turns) if experts else row
+    if experts := most_experts(t.tenant, shape, rules) if moves else 0:
+        row = giving_experts(t, row, experts, terms.turns)
+    return replace(row, **GIVES_NO_MORE) if t.costly else row
 
 
 def _late(t: TenantSnapshot, rules: Rules) -> bool:

@@ -14,7 +14,8 @@ import msgspec
 
 from mirage.control.demand import still_wanted
 from mirage.control.profiled import NOT_PROFILED, UNPROFILED, Profiled
-from mirage.control.windows import RecentMax, RecentRate
+from mirage.control.token_waits import token_waits
+from mirage.control.windows import RecentMax, RecentMean, RecentRate
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.clocked import Clocked
 from scheduler.tenants import Activity, Tenant
@@ -25,6 +26,8 @@ answer.
 """
 PAUSES_S = 600.0
 """Seconds of which the longest pause counts."""
+COST_S = 60.0
+"""Seconds over which the time counts that waiting for layers adds to tokens."""
 
 
 class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
@@ -60,6 +63,8 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Cached blocks that no request had and that one took again, per second of the last minute."""
     longest_pause_s: float = 0.0
     """The longest that it had no work before more came, of late."""
+    costly: bool = False
+    """True if waiting for its layers adds more to its tokens than `Tenant.max_cost_ms`, of late."""
 
     @property
     def used_extents(self) -> int:
@@ -106,6 +111,10 @@ class _Record:
     """True if it is of reports with waiting requests."""
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
+    cost: RecentMean = field(default_factory=lambda: RecentMean(COST_S))
+    """Seconds that waiting for layers added to each token."""
+    stepped: Report | None = None
+    """The last report before which it had made a step."""
 
     def seen(self, busy: bool, now: float) -> None:
         """Note whether it has work."""
@@ -113,6 +122,13 @@ class _Record:
         if busy and not before.busy and before.last_busy > -inf:
             self.pauses.add(now - before.last_busy, now)
         self.activity = before.seen(busy, now)
+
+    def waited(self, report: Report, now: float) -> None:
+        """Note what waiting for layers has added to tokens."""
+        if self.stepped is not None and (waits := token_waits(self.stepped, report)) is not None:
+            self.cost.add(waits.token_s, waits.tokens, now)
+        if self.stepped is None or report.steps != self.stepped.steps:
+            self.stepped = report
 
     def computed(self, report: Report) -> None:
         """Note the T_c of a report, if it has one.
@@ -197,6 +213,7 @@ class MetadataStore:
         record.compute.add(report.layer_compute_s, now)
         record.computed(report)
         record.again.add(report.blocks_again, now)
+        record.waited(report, now)
         self._note(name, now)
 
     def sent(self, name: str, allotment: Allotment) -> None:
@@ -277,6 +294,7 @@ class MetadataStore:
         active, peak = self._active(record, now), record.wanted.at(now)
         peak_compute, pause = record.compute.at(now), record.pauses.at(now)
         growth, admission = self._wanted(record, active.value)
+        costly = _costly(self._tenants[name], record, now)
         # Without a step of its own, the profile's T_c is all there is.
         compute_s = 0.0 if record.least_compute_s else record.report.layer_compute_s
         snapshot = TenantSnapshot(
@@ -296,6 +314,14 @@ class MetadataStore:
             mean_compute_s=record.mean_compute_s,
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
+            costly=costly.value,
         )
-        ends = active.valid_until, peak.valid_until, peak_compute.valid_until, pause.valid_until
-        return Clocked(snapshot, min(ends))
+        known = active, peak, peak_compute, pause, costly
+        return Clocked(snapshot, min([one.valid_until for one in known]))
+
+
+def _costly(tenant: Tenant, record: _Record, now: float) -> Clocked[bool]:
+    if tenant.max_cost_ms is None:
+        return Clocked(False)
+    cost = record.cost.at(now)
+    return Clocked(cost.value * 1e3 > tenant.max_cost_ms, cost.valid_until)

@@ -1,9 +1,9 @@
-"""Values of the last seconds: the largest one, and how fast a counter grows."""
+"""Values of the last seconds: the largest one, a mean, and how fast a counter grows."""
 
 from __future__ import annotations
 
 from collections import deque
-from math import exp
+from math import exp, inf
 
 from scheduler.clocked import Clocked
 
@@ -30,6 +30,32 @@ class RecentMax:
                 return Clocked(falls[0][1], until)
             falls.popleft()
         return Clocked(falls[0][1] if falls else 0.0)
+
+
+class RecentMean:
+    """The mean of what was added in the last `span_s` seconds, kept in tenths of them."""
+
+    def __init__(self, span_s: float) -> None:
+        self._span_s = span_s
+        self._parts: deque[tuple[float, float, float]] = deque()
+        """(begin, sum, weight)."""
+
+    def add(self, total: float, weight: float, now: float) -> None:
+        """Note `weight` values that add up to `total`."""
+        if self._parts and now < self._parts[-1][0] + self._span_s / 10:
+            begin, before, weighs = self._parts.pop()
+            self._parts.append((begin, before + total, weighs + weight))
+        else:
+            self._parts.append((now, total, weight))
+
+    def at(self, now: float) -> Clocked[float]:
+        """0 without a value."""
+        parts = self._parts
+        while parts and parts[0][0] + self._span_s <= now:
+            parts.popleft()
+        weight = sum([part[2] for part in parts])
+        mean = sum([part[1] for part in parts]) / weight if weight else 0.0
+        return Clocked(mean, parts[0][0] + self._span_s if parts else inf)
 
 
 class RecentRate:

@@ -61,6 +61,7 @@ class EngineReports:
     def _counters(self, measured: MeasuredSteps) -> Counters:
         counts = self._counts
         return Counters(
+            started=counts.started,
             preemptions=counts.preemptions,
             steps=counts.steps,
             bytes_streamed=measured.bytes_streamed,

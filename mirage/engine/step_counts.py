@@ -17,6 +17,8 @@ class StepCounts:
         self._own_steps = 0
         self.paused = False
         """True while the engine computes a request of its own."""
+        self.started = 0
+        """Requests that began to run."""
         self.preemptions = 0
         self.tokens = 0
         """Tokens scheduled."""
@@ -43,6 +45,7 @@ class StepCounts:
         """
         if self.paused:
             return
+        self.started += len(output.scheduled_new_reqs)
         self.tokens += output.total_num_scheduled_tokens
         for request, found in prefill.starting(output):
             self.tokens_from_device += max(0, found - loaded_tokens(request))

@@ -68,6 +68,7 @@ class Domain:
         self._config, self._rundir, self._reaper = config, rundir, reaper
         self._means, self._startup_timeout_s = means, startup_timeout_s
         self._arbiter = Arbiter.of(config, profiled=profiled)
+        self.loans = self._arbiter.loans
         self.tiers = TierPool(config, rundir.tier_socket)
         keeper_socket = keeper_beside(rundir.control_socket)
         self.weights = WeightsKeeper(config, keeper_socket, reaper, self._keeps, say, self.book)
@@ -80,6 +81,7 @@ class Domain:
             self._arbiter.controller.why,
             self.device.told,
             self.weights,
+            lambda: self.loans.totals(time.monotonic()),
         )
         self.registry = Registry(config.policy, config.device.memory, {}, sources)
         self.tenants = DeviceTenants(self.registry, rundir)

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mirage.serve.adapting.desired import AdapterState
+from mirage.serve.loan_metrics import loan_metrics
 from mirage.serve.registry import Registry
 from mirage.serve.tier_metrics import tier_metrics
 from mirage.tiers.contract import Medium
@@ -30,6 +31,7 @@ MASTERS = {
 }
 """Metrics by the fields of ``kept_weights`` in ``/mirage/state``."""
 COUNTERS = {
+    "started": ("mirage_requests_started", "Requests that began to run"),
     "preemptions": ("mirage_preemptions", "Preempted requests"),
     "bytes_streamed": ("mirage_streamed_bytes", "Parameter bytes loaded from host memory"),
     "expert_hits": ("mirage_expert_hits", "Given experts that a step found in a spare frame"),
@@ -93,6 +95,7 @@ class _RegistryCollector(Collector):
         yield ends
         yield from self._adapters()
         yield from self._masters()
+        yield from loan_metrics(self._registry.sources.loans())
         if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()
             yield from tier_metrics(pool, self._registry.sources.disk())

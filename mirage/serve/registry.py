@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mirage.config import Policy, TenantSection
+from mirage.control.loan_sums import LoanSums, Pair
 from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
@@ -131,6 +132,8 @@ class DeviceSources:
     """The device; asked with `reasons` as `health` is."""
     weights: KeptWeights | None = None
     """Weights that are kept in host memory; None if nobody knows."""
+    loans: Callable[[], Mapping[Pair, LoanSums]] = dict
+    """Sums of loans since the server started, by lender and borrower."""
 
 
 NOTHING = DeviceSources()
@@ -172,7 +175,7 @@ class Registry:
         """The body of ``/mirage/state``: the newest sample, and every engine's state."""
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
         for name, told in engines.items():
-            told["moves"] = [_moved(move) for move in self.sources.why(name)]
+            told["moves"] = [moved(move) for move in self.sources.why(name)]
         head = {**self._head(), "device": self.sources.device(reasons=reasons), "engines": engines}
         outside = self.sources.outside(self.backends)
         weights = self.sources.weights.state() if self.sources.weights is not None else None
@@ -205,7 +208,8 @@ class Registry:
         }
 
 
-def _moved(move: Move) -> dict[str, Any]:
+def moved(move: Move) -> dict[str, Any]:
+    """What is told of a move of a plan."""
     return {
         "from": str(move.source),
         "to": str(move.to),

@@ -24,6 +24,7 @@ from mirage.samples import INTERVAL_S
 from mirage.serve import files, launcher
 from mirage.serve.access.server_keys import KeySource, ServerKeys
 from mirage.serve.admin.declaring import Declaring
+from mirage.serve.admin.explaining import Explaining
 from mirage.serve.admin.one_server import sole_server
 from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
@@ -218,6 +219,7 @@ class Supervisor:
             view,
             domain.attendance,
             Declaring(applier),
+            Explaining(domain.tenants.sections, domain.registry, domain.loans, applier.revision),
             self._reload_keys,
             domain.desk.seen,
             sleeps=config.policy is Policy.MIRAGE,

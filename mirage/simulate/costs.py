@@ -37,11 +37,11 @@ class StepCosts:
         co_runners: Callable[[], tuple[int, int]],
     ) -> None:
         self.roofline, self.load_ps = roofline, load_ps
-        self._holding, self._co_runners = holding, co_runners
+        self._holding, self.co_runners = holding, co_runners
 
     def bounds(self, tokens: int) -> tuple[CostBound, ...]:
         """All bounds of the next step, which computes so many tokens."""
-        co_runners, streams = self._co_runners()
+        co_runners, streams = self.co_runners()
         holding = self._holding
         if not holding.alpha:
             return self.roofline.bounds(NOTHING_STREAMED, co_runners)
@@ -56,9 +56,11 @@ class StepCosts:
         """As far as they are known."""
         return NO_EXPERTS
 
+    def compute_ps(self, work: Work, co_runners: int) -> int:
+        """Picoseconds of a step that waits for no layer, beside so many engines."""
+        return self.roofline.compute_ps(work, co_runners)
+
     def layer_compute_s(self, batch: Batch) -> float:
         """T_c of a decode step of `batch`, in seconds."""
         work = Work(batch.size, batch.context)
-        return (
-            self.roofline.compute_ps(work, self._co_runners()[0]) / PS / self._holding.shape.layers
-        )
+        return self.compute_ps(work, self.co_runners()[0]) / PS / self._holding.shape.layers

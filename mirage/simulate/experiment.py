@@ -82,6 +82,8 @@ class SimulatedTenant(Strict):
     floor_layers: Count = 1
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
     """Instead of `remap.max_percent`."""
+    max_cost_ms: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    """Time that waiting for its layers may add to its tokens, before it gives no more of them."""
     max_num_seqs: Count | None = None
     """This and what follows: instead of the limits of the same name."""
     max_num_batched_tokens: Count | None = None
@@ -477,4 +479,5 @@ def _served(tenant: SimulatedTenant, total: float) -> Served:
         priority=tenant.priority,
         floor_layers=tenant.floor_layers,
         max_percent=tenant.max_percent,
+        max_cost_ms=tenant.max_cost_ms,
     )

@@ -35,7 +35,7 @@ class ExpertCosts(StepCosts):
         bounds, loads = super().bounds(tokens), self._loads(tokens)
         if not loads:
             return bounds
-        streams = max(1, self._co_runners()[1])
+        streams = max(1, self.co_runners()[1])
         waits = CostBound(round(loads * self._expert_ps * streams), 0, 0, 0, 0)
         return tuple(plus(bound, waits) for bound in bounds)
 

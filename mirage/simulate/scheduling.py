@@ -161,6 +161,7 @@ class Scheduler:
             queues.reuse.take(request, found)
             loading = self._loads.begin(request, found, hits, now)
             free -= (first if loading else blocks) - found.shared
+            self._tally.counters.started += request.first < 0
             queues.admit(first if loading else blocks, loading=loading)
             if not loading:
                 tokens = min(known - request.computed, budget)

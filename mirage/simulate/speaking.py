@@ -74,8 +74,12 @@ class Speaker:
             running=len(queues.running),
             waiting=len(queues.waiting) + len(queues.loading),
             counters=Counters(
+                started=counters.started,
                 preemptions=counters.preemptions,
                 steps=counters.steps,
+                tokens=counters.tokens,
+                prefill_tokens=counters.prefill_tokens,
+                stall_s=counters.stall_ps / PS,
                 bytes_streamed=counters.bytes_streamed,
                 **{f"tokens_from_{place}": tokens for place, tokens in counters.found.items()},
                 expert_loads=round(counters.expert_loads),

@@ -51,6 +51,12 @@ class StepTaker:
         """Chunks of prompts in the step that is under way."""
         self._tokens = 0
         """Tokens that each step of the span computes."""
+        self._work = Work(0, 0)
+        """What its first step does."""
+        self._delay = 0
+        """Picoseconds for which that waits for memory that moves."""
+        self._shared = 1
+        """Engines that compute at the same time."""
 
     def work(self) -> Work:
         """Work of the span's first step."""
@@ -70,6 +76,7 @@ class StepTaker:
         bounds = self._costs.bounds(self._tokens)
         bound, first = largest(bounds, work)
         delay = self._moves.delay(now, first)
+        self._work, self._delay, self._shared = work, delay, self._costs.co_runners()[0]
         span.begin, span.first_ps, span.growth_ps = now, first + delay, 0
         if chunks or delay or self._queues.late or horizon is None:
             span.take(1)
@@ -127,11 +134,22 @@ class StepTaker:
     def _count(self, now: int) -> None:
         counters, steps, holding = self._tally.counters, self.span.steps, self._holding
         counters.steps += steps
+        counters.tokens += steps * self._tokens
+        counters.prefill_tokens += steps * self._work.prefill
         counters.busy_ps += now - self.span.begin
         counters.expert_loads += self._costs.took(self._tokens, steps)
         if holding.alpha:
             streamed = holding.alpha + holding.beta
             counters.bytes_streamed += steps * streamed * holding.shape.layer_bytes
+            counters.stall_ps += self._waited()
+
+    def _waited(self) -> int:
+        """Picoseconds for which the steps of the span waited for layers."""
+        span, first = self.span, self._work
+        grown = first.sequences * (span.steps - 1)
+        last = msgspec.structs.replace(first, context=first.context + grown)
+        computes = sum(self._costs.compute_ps(work, self._shared) for work in (first, last))
+        return max(0, span.end - span.begin - self._delay - span.steps * computes // 2)
 
     def _emit_gaps(self) -> None:
         """The time since the token before, of every token that decode has made in the span."""

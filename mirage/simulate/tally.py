@@ -125,6 +125,12 @@ class SimulatedCounters:
     prompt_tokens: int = 0
     output_tokens: int = 0
     steps: int = 0
+    started: int = 0
+    """Requests that began to run."""
+    tokens: int = 0
+    prefill_tokens: int = 0
+    stall_ps: int = 0
+    """For which steps waited for layers."""
     preemptions: int = 0
     holds: int = 0
     bytes_streamed: int = 0

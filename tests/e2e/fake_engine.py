@@ -9,7 +9,9 @@ to ``waits:NAME:FILE`` tenant NAME goes on with its start once FILE exists,
 to ``once:FILE`` every start after the one that makes FILE fails, to ``after:NAME:FILE`` tenant
 NAME starts only once FILE exists, to ``obeys`` all do as they are told, and to
 ``obeys:NAME:FILE`` NAME waits for FILE as well. To ``borrows:NAME`` all obey, and a request of
-tenant NAME wants all the memory it can get. ``slow`` takes two seconds to start, and says so.
+tenant NAME wants all the memory it can get; to ``lends:NAME`` eight of them do, and for each
+allotment that takes layers of another one it counts steps that waited (`count_steps`). ``slow``
+takes two seconds to start, and says so.
 Where ``VLLM_ALLOW_RUNTIME_LORA_UPDATING`` is 1 it loads adapters, unless their files say ``bad``.
 Of tenant NAME the first step raises (``raises:NAME``, or ``raises:NAME:FILE`` while FILE exists),
 ``crashes``, ``stands`` still or is ``late`` without end; or its server ``refuses`` meanwhile.
@@ -54,8 +56,10 @@ from mirage.protocol import (
 )
 from mirage.wire import Channel, encode
 
-SHAPE = ModelShape(2, 65536, 65536, 65536, 1, 16, 40, 8, 2)
+LAYERS = int(os.environ.get("FAKE_LAYERS", "2"))
+SHAPE = ModelShape(LAYERS, 65536, 65536, 65536, 1, 16, 40, 8, LAYERS)
 HELD = 65536 * 20
+EXTENTS = 19 - LAYERS
 ENDS = {
     "die": signal.SIGSEGV,
     "raise": signal.SIGUSR2,
@@ -140,7 +144,8 @@ def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello
         if not connects(control, str(mirage["control"]), LEASE_S if newest else 0.0):
             return None
         control.sendall(encode(hello))
-        report = Report(0, True, HELD, 0, 2, 17, 0, kv_usable_extents=17, kv_blocks=16)
+        extents = {"kv_usable_extents": EXTENTS, "kv_blocks": EXTENTS - 1}
+        report = Report(0, True, HELD, 0, 2, EXTENTS, 0, **extents)
         if newest is None:
             control.sendall(encode(report))
         stuck, stubborn = threading.Event(), threading.Event()
@@ -159,10 +164,13 @@ def converse(mirage: dict[str, object], hello: Hello, kind: str | None) -> Hello
                 return None
             if isinstance(message, EngineLease):
                 lease_s = message.seconds
-            obeys = borrows in ("borrows", "obeys") and not stubborn.is_set()
+            obeys = borrows in ("borrows", "lends", "obeys") and not stubborn.is_set()
             if isinstance(message, Allotment) and obeys:
-                wants_all = borrows == "borrows" and mirage["tenant"] == borrower
-                newest, report = message, report_of(message, wants_all=wants_all)
+                wants_all = borrows != "obeys" and mirage["tenant"] == borrower
+                before, newest = report, message
+                report = report_of(message, wants_all=wants_all)
+                if borrows == "lends":
+                    count_steps(before, report)
                 with contextlib.suppress(OSError):  # that server has gone
                     control.sendall(encode(report))
     if newest is None or not lease_s:
@@ -236,6 +244,15 @@ def report_of(told: Allotment, *, wants_all: bool) -> Report:
         report.kv_used_extents, report.running = extents, 1
         report.growth_extents = SHAPE.max_extents
     return report
+
+
+def count_steps(before: Report, report: Report) -> None:
+    """With layers away: 100 steps of 4 sequences, each 0.8 ms longer, of 3 requests that began."""
+    report.kv_used_blocks = max(0, report.kv_used_extents - 1)
+    report.running *= 8
+    more = int(report.alpha > 0)
+    report.steps, report.tokens = before.steps + 100 * more, before.tokens + 400 * more
+    report.started, report.stall_s = before.started + 3 * more, before.stall_s + 0.08 * more
 
 
 async def serve(uds: Path, name: str) -> None:

@@ -38,6 +38,7 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "max_num_batched_tokens": st.integers(1, 2),
     "floor_layers": st.integers(1, 2),
     "max_percent": st.sampled_from([0, 50.0]),
+    "max_cost_ms": st.sampled_from([0, 2.5]),
     "engine_args": st.sampled_from([{}, {"seed": 1}, {"seed": True}, {"seed": 2, "x": {"y": 1}}]),
 }
 

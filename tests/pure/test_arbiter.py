@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -19,12 +20,21 @@ from mirage.config import (
 )
 from mirage.control.arbiter import Arbiter
 from mirage.geometry import footprint
-from mirage.protocol import PROTOCOL_VERSION, Allotment, Hello, Refusal, Report, Turn
+from mirage.protocol import (
+    PROTOCOL_VERSION,
+    Allotment,
+    EngineHoldings,
+    Hello,
+    Refusal,
+    Report,
+    Turn,
+)
 
 pytestmark = pytest.mark.pure
 
 
-def arbiter(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
+def alone(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
+    """Without an engine."""
     tenants = [TenantSection(name=n, model=Path(n), share=50) for n in "ab"]
     config = Config(
         device=DeviceSection(memory=3400),
@@ -33,7 +43,11 @@ def arbiter(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
         policy=Policy.MIRAGE,
         tiers=TiersSection(host=HostTier(bytes=below) if below else None),
     )
-    made = Arbiter.of(config)
+    return Arbiter.of(config)
+
+
+def arbiter(mode: str, drain: bool | str = "auto", below: int = 0) -> Arbiter:
+    made = alone(mode, drain, below)
     for name in "ab":
         made.joined(Hello(PROTOCOL_VERSION, name, 1, SHAPE, 0), 0.0)
     assert [type(m) for _, m in made.decide(0.0)] == [Allotment, Allotment]
@@ -387,3 +401,75 @@ def test_a_sleeper_that_dies_holds_nothing() -> None:
     assert made.controller.free_bytes == 1700
     made.joined(Hello(PROTOCOL_VERSION, "a", 1, SHAPE, 0), 2.0)
     assert [type(m) for name, m in made.decide(2.0) if name == "a"] == [Allotment]
+
+
+# -- the book of loans -------------------------------------------------------------------
+
+LENT = {("b", "a"): {"layers": 100, "KV memory": 400}}
+"""A layer of b, and eight of its extents."""
+
+
+def lent(made: Arbiter) -> dict[tuple[str, str], dict[str, int]]:
+    book = made.loans.lent.items()
+    return {pair: {one.kind.value: one.nbytes for one in each} for pair, each in book}
+
+
+def lending() -> tuple[Arbiter, dict[str, Allotment]]:
+    """Requests of `a` have grown by ten extents; what both were told."""
+    made = arbiter("spatial")
+    made.reported("b", report(True), 0.0)
+    made.reported("a", report(True, running=1, growth=10), 1.0)
+    (told,) = made.decide(1.0)
+    made.reported("b", given(running=0), 2.0)
+    return made, dict([told, *made.decide(2.0)])
+
+
+def given(**counted: Any) -> Report:
+    """Of `b`, which has given all that it was told to."""
+    held = {"revision": 2, "alpha": 1, "held_bytes": 1200, "kv_extents": 2, "kv_usable_extents": 2}
+    return structs.replace(report(True), **held, **counted)
+
+
+def test_what_a_plan_lends_is_in_the_book_with_what_it_costs() -> None:
+    made, _ = lending()
+    assert lent(made) == LENT
+    made.reported("b", given(steps=10, tokens=20, stall_s=0.1), 3.0)
+    sums = made.loans.totals(3.0)["b", "a"]
+    assert sums.token_s == pytest.approx(0.2) and sums.lent_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("leaves", ["a", "b"])
+def test_who_is_gone_or_sleeps_lends_and_borrows_no_more(leaves: str) -> None:
+    made, _ = lending()
+    made.lost(leaves, 3.0)
+    made.decide(3.0)
+    assert lent(made) == {}
+    made, _ = lending()
+    made.sleeps(leaves, 3.0)
+    made.decide(3.0)
+    assert ("b", "a") not in lent(made)
+
+
+def test_a_removed_tenant_leaves_no_sums() -> None:
+    made, _ = lending()
+    made.lost("b", 3.0)
+    made.removed("b")
+    assert not made.loans.totals(4.0)
+
+
+def test_what_adopted_engines_lend_is_known_although_nobody_is_told_anything() -> None:
+    before, told = lending()
+    a, b = told["a"], told["b"]
+    grown = {"revision": a.revision, "held_bytes": a.grant_bytes, "kv_extents": a.kv_extents}
+    used = {"kv_used_extents": a.kv_extents, "kv_usable_extents": a.kv_extents}
+    running = structs.replace(report(True, running=1), **grown, **used, growth_extents=20)
+    made = alone("spatial")
+    for name, holdings in (
+        ("a", EngineHoldings(a, running)),
+        ("b", EngineHoldings(b, given(running=0))),
+    ):
+        hello = Hello(PROTOCOL_VERSION, name, 1, SHAPE, holdings.report.held_bytes, holdings)
+        made.joined(hello, 5.0)
+    assert made.decide(5.0) == []
+    assert lent(made) == lent(before) == LENT
+    assert made.loans.totals(6.0)["b", "a"].lent_s == 1.0

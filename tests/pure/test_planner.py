@@ -712,7 +712,8 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
         sizes = {"layer_bytes": draw(st.integers(7, 30)), "extent_bytes": draw(st.integers(1, 7))}
         compute = draw(st.integers(0, 4))
         shape = structs.replace(SHAPE, **sizes)
-        some = structs.replace(some, shape=shape, peak_compute_s=compute)
+        costly = draw(st.sampled_from([False, False, True]))
+        some = structs.replace(some, shape=shape, peak_compute_s=compute, costly=costly)
         several.append(draw(mixtures(some)) if draw(st.booleans()) else some)
     least = sum(footprint(t.shape, 0, t.shape.min_extents) for t in several)
     running = sum(

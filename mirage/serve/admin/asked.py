@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from math import nan
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from mirage.config import TenantSection
 from mirage.serve.apply.revision import Revision
 from mirage.serve.openai import ApiError
 
@@ -29,6 +31,12 @@ def known(name: str, names: Collection[str]) -> str:
     raise ApiError(404, f"no tenant {name!r} here: use one of {', '.join(names)}")
 
 
+def tenant_named(name: str, sections: Mapping[str, TenantSection]) -> str:
+    """The tenant's own name, for that or an alias. Raises `ApiError` if there is none."""
+    own = next((tenant.name for tenant in sections.values() if name in tenant.aliases), name)
+    return known(own, sections)
+
+
 def check_fresh(request: web.Request, revision: Revision) -> None:
     """Raises `ApiError` unless ``If-Match``, if there is one, is the revision."""
     wanted = request.headers.get("If-Match", "*").strip()
@@ -40,15 +48,20 @@ def check_fresh(request: web.Request, revision: Revision) -> None:
 
 def seconds(request: web.Request) -> float | None:
     """``?drain_s=``: what running requests get to end. Raises `ApiError`."""
-    word = request.query.get("drain_s")
+    return number(request, "drain_s", "seconds", 0, 1_000_000)
+
+
+def number(request: web.Request, name: str, unit: str, least: float, most: float) -> float | None:
+    """``?name=``, a number from `least` to `most`; None without it. Raises `ApiError`."""
+    word = request.query.get(name)
     if word is None:
         return None
     try:
         given = float(word)
     except ValueError:
-        given = -1.0
-    if not 0 <= given <= 1e6:
-        raise ApiError(400, f"drain_s={word[:40]!r}: write seconds from 0 to 1000000")
+        given = nan
+    if not least <= given <= most:
+        raise ApiError(400, f"{name}={word[:40]!r}: write {unit} from {least} to {most}")
     return given
 
 

@@ -20,6 +20,7 @@ from mirage.serve.admin.forms import (
     StateChange,
     TenantStatus,
     TenantsTold,
+    WhyTold,
 )
 from mirage.serve.apply.forms import ApplyTold
 
@@ -60,6 +61,16 @@ class AdminClient:
     def tenant(self, name: str) -> TenantStatus:
         """One tenant."""
         return self._told("GET", _path(name), TenantStatus)
+
+    def why(self, name: str | None, last_s: float) -> WhyTold:
+        """Moves and loans of the last seconds, of all tenants or of one; all pages together."""
+        words = {"last": f"{last_s:g}"} | ({} if name is None else {"tenant": name})
+        query = urlencode(words, errors=ODD_BYTES)
+        told = page = self._told("GET", f"/why?{query}", WhyTold)
+        while page.next_skip is not None:
+            page = self._told("GET", f"/why?{query}&skip={page.next_skip}", WhyTold)
+            told.loans.extend(page.loans)
+        return msgspec.structs.replace(told, next_skip=None)
 
     def act(self, name: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
         """Ask for it; what will happen."""

@@ -4,10 +4,13 @@ seconds since 1970."""
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 FORM_VERSION = 4
+LONGEST_S = 1_000_000
+"""Longest time of which loans are told."""
 
 
 class OperatorAct(StrEnum):
@@ -131,3 +134,53 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     removed: bool = False
     """True of a tenant that is declared no more. A line says so even if its state stays."""
+
+
+class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant lent another in a span of time, or itself of its own layers.
+
+    Of free memory the lender is empty.
+    """
+
+    lender: str
+    borrower: str
+    bytes_now: int
+    lent_s: float
+    byte_s: float
+    """Bytes times seconds."""
+    most_bytes: dict[str, int]
+    """The most at once, by kind: ``layers``, ``experts``, ``KV memory``, ``free memory``."""
+    most_layers: float
+    """The same of layers, by their number."""
+    reasons: dict[str, float]
+    """Byte-seconds by the reason of the plan."""
+    wait_s: float
+    """Seconds that steps of the lender waited for what it streams."""
+    token_s: float
+    """Seconds that this added to its tokens, all together."""
+    tokens: int
+    """Tokens that it decoded meanwhile."""
+    requests: int
+    """Its requests that ran meanwhile."""
+    preemptions_saved: float
+    """Preemptions of the borrower, estimated; the next two likewise."""
+    waits_saved: float
+    """Requests of the borrower that did not wait."""
+    request_s: float
+    """Seconds of its requests on this memory, all together."""
+
+
+class WhyTold(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``GET /why``: a page of loans."""
+
+    t: float
+    began: float
+    """Time at which this server began; what was lent before is not known."""
+    since: float
+    """Time from which on loans are counted here."""
+    moves: list[dict[str, Any]]
+    """Moves of the plan that the newest allotments follow, as in ``/mirage/state``."""
+    loans: list[LoanTold]
+    """By the names of lender and borrower."""
+    next_skip: int | None
+    """`skip` of the next page; None with the last one."""

@@ -13,9 +13,10 @@ from aiohttp.hdrs import METH_GET
 
 from mirage.errors import InputRefused
 from mirage.serve.admin.acts import DRAIN_S, ActedUpon, foretold, obstacle, target
-from mirage.serve.admin.asked import as_json, check_fresh, known, seconds
+from mirage.serve.admin.asked import as_json, check_fresh, seconds, tenant_named
 from mirage.serve.admin.audit import audited
 from mirage.serve.admin.declaring import Declaring
+from mirage.serve.admin.explaining import Explaining
 from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
@@ -35,6 +36,7 @@ class AdminServer:
         view: TenantsView,
         attendance: Attendance,
         declaring: Declaring,
+        explaining: Explaining,
         reload_keys: Callable[[], Awaitable[str]],
         seen: Callable[[], Awaitable[None]],
         *,
@@ -48,6 +50,7 @@ class AdminServer:
         self._reload_keys, self._seen = reload_keys, seen
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
+        self._explaining = explaining
         self._watchers = Watchers()
         self.site = PrivateSite()
 
@@ -65,6 +68,7 @@ class AdminServer:
                 web.get("/watch", self._watch),
                 web.post("/keys", self._keys),
                 *self._declaring.routes(),
+                *self._explaining.routes(),
             ]
         )
         await self.site.start(app, path)
@@ -113,9 +117,7 @@ class AdminServer:
 
     def _known(self, name: str) -> str:
         """The tenant's own name, for that or an alias. Raises `ApiError`."""
-        sections = self._view.sections
-        own = next((tenant.name for tenant in sections.values() if name in tenant.aliases), name)
-        return known(own, sections)
+        return tenant_named(name, self._view.sections)
 
     def _json(self, told: Any, status: int = 200) -> web.Response:
         return as_json(told, self._revision, status)

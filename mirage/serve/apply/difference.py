@@ -12,7 +12,7 @@ from mirage.config import Config, TenantSection
 AT_ONCE = frozenset(
     {
         *("priority", "start", "keep_alive", "stop_after", "pinned", "max_waiting", "max_wait_s"),
-        *("limits", "defaults", "aliases", "adapters"),
+        *("limits", "defaults", "aliases", "adapters", "max_cost_ms"),
     }
 )
 """Keys of a tenant that hold at once, with all in them. All others need another engine."""

@@ -1,0 +1,236 @@
+"""What `mirage why` tells of a loan's cost, beside what it costs: lent and not lent by turns.
+
+python -m benchmarks.loans [--pairs 8] [--tokens 64] [--streams 4] [--layers 16] [--layer-mib 8]
+                           [--lent 4] [--link-gb-s 2]
+
+`mirage serve` runs as a command. `chat` is a real engine of vLLM's; `code` is a light one
+(`loans_engine.py`) that computes nothing, so the rounds of both kinds differ in nothing but the
+layers that chat has lent. In each round chat decodes the same prompts, and its client measures the
+time of a token after the first. A pair is a round of each kind, in turns the one first and the
+other. Measured is the difference within a pair; told is the time added to a token by `GET /why`,
+of the same round. Intervals are of 95 %, by Student's t over the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import yaml
+from scipy import stats
+
+from benchmarks.loans_engine import BORROW, BORROWER, REST
+from mirage.serve.admin.address import listening
+from mirage.serve.admin.client import AdminClient
+from mirage.serve.admin.explained import sentence
+from mirage.tools.demo.models import make_models
+
+ROOT = Path(__file__).parents[1]
+ENGINE = str(Path(__file__).with_name("loans_engine.py"))
+SERVE = f"""
+import sys
+from mirage.cli import main
+from mirage.serve.means import Means
+from mirage.serve.starting import start_program
+main(sys.argv[1:], Means(server=({ENGINE!r},), start=start_program))
+"""
+LENDER = "chat"
+READY_S = 300.0
+SETTLES_S = 60.0
+PROMPT = 16
+LAST_S = 100_000.0
+
+
+class Round(NamedTuple):
+    """One round: mean seconds of a token, and what was told to be added to it."""
+
+    token_s: float
+    told_s: float
+    layers: int
+
+
+class Pair(NamedTuple):
+    """A round of each kind."""
+
+    lent: Round
+    kept: Round
+
+    @property
+    def measured_s(self) -> float:
+        return self.lent.token_s - self.kept.token_s
+
+
+class Bench:
+    """The server, its operator, and the clients of chat."""
+
+    def __init__(self, url: str, admin: AdminClient, file: Path, streams: int, tokens: int) -> None:
+        self._url, self._admin, self._file = url, admin, file
+        self._streams, self._tokens = streams, tokens
+
+    async def pairs(self, count: int) -> list[Pair]:
+        """So many; the first round is not counted."""
+        await self._round(lends=False)
+        found = []
+        for number in range(count):
+            kinds = (True, False) if number % 2 == 0 else (False, True)
+            rounds = {lends: await self._round(lends=lends) for lends in kinds}
+            found.append(Pair(rounds[True], rounds[False]))
+        return found
+
+    async def _round(self, *, lends: bool) -> Round:
+        self._file.write_text(BORROW if lends else REST)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http:
+            await self._settled(http, lends=lends)
+            before = self._told()
+            works = [self._stream(http, number) for number in range(self._streams)]
+            answers = asyncio.gather(*works)
+            await asyncio.sleep(0)
+            token_s = statistics.mean(await answers)
+            layers = await self._layers(http)
+            await asyncio.sleep(0.2)  # the last report
+            after = self._told()
+        tokens = after[1] - before[1]
+        told_s = (after[0] - before[0]) / tokens if tokens else 0.0
+        return Round(token_s, told_s, layers)
+
+    async def _settled(self, http: aiohttp.ClientSession, *, lends: bool) -> None:
+        """Until chat has lent its layers, or has them back."""
+        until = time.monotonic() + SETTLES_S
+        while (await self._layers(http) > 0) != lends:
+            if time.monotonic() > until:
+                raise SystemExit(f"chat has not {'lent' if lends else 'got back'} its layers")
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
+
+    async def _layers(self, http: aiohttp.ClientSession) -> int:
+        async with http.get(f"{self._url}/mirage/state") as answer:
+            state = await answer.json()
+        return int(state["tenants"].get(LENDER, {}).get("alpha", 0))
+
+    def _told(self) -> tuple[float, int]:
+        """Seconds that were added to tokens of chat so far, and these tokens."""
+        loans = [one for one in self._admin.why(None, LAST_S).loans if one.lender == LENDER]
+        return sum(one.token_s for one in loans), max((one.tokens for one in loans), default=0)
+
+    async def _stream(self, http: aiohttp.ClientSession, number: int) -> float:
+        """Mean seconds of a token after the first."""
+        prompt = [3 + (number * 31 + at * 7) % 200 for at in range(PROMPT)]
+        body = {"model": LENDER, "prompt": prompt, "max_tokens": self._tokens, "stream": True}
+        body |= {"temperature": 0, "ignore_eos": True}
+        times = []
+        async with http.post(f"{self._url}/v1/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    times.append(time.perf_counter())
+        return (times[-1] - times[0]) / (self._tokens - 1)
+
+    def sentences(self) -> list[str]:
+        """All loans."""
+        return [sentence(one) for one in self._admin.why(None, LAST_S).loans]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--layer-mib", type=int, default=8)
+    parser.add_argument("--lent", type=int, default=4, help="layers, at most")
+    parser.add_argument("--link-gb-s", type=float, default=2.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="l", dir="/tmp") as folder:
+        file = Path(folder) / "wish"
+        file.write_text(REST)
+        with served(_config(Path(folder), options), file) as (url, admin):
+            bench = Bench(url, admin, file, options.streams, options.tokens)
+            pairs = asyncio.run(bench.pairs(options.pairs))
+            show(pairs)
+            print("\n".join(bench.sentences()))
+
+
+def _config(folder: Path, options: argparse.Namespace) -> Path:
+    """Chat has as little KV memory as its longest request takes, so that it lends layers."""
+    big, small = folder / "big", folder / "small"
+    sizes: dict[str, Any] = {"layers": options.layers, "layer_bytes": options.layer_mib << 20}
+    (chat,) = make_models(big, which=["llama"], hidden=512, **sizes).values()
+    (code,) = make_models(small, which=["llama"], layers=2).values()
+    least = {"max_model_len": 512, "max_percent": 100 * options.lent / options.layers}
+    tenants = [
+        {"name": LENDER, "model": str(chat), "share": "auto", **least},
+        {"name": BORROWER, "model": str(code), "share": 25, "max_model_len": 128},
+    ]
+    memory = options.layers * options.layer_mib + 128
+    device = {"memory": f"{memory}MiB", "link_gb_s": options.link_gb_s}
+    content = {"device": device, "dtype": "float32", "tenants": tenants, "remap": {"rest_s": 0}}
+    (path := folder / "config.yaml").write_text(yaml.safe_dump(content))
+    return path
+
+
+@contextmanager
+def served(config: Path, file: Path) -> Iterator[tuple[str, AdminClient]]:
+    """Address and operators' end of a server."""
+    ready = config.parent / "ready.json"
+    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
+    around = {"PYTHONPATH": str(ROOT), "LOANS_FILE": str(file)}
+    with (config.parent / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, *words], stderr=log, env=os.environ | around
+        )
+    try:
+        until = time.monotonic() + READY_S
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > until:
+                raise SystemExit((config.parent / "log").read_text())
+            time.sleep(0.1)
+        (socket,) = (path for path, who in listening().items() if who.pid == process.pid)
+        yield json.loads(ready.read_text())["url"], AdminClient(socket)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def show(pairs: Sequence[Pair]) -> None:
+    """A line for each pair, and both means with their intervals."""
+    print("milliseconds a token")
+    print(f"{'layers':>8} {'kept':>9} {'lent':>9} {'measured':>9} {'told':>9}")
+    for one in pairs:
+        times = one.kept.token_s, one.lent.token_s, one.measured_s, one.lent.told_s
+        print(f"{one.lent.layers:>8} " + " ".join(f"{1e3 * seconds:>9.2f}" for seconds in times))
+    measured = _interval([one.measured_s for one in pairs])
+    told = _interval([one.lent.told_s for one in pairs])
+    error = _interval([one.measured_s - one.lent.told_s for one in pairs])
+    print(f"measured {_words(measured)}, told {_words(told)}, measured - told {_words(error)}")
+    print(f"told of rounds that lent nothing: {1e3 * max(one.kept.told_s for one in pairs):.2f}")
+    print("within the interval" if abs(error[0]) <= error[1] else "NOT within the interval")
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half of its interval."""
+    if len(values) < 2:
+        return statistics.mean(values), math.inf
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.mean(values), float(stats.t.ppf(0.975, len(values) - 1)) * error
+
+
+def _words(interval: tuple[float, float]) -> str:
+    return f"{1e3 * interval[0]:.2f} +- {1e3 * interval[1]:.2f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A borrower that computes nothing: it holds KV memory while a file says so, and gives it back.
+
+Takes the command line of `mirage.serve.launcher.command`, and is a light engine for the tenant
+`BORROWER`; for any other it becomes vLLM's server. While ``LOANS_FILE`` says ``borrow`` its
+requests sit on all that it is granted and want more; else it wants the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from mirage.geometry import footprint
+from mirage.protocol import (
+    BEAT_S,
+    PROTOCOL_VERSION,
+    Allotment,
+    Hello,
+    ModelShape,
+    Pulse,
+    Report,
+    Shutdown,
+    Stepped,
+    ToEngine,
+)
+from mirage.serve.launcher import SERVER
+from mirage.wire import Channel, encode
+
+BORROWER = "code"
+BORROW, REST = "borrow", "rest"
+MIB = 1 << 20
+SHAPE = ModelShape(1, MIB, MIB, MIB, 1, 16, max_extents=4096, min_extents=4, movable_layers=0)
+SEQUENCES = 8
+POLL_S = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--served-model-name")
+    parser.add_argument("--uds", type=Path)
+    parser.add_argument("--additional-config", type=json.loads)
+    parser.add_argument("--core", action="store_true")
+    options, _ = parser.parse_known_args()
+    if options.served_model_name != BORROWER:
+        os.execv(sys.executable, [sys.executable, *SERVER, *sys.argv[1:]])
+    if options.core:
+        Core(Path(os.environ["LOANS_FILE"])).run(options.additional_config["mirage"]["control"])
+    else:
+        asyncio.run(serve(options.uds))
+
+
+class Core:
+    """The process that speaks with the control server; it has no memory."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self._newest = Allotment(0, 0, 0, 0, footprint(SHAPE, 0, 0))
+
+    def run(self, address: str) -> None:
+        """Until the server ends."""
+        with socket.socket(socket.AF_UNIX) as self._control:
+            self._control.connect(address)
+            held = self._newest.grant_bytes
+            self._say(Hello(PROTOCOL_VERSION, BORROWER, os.getpid(), SHAPE, held), Stepped())
+            threading.Thread(target=self._watch, daemon=True).start()
+            channel: Channel[ToEngine] = Channel(self._control, ToEngine)
+            for message in channel.until_end():
+                if isinstance(message, Shutdown):
+                    return
+                if isinstance(message, Allotment):
+                    self._newest = message
+                    self._report()
+
+    def _watch(self) -> None:
+        """Signs of life, and a report whenever the file says another thing."""
+        said, passes, beat_s = "", 0, 0.0
+        while True:
+            if (says := self._file.read_text()) != said:
+                said = says
+                self._report()
+            if time.monotonic() - beat_s > BEAT_S:
+                passes, beat_s = passes + 1, time.monotonic()
+                self._say(Pulse(passes, 0))
+            time.sleep(POLL_S)
+
+    def _report(self) -> None:
+        told, borrows = self._newest, self._file.read_text() == BORROW
+        has, used = told.kv_extents, told.kv_extents if borrows else 0
+        report = Report(told.revision, True, told.grant_bytes, 0, 0, has, used)
+        report.kv_usable_extents, report.kv_blocks = has, max(0, has - 1)
+        report.kv_used_blocks = used
+        if borrows:
+            report.running, report.growth_extents = SEQUENCES, SHAPE.max_extents
+        self._say(report)
+
+    def _say(self, *messages: Any) -> None:
+        with self._lock:
+            self._control.sendall(b"".join(map(encode, messages)))
+
+
+async def serve(uds: Path) -> None:
+    """The API server, which is asked for nothing but its health."""
+    child = subprocess.Popen([sys.executable, *sys.argv, "--core"])
+    app = web.Application()
+    app.router.add_get("/health", lambda request: asyncio.sleep(0, web.Response()))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(uds)).start()
+    while child.poll() is None:
+        await asyncio.sleep(0.5)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Lent memory in a plan: whose memory each tenant has, of what kind, and why. Pure.
+
+The moves of a plan lead from all layers in place and no KV memory to its targets. So what they
+give a tenant beyond what its share pays for is lent to it for as long as the plan holds:
+
+- *layers and experts* of another tenant, or its own, as the moves say, less what was returned;
+- *idle KV memory*: what it has of free memory beyond its share. It is lent by those who have less
+  of it than their shares, each by what it lacks;
+- *free memory*, which nobody lacks: no share has it, or that of a tenant that sleeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from mirage.control.moves import Kind, Move, Place, Reason
+
+STREAMED = frozenset({Kind.LAYERS, Kind.EXPERTS})
+"""Kinds that their owner loads from host memory as long as they are lent."""
+CACHE = frozenset({Kind.KV, Kind.PREFIXES})
+NOBODY = ""
+
+
+class Lending(NamedTuple):
+    """Memory of a `lender` that a `borrower` has.
+
+    Both are the same tenant for its own layers. Nobody lends free memory.
+    """
+
+    lender: str
+    borrower: str
+    kind: Kind
+    nbytes: int
+    reason: Reason
+    """Reason of most of it."""
+
+
+def lendings(moves: Iterable[Move], shares: Mapping[str, int]) -> list[Lending]:
+    """What tenants lend by the `moves` of a plan; `shares` are their bytes of KV memory."""
+    plan = _Flows(moves)
+    streamed = list(plan.streamed())
+    free = Counter(plan.cache)
+    for one in streamed:
+        free[one.borrower] -= one.nbytes
+    return [*streamed, *_idle(free, shares, plan)]
+
+
+class _Flows:
+    """Sums of the moves of a plan."""
+
+    def __init__(self, moves: Iterable[Move]) -> None:
+        self.cache: Counter[str] = Counter()
+        """Bytes of KV memory and cached prefixes, by tenant."""
+        self._given: Counter[Place] = Counter()
+        """Bytes of layers and experts that are away."""
+        self._paid: dict[tuple[Place, str], Counter[Reason]] = defaultdict(Counter)
+        """Bytes that such a place gave a tenant's cache, less what that gave back."""
+        self._filled: dict[str, list[tuple[Reason, int]]] = defaultdict(list)
+        """Bytes that entered a tenant's cache, in order."""
+        for move in moves:
+            self._add(move)
+
+    def _add(self, move: Move) -> None:
+        source, to, nbytes = move.source, move.to, move.nbytes
+        for place, change in ((source, -nbytes), (to, nbytes)):
+            if place.kind in CACHE:
+                self.cache[place.tenant] += change
+            elif place.kind in STREAMED:
+                self._given[place] -= change
+        if to.kind in CACHE:
+            if source.kind in STREAMED:
+                self._paid[source, to.tenant][move.reason] += nbytes
+            if source.kind not in CACHE or source.tenant != to.tenant:
+                self._filled[to.tenant].append((move.reason, nbytes))
+        elif to.kind in STREAMED and source.kind in CACHE:
+            self._paid[to, source.tenant][move.reason] -= nbytes
+
+    def streamed(self) -> Iterable[Lending]:
+        """Layers and experts that are away; what came back of free memory came from each alike."""
+        paid = {names: reasons.total() for names, reasons in self._paid.items()}
+        wholes: Counter[Place] = Counter()
+        for (place, _), nbytes in paid.items():
+            wholes[place] += max(0, nbytes)
+        for (place, borrower), nbytes in paid.items():
+            part = min(1.0, max(0, self._given[place]) / (wholes[place] or 1))
+            if (left := int(max(0, nbytes) * part)) > 0:
+                reason = self._paid[place, borrower].most_common(1)[0][0]
+                yield Lending(place.tenant, borrower, place.kind, left, reason)
+
+    def beyond(self, tenant: str, share: int) -> Reason:
+        """Reason of most of what entered its cache after its share was full."""
+        reasons: Counter[Reason] = Counter()
+        for reason, nbytes in self._filled[tenant]:
+            over = min(nbytes, max(0, nbytes - share))
+            share -= nbytes - over
+            reasons[reason] += over
+        return reasons.most_common(1)[0][0]
+
+
+def _idle(free: Mapping[str, int], shares: Mapping[str, int], plan: _Flows) -> Iterable[Lending]:
+    """Loans of free memory; `free` is what each tenant's cache has of it."""
+    over = {name: free[name] - share for name, share in shares.items() if free[name] > share}
+    lacks = {name: share - free[name] for name, share in shares.items() if free[name] < share}
+    whole = max(sum(over.values()), sum(lacks.values()))
+    for borrower, surplus in over.items():
+        reason = plan.beyond(borrower, shares[borrower])
+        for lender, lacking in lacks.items():
+            if nbytes := surplus * lacking // whole:
+                yield Lending(lender, borrower, Kind.KV, nbytes, reason)
+        if nbytes := surplus * (whole - sum(lacks.values())) // whole:
+            yield Lending(NOBODY, borrower, Kind.FREE, nbytes, reason)

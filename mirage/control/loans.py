@@ -1,0 +1,226 @@
+"""Loans between tenants: who lent what to whom, what it cost, and what it saved. Pure.
+
+*Cost.* While layers and experts of a tenant are lent, its steps wait for those that are loaded;
+its engine measures how long (`Counters.stall_s`), and each sequence of such a step gets its token
+so much later (`token_waits`). It is divided among the loans by bytes; what a tenant streams for its
+own requests is a loan to itself. Layers that are on their way back when a loan has ended still
+count. What idle KV memory costs its lender (cached prefixes, a longer wait) is not measured.
+
+*Gain.* An estimate, beside what the borrower's own share could hold. If B blocks are in use and the
+share has room for S of them, running x (1 - S / B) sequences of those that run would not have fit,
+all taken as equally long. Each time this number rises by one, a sequence came to be on borrowed
+memory: if it began to run meanwhile it would have waited, else it had grown and would have been
+preempted. A sequence that takes the place of another between two reports is not seen, so it is
+rather too few. What is saved is divided among the loans by bytes.
+
+Sums are kept from the beginning, and by minutes for as long as there is room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from math import ceil, floor
+from typing import TypeVar
+
+import msgspec
+
+from mirage.control.lent import STREAMED, Lending
+from mirage.control.loan_sums import LoanMinute, LoanSums, Pair
+from mirage.control.moves import Kind
+from mirage.control.token_waits import TokenWaits, token_waits
+from mirage.protocol import Report
+
+MINUTE_S = 60.0
+MOST_MINUTES = 10_000
+"""Minutes that are kept, each of one lender and one borrower."""
+MOST_PAIRS = 500
+REST: Pair = ("*", "*")
+"""Pairs together that were not among the first ones."""
+NEARLY = 1e-6
+"""Less than which whole numbers of sequences are not told apart."""
+Parts = dict[str, dict[Pair, float]]
+"""Parts of what a tenant lends or borrows, that add up to 1."""
+T = TypeVar("T")
+
+
+class _Counted(msgspec.Struct):
+    """What an engine had counted when it last reported."""
+
+    at: float
+    stepped: Report
+    """The last report before which it had made a step."""
+    running: int
+    beyond: float
+    """Sequences that its share would not have held."""
+    level: int
+    """The same in whole ones: it follows `beyond` by less than one."""
+
+
+class LoanBook:
+    """Loans of one device. Times in seconds of one clock, from 0 on."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Pair, LoanSums] = {}
+        self.kept_since = 0.0
+        """Time from which on all minutes are there."""
+        self._minutes: deque[LoanMinute] = deque()
+        self._newest: dict[Pair, LoanMinute] = {}
+        self.lent: dict[Pair, list[Lending]] = {}
+        """What is lent now."""
+        self._until = 0.0
+        """Time up to which that is counted."""
+        self._counted: dict[str, _Counted] = {}
+        self._streamed: Parts = {}
+        """What each lender streams, or last did."""
+        self._borrowed: Parts = {}
+        """What each borrower has beyond its share."""
+
+    # -- events -------------------------------------------------------------------------
+
+    def planned(self, lent: Iterable[Lending], now: float) -> None:
+        """From now on this is lent, and nothing else."""
+        self._pass(now)
+        before, self.lent = self.lent, {}
+        for one in lent:
+            self.lent.setdefault((one.lender, one.borrower), []).append(one)
+        self._borrowed = _parts({pair: _nbytes(each) for pair, each in self.lent.items()}, 1)
+        streamed = {pair: _nbytes(each, STREAMED) for pair, each in self.lent.items()}
+        # Of a lender that streams for nobody the last parts stay: its layers are on their way back.
+        self._streamed |= _parts(streamed, 0)
+        for pair, each in self.lent.items():
+            begins = streamed[pair] and not _nbytes(before.get(pair, ()), STREAMED)
+            counted = self._counted.get(pair[0]) if begins else None
+            requests = 0 if counted is None else counted.running
+            most = {one.kind.value: one.nbytes for one in each}
+            self._add(pair, LoanSums(most=most, requests=requests), now)
+
+    def reported(self, name: str, report: Report, own_blocks: int, now: float) -> None:
+        """An engine reported; its own share has room for `own_blocks` of requests."""
+        used = report.kv_used_blocks
+        beyond = report.running * (1 - own_blocks / used) if used > own_blocks else 0.0
+        before = self._counted.get(name)
+        if before is None or report.steps < before.stepped.steps:  # it counts anew
+            now_beyond = _whole(0, beyond)
+            self._counted[name] = _Counted(now, report, report.running, beyond, now_beyond)
+            return
+        self._saves(name, before, report.running, beyond, now)
+        before.at, before.running, before.beyond = now, report.running, beyond
+        if (waits := token_waits(before.stepped, report)) is not None:
+            self._costs(name, waits, report.started - before.stepped.started, now)
+            before.stepped = report
+
+    def lost(self, name: str) -> None:
+        """The engine of a tenant is gone, or sleeps: what it counts next says nothing of before."""
+        self._counted.pop(name, None)
+        self._streamed.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """A tenant is there no more."""
+        self.lost(name)
+        self._minutes = deque(one for one in self._minutes if name not in one.pair)
+        self._totals = _without(name, self._totals)
+        self._newest, self.lent = _without(name, self._newest), _without(name, self.lent)
+        self._streamed = {one: _without(name, of) for one, of in self._streamed.items()}
+        self._borrowed = {one: _without(name, of) for one, of in self._borrowed.items()}
+
+    def last(self, seconds: float, now: float) -> list[LoanMinute]:
+        """Minutes that began, or went on, in the last `seconds`; none of them changes any more."""
+        self._pass(now)
+        first = floor((now - seconds) / MINUTE_S)
+        return [
+            one if self._newest.get(one.pair) is not one else one.copied()
+            for one in self._minutes
+            if one.minute >= first
+        ]
+
+    def totals(self, now: float) -> Mapping[Pair, LoanSums]:
+        """Sums since the beginning."""
+        self._pass(now)
+        return self._totals
+
+    # -- cost and gain ------------------------------------------------------------------
+
+    def _costs(self, lender: str, waits: TokenWaits, started: int, now: float) -> None:
+        for pair, part in self._streamed.get(lender, {}).items():
+            if waits.wait_s > 0 or _nbytes(self.lent.get(pair, ()), STREAMED):
+                wait_s, token_s = waits.wait_s * part, waits.token_s * part
+                sums = LoanSums(
+                    wait_s=wait_s, token_s=token_s, tokens=waits.tokens, requests=started
+                )
+                self._add(pair, sums, now)
+
+    def _saves(
+        self, borrower: str, before: _Counted, running: int, beyond: float, now: float
+    ) -> None:
+        level = _whole(before.level, beyond)
+        came = max(0, level - before.level)
+        began = min(came, max(0, running - before.running))
+        request_s = before.beyond * (now - before.at)
+        before.level = level
+        if not came and not request_s:
+            return
+        for pair, part in self._borrowed.get(borrower, {}).items():
+            grown = (came - began) * part
+            sums = LoanSums(preemptions=grown, waits=began * part, request_s=request_s * part)
+            self._add(pair, sums, now)
+
+    # -- sums ---------------------------------------------------------------------------
+
+    def _pass(self, now: float) -> None:
+        """Count what is lent up to now, minute by minute."""
+        while self.lent and self._until < now:
+            end = min(now, (floor(self._until / MINUTE_S) + 1) * MINUTE_S)
+            for pair, each in self.lent.items():
+                self._add(pair, _lasting(each, end - self._until), self._until)
+            self._until = end
+        self._until = now
+
+    def _add(self, pair: Pair, sums: LoanSums, now: float) -> None:
+        known = pair in self._totals or len(self._totals) < MOST_PAIRS
+        self._totals.setdefault(pair if known else REST, LoanSums()).add(sums)
+        number, newest = floor(now / MINUTE_S), self._newest.get(pair)
+        if newest is None or newest.minute != number:
+            newest = self._newest[pair] = LoanMinute(number, pair, LoanSums())
+            self._minutes.append(newest)
+            if len(self._minutes) > MOST_MINUTES:
+                self.kept_since = (self._minutes.popleft().minute + 1) * MINUTE_S
+        newest.sums.add(sums)
+
+
+def _lasting(lent: Iterable[Lending], seconds: float) -> LoanSums:
+    """Sums of what was lent for so long."""
+    sums = LoanSums(lent_s=seconds)
+    for one in lent:
+        byte_s = one.nbytes * seconds
+        sums.byte_s += byte_s
+        sums.most[one.kind.value] = sums.most.get(one.kind.value, 0) + one.nbytes
+        sums.reasons[one.reason.value] = sums.reasons.get(one.reason.value, 0.0) + byte_s
+    return sums
+
+
+def _nbytes(lent: Iterable[Lending], kinds: Collection[Kind] = tuple(Kind)) -> int:
+    return sum(one.nbytes for one in lent if one.kind in kinds)
+
+
+def _parts(nbytes: Mapping[Pair, int], side: int) -> Parts:
+    """Each pair's part of all bytes of its lender (`side` 0) or borrower (1)."""
+    wholes: Counter[str] = Counter()
+    for pair, own in nbytes.items():
+        wholes[pair[side]] += own
+    parts: Parts = {}
+    for pair, own in nbytes.items():
+        if own:
+            parts.setdefault(pair[side], {})[pair] = own / wholes[pair[side]]
+    return parts
+
+
+def _whole(level: int, value: float) -> int:
+    """A whole number that follows a value, once it is another one by 1 at least."""
+    if value > level + 1 - NEARLY:
+        return floor(value + NEARLY)
+    return ceil(value - NEARLY) if value < level - 1 + NEARLY else level
+
+
+def _without(name: str, pairs: Mapping[Pair, T]) -> dict[Pair, T]:
+    return {pair: value for pair, value in pairs.items() if name not in pair}

@@ -1,0 +1,34 @@
+"""Time that waiting for layers adds to tokens, by two reports of one engine. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mirage.protocol import Report
+
+
+class TokenWaits(NamedTuple):
+    """Between two reports. Seconds."""
+
+    wait_s: float
+    """For which steps waited for layers and experts that were loaded."""
+    token_s: float
+    """That this added to tokens, all together: each sequence of a step waits as long as the step.
+
+    Steps are taken to be alike, so it is the wait times the tokens that were decoded, over steps.
+    """
+    tokens: int
+    """Tokens that were decoded, not those of prompts."""
+
+
+def token_waits(before: Report, after: Report) -> TokenWaits | None:
+    """None if no step was made between the two, or if an engine counts anew."""
+    if (steps := after.steps - before.steps) <= 0:
+        return None
+    wait_s = after.stall_s - before.stall_s
+    tokens = _decoded(after) - _decoded(before)
+    return TokenWaits(wait_s, wait_s * tokens / steps, tokens)
+
+
+def _decoded(report: Report) -> int:
+    return report.tokens - report.prefill_tokens

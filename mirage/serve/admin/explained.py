@@ -1,0 +1,92 @@
+"""Reasons, costs and gains of moved memory in sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from mirage.control.lent import NOBODY
+from mirage.control.moves import Kind
+from mirage.serve.admin.forms import LoanTold, WhyTold
+from mirage.serve.admin.shown import span
+from mirage.units import size
+
+LEAST = 0.5
+"""Less than which of an estimated number is none."""
+
+
+def explanation(told: WhyTold) -> str:
+    """The moves of the plan, then the loans, those that last first, the largest first."""
+    loans = sorted(told.loans, key=lambda one: (-one.bytes_now, -one.byte_s))
+    moves = [moved(move) for move in told.moves] or ["nothing moved: each has its share"]
+    lent = [sentence(one) for one in loans] or ["nobody lent anything"]
+    return "\n".join(["now:", *_indented(moves), f"{_window(told)}:", *_indented(lent)])
+
+
+def sentence(one: LoanTold) -> str:
+    """One loan: what, for how long, what it cost the lender, what it saved the borrower."""
+    reasons = sorted(one.reasons, key=lambda reason: -one.reasons[reason])
+    why = f" ({', '.join(reasons)})" if reasons else ""
+    lasts = f"for {span(one.lent_s)}{', and still does' if one.bytes_now else ''}"
+    if one.lender == NOBODY:
+        return f"{one.borrower} had up to {_what(one)} {lasts}{why}: {_gain(one)}"
+    if one.lender == one.borrower:
+        who = f"{one.lender} gave up to {_what(one)} for its own requests {lasts}"
+    else:
+        who = f"{one.lender} lent {one.borrower} up to {_what(one)} {lasts}"
+    return "; ".join([f"{who}{why}: {_cost(one)}", _gain(one)])
+
+
+def moved(move: dict[str, Any]) -> str:
+    """One move of a plan."""
+    places = f"{move['from']} to {move['to']}"
+    return f"{size(move['bytes'])}, {places} ({move['reason']}): {move['because']}"
+
+
+def _what(one: LoanTold) -> str:
+    parts, words = one.most_bytes, []
+    if nbytes := parts.get(Kind.LAYERS.value):
+        count = f"{one.most_layers:.1f}".removesuffix(".0")
+        words.append(f"{count} layer{'' if count == '1' else 's'} ({size(nbytes)})")
+    if nbytes := parts.get(Kind.EXPERTS.value):
+        words.append(f"{size(nbytes)} of experts")
+    if nbytes := parts.get(Kind.KV.value):
+        words.append(f"{size(nbytes)} of idle KV memory")
+    if nbytes := parts.get(Kind.FREE.value):
+        words.append(f"{size(nbytes)} of free memory")
+    return " and ".join(words) or "nothing"
+
+
+def _cost(one: LoanTold) -> str:
+    if not one.most_bytes.keys() & {Kind.LAYERS.value, Kind.EXPERTS.value}:
+        return "no step waits for such memory"
+    if not one.tokens:
+        return f"{one.lender} decoded nothing meanwhile"
+    added = f"{_ms(one.token_s / one.tokens)} a token"
+    requests = f"{one.requests:,} request{'' if one.requests == 1 else 's'}"
+    return f"+{added} on {requests}"
+
+
+def _gain(one: LoanTold) -> str:
+    saved = [
+        f"{count:,.0f} {name}{'' if round(count) == 1 else 's'}"
+        for count, name in ((one.preemptions_saved, "preemption"), (one.waits_saved, "wait"))
+        if count >= LEAST
+    ]
+    return f"{one.borrower} saved " + (f"about {' and '.join(saved)}" if saved else "no preemption")
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds, in two digits where they are less than 10."""
+    ms = seconds * 1e3
+    return f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.1f} ms" if ms >= 0.1 else f"{ms:.2f} ms"
+
+
+def _window(told: WhyTold) -> str:
+    words = f"since {datetime.fromtimestamp(told.since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return words + (", when this server began" if told.since == told.began else "")
+
+
+def _indented(lines: list[str]) -> Iterator[str]:
+    return (f"  {line}" for line in lines)

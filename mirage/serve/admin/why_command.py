@@ -1,0 +1,49 @@
+"""``mirage why``: why memory moved, and what that cost and saved."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mirage.config import parse_span
+from mirage.errors import InputRefused
+from mirage.serve.admin.address import chosen
+from mirage.serve.admin.client import AdminClient
+from mirage.serve.admin.commands import SocketOption
+from mirage.serve.admin.explained import explanation
+from mirage.serve.admin.forms import LONGEST_S
+
+
+def why_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TENANT]", help="Of one tenant; else of all.")
+    ] = None,
+    last: Annotated[
+        str, typer.Option(metavar="SPAN", help="Loans of this time, as 90s, 10m or 2h.")
+    ] = "1h",
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is told.")] = False,
+    socket: SocketOption = None,
+) -> None:
+    """Say why tenants hold what they hold, who lent memory to whom, and what that cost and saved.
+
+    The cost is measured: the time for which steps of the lender waited for its layers. What is
+    saved is estimated, beside what the borrower's own share could hold.
+    """
+    told = AdminClient(chosen(socket)).why(name, _seconds(last))
+    if as_json:
+        typer.echo(msgspec.json.encode(told))
+    else:
+        typer.echo(explanation(told))
+
+
+def _seconds(text: str) -> float:
+    """Raises `InputRefused`."""
+    try:
+        seconds = parse_span(text)
+    except ValueError:
+        seconds = None
+    if seconds is None or seconds > LONGEST_S:
+        raise InputRefused(f"--last {text!r}: write a time up to {LONGEST_S} s, as 90s, 10m or 2h")
+    return float(seconds)
