@@ -1,14 +1,15 @@
 """What `mirage why` tells of a loan's cost, beside what it costs: lent and not lent by turns.
 
 python -m benchmarks.loans [--pairs 8] [--tokens 64] [--streams 4] [--layers 16] [--layer-mib 8]
-                           [--lent 4] [--link-gb-s 2]
+                           [--lent 4] [--link-gb-s 1]
 
 `mirage serve` runs as a command. `chat` is a real engine of vLLM's; `code` is a light one
 (`loans_engine.py`) that computes nothing, so the rounds of both kinds differ in nothing but the
-layers that chat has lent. In each round chat decodes the same prompts, and its client measures the
-time of a token after the first. A pair is a round of each kind, in turns the one first and the
-other. Measured is the difference within a pair; told is the time added to a token by `GET /why`,
-of the same round. Intervals are of 95 %, by Student's t over the pairs.
+layers that chat has lent. It lends more than hides (`decode_cap` is off): else there would be
+little to measure. In each round chat decodes the same prompts, and its client measures the time of
+a token after the first. A pair is a round of each kind, in turns the one first and the other.
+Measured is the difference within a pair; told is the time added to a token by `GET /why`, of the
+same round. Intervals are of 95 %, by Student's t over the pairs.
 """
 
 from __future__ import annotations
@@ -40,16 +41,18 @@ from mirage.serve.admin.explained import sentence
 from mirage.tools.demo.models import make_models
 
 ROOT = Path(__file__).parents[1]
-ENGINE = str(Path(__file__).with_name("loans_engine.py"))
-SERVE = f"""
+SERVE = """
 import sys
+from benchmarks.ablations import ablated
+from benchmarks.loans_engine import starting
 from mirage.cli import main
 from mirage.serve.means import Means
 from mirage.serve.starting import start_program
-main(sys.argv[1:], Means(server=({ENGINE!r},), start=start_program))
+with ablated(decode_cap=False):
+    main(sys.argv[1:], Means(start=starting(start_program)))
 """
 LENDER = "chat"
-READY_S = 300.0
+READY_S = 900.0
 SETTLES_S = 60.0
 PROMPT = 16
 LAST_S = 100_000.0
@@ -97,9 +100,7 @@ class Bench:
             await self._settled(http, lends=lends)
             before = self._told()
             works = [self._stream(http, number) for number in range(self._streams)]
-            answers = asyncio.gather(*works)
-            await asyncio.sleep(0)
-            token_s = statistics.mean(await answers)
+            token_s = statistics.mean(await asyncio.gather(*works))
             layers = await self._layers(http)
             await asyncio.sleep(0.2)  # the last report
             after = self._told()
@@ -152,31 +153,37 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--layer-mib", type=int, default=8)
     parser.add_argument("--lent", type=int, default=4, help="layers, at most")
-    parser.add_argument("--link-gb-s", type=float, default=2.0)
+    parser.add_argument("--link-gb-s", type=float, default=1.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="l", dir="/tmp") as folder:
         file = Path(folder) / "wish"
         file.write_text(REST)
-        with served(_config(Path(folder), options), file) as (url, admin):
+        config = write_config(
+            Path(folder),
+            layers=options.layers,
+            layer_mib=options.layer_mib,
+            lent=options.lent,
+            link_gb_s=options.link_gb_s,
+        )
+        with served(config, file) as (url, admin):
             bench = Bench(url, admin, file, options.streams, options.tokens)
-            pairs = asyncio.run(bench.pairs(options.pairs))
-            show(pairs)
+            show(asyncio.run(bench.pairs(options.pairs)))
             print("\n".join(bench.sentences()))
 
 
-def _config(folder: Path, options: argparse.Namespace) -> Path:
+def write_config(folder: Path, *, layers: int, layer_mib: int, lent: int, link_gb_s: float) -> Path:
     """Chat has as little KV memory as its longest request takes, so that it lends layers."""
     big, small = folder / "big", folder / "small"
-    sizes: dict[str, Any] = {"layers": options.layers, "layer_bytes": options.layer_mib << 20}
-    (chat,) = make_models(big, which=["llama"], hidden=512, **sizes).values()
+    sizes: dict[str, Any] = {"layers": layers, "layer_bytes": layer_mib << 20}
+    (chat,) = make_models(big, which=["llama"], **sizes).values()
     (code,) = make_models(small, which=["llama"], layers=2).values()
-    least = {"max_model_len": 512, "max_percent": 100 * options.lent / options.layers}
+    least = {"max_model_len": 512, "max_percent": 100 * lent / layers}
     tenants = [
         {"name": LENDER, "model": str(chat), "share": "auto", **least},
         {"name": BORROWER, "model": str(code), "share": 25, "max_model_len": 128},
     ]
-    memory = options.layers * options.layer_mib + 128
-    device = {"memory": f"{memory}MiB", "link_gb_s": options.link_gb_s}
+    memory = layers * layer_mib + 128
+    device = {"memory": f"{memory}MiB", "link_gb_s": link_gb_s}
     content = {"device": device, "dtype": "float32", "tenants": tenants, "remap": {"rest_s": 0}}
     (path := folder / "config.yaml").write_text(yaml.safe_dump(content))
     return path

@@ -1,8 +1,8 @@
 """A borrower that computes nothing: it holds KV memory while a file says so, and gives it back.
 
-Takes the command line of `mirage.serve.launcher.command`, and is a light engine for the tenant
-`BORROWER`; for any other it becomes vLLM's server. While ``LOANS_FILE`` says ``borrow`` its
-requests sit on all that it is granted and want more; else it wants the least.
+Takes the command line of `mirage.serve.launcher.command`; `starting` has it for the tenant
+`BORROWER`, and vLLM's server for any other. While ``LOANS_FILE`` says ``borrow`` its requests sit
+on all that it is granted and want more; else it wants the least.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from mirage.protocol import (
     ToEngine,
 )
 from mirage.serve.launcher import SERVER
+from mirage.serve.starting import Child, Start, start_program
 from mirage.wire import Channel, encode
 
 BORROWER = "code"
@@ -45,15 +47,24 @@ SEQUENCES = 8
 POLL_S = 0.05
 
 
+def starting(others: Start) -> Start:
+    """Start of this program for the borrower, and by `others` of all other engines."""
+
+    def start(command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+        if BORROWER not in command:
+            return others(command, environment, log)
+        words = command[1 + len(SERVER) :]
+        return start_program([sys.executable, __file__, *words], environment, log)
+
+    return start
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--served-model-name")
     parser.add_argument("--uds", type=Path)
     parser.add_argument("--additional-config", type=json.loads)
     parser.add_argument("--core", action="store_true")
     options, _ = parser.parse_known_args()
-    if options.served_model_name != BORROWER:
-        os.execv(sys.executable, [sys.executable, *SERVER, *sys.argv[1:]])
     if options.core:
         Core(Path(os.environ["LOANS_FILE"])).run(options.additional_config["mirage"]["control"])
     else:
