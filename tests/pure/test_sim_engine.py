@@ -42,11 +42,19 @@ class Given:
         return max(bound.at(work) for bound in self._bounds)
 
 
+class Streaming100(Given):
+    """The same, where a step that streams takes 100 picoseconds at least."""
+
+    def bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
+        return (*self._bounds, CostBound(100 * (streaming.alpha > 0), 0, 0, 0, 0))
+
+
 def lone(
     world: Alone,
     blocks: int,
     requests: Iterator[SimulatedRequest] | list[SimulatedRequest] = (),
     bounds: tuple[CostBound, ...] = (),
+    alpha: int = 0,
     **limits,
 ) -> Engine:
     usual = {
@@ -61,10 +69,12 @@ def lone(
         "report_ps": PS // 5,
         "apply_ps": 0,
     }
-    holding = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, blocks + 1), lambda before, after: 0)
+    holding = SimulatedMemory(
+        SHAPE, unnumbered(SHAPE, alpha, 1, blocks + 1), lambda before, after: 0
+    )
     line: Any = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
     if bounds:
-        line = Given(bounds)
+        line = Streaming100(bounds) if alpha else Given(bounds)
     chosen = StepLimits(**(usual | limits))
     return Engine("e", holding, line, 10**9, chosen, iter(requests), world)
 
@@ -346,3 +356,31 @@ def test_growth_that_was_granted_is_not_repeated() -> None:
     engine.receive(Allotment(1, 0, 1, 5, footprint(SHAPE, 0, 5)), 5)
     assert world.reports[-1].kv_blocks == 4, "as many as it lacked, and more"
     assert not lacks_growth(world.reports[-1])
+
+
+# -- what is counted --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skipping", [True, False])
+def test_steps_that_wait_for_layers_say_how_long(skipping: bool) -> None:
+    """Compute takes 60 and 2 for each token in KV, of steps that take 100 since they stream."""
+    world = Alone(skipping)
+    compute = (CostBound(60, 0, 2, 0, 0),)
+    engine = decoding(lone(world, 60, bounds=compute, alpha=2), [(10, 5)])
+    context = engine.queues.batch.context
+    engine.wake(0)
+    world.run(engine)
+    report = engine.report()
+    assert report.steps == report.tokens == 5 and report.prefill_tokens == 0
+    waits = sum(100 - (60 + 2 * (context + step)) for step in range(5))
+    assert report.stall_s == pytest.approx(waits / PS)
+
+
+def test_without_layers_away_no_step_waits() -> None:
+    world = Alone()
+    requests = [SimulatedRequest(number, 0, 20, 4) for number in range(3)]
+    engine = lone(world, 60, requests, bounds=(CostBound(60, 0, 2, 1, 0),))
+    world.run(engine)
+    report = engine.report()
+    assert report.stall_s == 0 and report.started == 3
+    assert report.prefill_tokens == 60 and report.tokens == 60 + 3 * 3
