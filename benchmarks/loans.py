@@ -1,6 +1,6 @@
 """What `mirage why` tells of a loan's cost, beside what it costs: lent and not lent by turns.
 
-python -m benchmarks.loans [--pairs 8] [--tokens 64] [--streams 4] [--layers 16] [--layer-mib 8]
+python -m benchmarks.loans [--pairs 20] [--tokens 20] [--streams 4] [--layers 16] [--layer-mib 8]
                            [--lent 4] [--link-gb-s 1]
 
 `mirage serve` runs as a command. `chat` is a real engine of vLLM's; `code` is a light one
@@ -147,8 +147,8 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--layer-mib", type=int, default=8)
