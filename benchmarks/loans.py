@@ -1,4 +1,4 @@
-"""What `mirage why` tells of a loan's cost, beside what it costs: lent and not lent by turns.
+"""Cost of a loan as `mirage why` tells it, beside its measured cost: lent and not lent by turns.
 
 python -m benchmarks.loans [--pairs 20] [--tokens 20] [--streams 4] [--layers 16] [--layer-mib 8]
                            [--lent 4] [--link-gb-s 1]

@@ -375,7 +375,7 @@ class Controller:
         return [] if followed is None else followed.of(name)
 
     def lent(self, now: float) -> list[Lending]:
-        """What tenants lend each other by the plan of now."""
+        """Memory that tenants lend each other by the plan of now."""
         tenants = self._present(now)
         self._targets(tenants, now)
         assert self._planned is not None

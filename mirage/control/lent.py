@@ -38,7 +38,7 @@ class Lending(NamedTuple):
 
 
 def lendings(moves: Iterable[Move], shares: Mapping[str, int]) -> list[Lending]:
-    """What tenants lend by the `moves` of a plan; `shares` are their bytes of KV memory."""
+    """Loans by the `moves` of a plan; `shares` are the tenants' bytes of KV memory."""
     plan = _Flows(moves)
     streamed = list(plan.streamed())
     free = Counter(plan.cache)

@@ -9,7 +9,7 @@ Pair = tuple[str, str]
 
 
 class LoanSums(msgspec.Struct):
-    """What one tenant lent another, itself for its own layers. Seconds and bytes."""
+    """Sums of one tenant's loans to another, or to itself of its own layers. Seconds and bytes."""
 
     lent_s: float = 0.0
     byte_s: float = 0.0

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class _Counted(msgspec.Struct):
-    """What an engine had counted when it last reported."""
+    """Counts of an engine at its last report."""
 
     at: float
     stepped: Report
@@ -67,14 +67,14 @@ class LoanBook:
         self._minutes: deque[LoanMinute] = deque()
         self._newest: dict[Pair, LoanMinute] = {}
         self.lent: dict[Pair, list[Lending]] = {}
-        """What is lent now."""
+        """Loans of now."""
         self._until = 0.0
         """Time up to which that is counted."""
         self._counted: dict[str, _Counted] = {}
         self._streamed: Parts = {}
-        """What each lender streams, or last did."""
+        """Layers that each lender streams, or last did."""
         self._borrowed: Parts = {}
-        """What each borrower has beyond its share."""
+        """Bytes that each borrower has beyond its share."""
 
     # -- events -------------------------------------------------------------------------
 

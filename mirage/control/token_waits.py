@@ -13,7 +13,8 @@ class TokenWaits(NamedTuple):
     wait_s: float
     """For which steps waited for layers and experts that were loaded."""
     token_s: float
-    """That this added to tokens, all together: each sequence of a step waits as long as the step.
+    """Seconds that this added to all tokens together: each sequence of a step waits as long as the
+    step.
 
     Steps are taken to be alike, so it is the wait times the tokens that were decoded, over steps.
     """

@@ -209,7 +209,7 @@ class Registry:
 
 
 def moved(move: Move) -> dict[str, Any]:
-    """What is told of a move of a plan."""
+    """Move of a plan, as it is told."""
     return {
         "from": str(move.source),
         "to": str(move.to),

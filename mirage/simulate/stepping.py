@@ -52,7 +52,7 @@ class StepTaker:
         self._tokens = 0
         """Tokens that each step of the span computes."""
         self._work = Work(0, 0)
-        """What its first step does."""
+        """Work of its first step."""
         self._delay = 0
         """Picoseconds for which that waits for memory that moves."""
         self._shared = 1

@@ -74,7 +74,7 @@ class Explaining:
         )
 
     def _moves(self, tenant: str | None) -> list[Move]:
-        """Of one tenant those from and to it; of all of them each once."""
+        """Moves from and to one tenant; without a tenant, all moves, each once."""
         why = self._registry.sources.why
         if tenant is not None:
             return list(why(tenant))[:MOST_MOVES]

@@ -137,9 +137,9 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant lent another in a span of time, or itself of its own layers.
+    """Loans of one tenant to another in a span of time, or to itself of its own layers.
 
-    Of free memory the lender is empty.
+    For free memory the lender is empty.
     """
 
     lender: str
