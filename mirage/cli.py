@@ -20,7 +20,7 @@ import typer
 from mirage import __version__
 from mirage.config import Policy
 from mirage.errors import CommandFailed, InputRefused
-from mirage.options import ConfigPath
+from mirage.options import ServedWords, TrustOption
 from mirage.paths import word
 from mirage.processes.exits import exits
 
@@ -48,6 +48,11 @@ OWN_MODULES = {
         "mirage.serve.stop_command",
         "stop_command",
         "Stop a running server, or end the engines that a killed one has left.",
+    ),
+    "fetch": (
+        "mirage.serve.fetch_command",
+        "fetch_command",
+        "Fetch models of a hub, which `mirage serve` would fetch at its start.",
     ),
     "keys": (
         "mirage.serve.admin.key_commands",
@@ -103,7 +108,7 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why"})
+SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why", "fetch"})
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
@@ -120,6 +125,12 @@ KeysOption = Annotated[
         metavar="FILE",
         help="Keys that clients have to send; also MIRAGE_API_KEY in the environment, as one.",
         show_default="mirage-keys of systemd's credentials, or none",
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Instead of the device's in CONFIG, as 64GiB; shares are of this.", metavar="SIZE"
     ),
 ]
 PolicyOption = Annotated[
@@ -158,7 +169,7 @@ def options(
 @app.command()
 def serve(
     context: typer.Context,
-    config: ConfigPath,
+    words: ServedWords,
     policy: PolicyOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
@@ -196,12 +207,7 @@ def serve(
         bool,
         typer.Option("--no-keys", help="Ask for no keys, also beyond the loopback address."),
     ] = False,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of the device's in CONFIG, as 64GiB; shares are of this.", metavar="SIZE"
-        ),
-    ] = None,
+    memory: MemoryOption = None,
     tiers: Annotated[
         bool,
         typer.Option(
@@ -222,34 +228,59 @@ def serve(
     tls: Annotated[
         bool, typer.Option("--tls/--no-tls", help="Whether http.tls of CONFIG holds.")
     ] = True,
+    write_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the configuration that is proposed for MODELs, and serve nothing.",
+        ),
+    ] = None,
+    trust: TrustOption = None,
     ask_socket: Annotated[
         Path | None,
         typer.Option(hidden=True, help="Of a process that answers about models, see serve.ask."),
     ] = None,
 ) -> None:
-    """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C."""
+    """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C.
+
+    Of MODELs a configuration is proposed and printed first, and what a hub has of them is fetched.
+    """
+    from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_source
+    from mirage.serve.adoption.left import left_models
     from mirage.serve.apply.applier import Origin
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.apply.state_file import StateFile
     from mirage.serve.engine_manager import say
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
+    from mirage.serve.proposal.proposed import source_of
+    from mirage.serve.ready_file import ReadyFile
+    from mirage.serve.succession import device_name
     from mirage.serve.supervisor import ServeOptions, serve
 
     _log_to_stderr(log_level)
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
     access.check_listening(host)
     options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access)
-    source, kept = ConfigSource(config, policy, memory, tiers, lease, tls), StateFile(state)
-    file = source.written()
-    written, line = kept.choose(file)
-    if line:
-        say(line)
-    loaded = source.config(written)
     means = context.obj or Means()
     if ask_socket is not None:
         means = replace(means, probe=ask_socket)
+    ReadyFile(ready_file).prepare()
+    with terminate_like_interrupt():
+        path, proposed = source_of(words, trust or (), memory, means.probe, say, write_config)
+        if write_config is not None:
+            return
+        memory = None if proposed else memory
+        source = ConfigSource(path, policy, memory, tiers, lease, tls, proposed)
+        kept, file = StateFile(state), source.written()
+        written, line = kept.choose(file)
+        if line:
+            say(line)
+        declared = source.declared(written)
+        source.folders.known.update(left_models(device_name(declared, path)))
+        source.fetch(written, say)
+    loaded = source.config(written)
     origin = Origin(source, written, file.sha256, kept)
     raise typer.Exit(serve(loaded, origin, options, means, profiled(loaded)))
 
@@ -257,31 +288,41 @@ def serve(
 @app.command()
 def check(
     context: typer.Context,
-    config: ConfigPath,
+    words: ServedWords,
     policy: PolicyOption = None,
     keys: KeysOption = None,
+    memory: MemoryOption = None,
+    trust: TrustOption = None,
 ) -> None:
-    """Check CONFIG and print what each tenant's share holds, without starting anything."""
+    """Check CONFIG and print what each tenant's share holds, without starting anything.
+
+    Of models at a hub it says what is to be fetched, and fetches no weights.
+    """
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source
     from mirage.serve.adapter_words import adapter_lines
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.clients.certificate import check_tls
     from mirage.serve.hierarchy import hierarchy
+    from mirage.serve.hubs import outlined
     from mirage.serve.keeper import bounds
     from mirage.serve.masters import master_lines
     from mirage.serve.means import Means
     from mirage.serve.outlook import outlook
     from mirage.serve.preflight import preflight, refusal, speeds
+    from mirage.serve.proposal.proposed import source_of
     from mirage.serve.roster.told import roster_lines
     from mirage.serve.table import fit_table
 
-    source = ConfigSource(config, policy)
-    loaded = source.config(source.written())
-    access = ServerKeys(key_source(keys, os.environ))
-    check_tls(loaded.http)
+    probe = (context.obj or Means()).probe
     with terminate_like_interrupt():
-        found = preflight(loaded, (context.obj or Means()).probe)
+        path, proposed = source_of(words, trust or (), memory, probe, typer.echo)
+        source = ConfigSource(path, policy, None if proposed else memory, proposed=proposed)
+        loaded = source.declared(source.written())
+        access = ServerKeys(key_source(keys, os.environ))
+        check_tls(loaded.http)
+        with outlined(loaded, (lambda line: None) if proposed else typer.echo) as seen:
+            found = preflight(seen, probe)
     served, link = found.config, speeds(loaded.device)
     typer.echo(fit_table(served, found.fits))
     names = [*served.names, *(name for named in found.adapters.values() for name in named)]

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from mirage.errors import InputRefused
+from mirage.hub_name import HubName, hub_name
 from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
@@ -289,6 +290,7 @@ class TenantSection(Strict):
 
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     model: FilePath
+    """Its folder, or its name at a hub, which stays relative until it is fetched."""
     share: Annotated[float | None, BeforeValidator(parse_share)] = Field(gt=0, le=100)
     """Per cent of the device that it is sure of while it is awake. None is ``auto``: as little as
     its parameters and the KV cache of its longest request take."""
@@ -344,6 +346,11 @@ class TenantSection(Strict):
         if own := OF_REQUESTS & self.defaults.keys():
             raise ValueError(f"defaults.{min(own)}: each request says it, leave it out")
         return self
+
+    @property
+    def hub(self) -> HubName | None:
+        """Its model's name at a hub; None for a folder."""
+        return None if self.model.is_absolute() else hub_name(str(self.model))
 
     @property
     def percent(self) -> float:
@@ -841,7 +848,13 @@ def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
 
 def _placed(tenant: TenantSection, here: Path) -> TenantSection:
     adapters = {name: resolved(here, path) for name, path in tenant.adapters.items()}
-    return tenant.model_copy(update={"model": resolved(here, tenant.model), "adapters": adapters})
+    return tenant.model_copy(update={"model": _model(here, tenant.model), "adapters": adapters})
+
+
+def _model(here: Path, written: Path) -> Path:
+    """A model's folder, absolute; a name at a hub as it is, where no folder has it."""
+    place = resolved(here, written)
+    return place if hub_name(str(written)) is None or place.exists() else written
 
 
 def resolved(folder: Path, path: Path | str) -> Path:

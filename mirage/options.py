@@ -12,6 +12,24 @@ ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
 ]
 
+ServedWords = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CONFIG|MODEL...",
+        help="A YAML file (docs/operating.md), or models: folders, or names at a hub as "
+        "ORGANISATION/NAME[@REVISION].",
+    ),
+]
+TrustOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-remote-code",
+        metavar="MODEL@COMMIT",
+        help="A MODEL whose own code may run, with the commit of it that you have read.",
+        show_default=False,
+    ),
+]
+
 
 def hardware_option(left_out: str) -> Any:
     """An option that names a hardware profile; `left_out` says which is taken without it."""

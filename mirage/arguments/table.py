@@ -24,7 +24,7 @@ NO_ROUTE = "the router passes on none of the routes that this is for"
 FRONT = "in the API server, which holds no device memory"
 LOGS = "logs and metrics only"
 TRIED = "tried: text as in plain vLLM while memory moves"
-FOLDER = "no effect: models are local folders, and nothing is downloaded"
+FOLDER = "no effect: engines read local folders; the revision of a model at a hub is in `model`"
 IMAGES = "in the API server; no effect on models of text"
 FETCHED = (
     "hosts that media may be fetched from, by their exact names; none by default and for an empty "
@@ -91,7 +91,8 @@ TABLE = merged(
         "reasoning_effort_map",
     ),
     works(
-        "the folder's own code runs; what it builds is judged like any other model",
+        "the folder's own code runs, of a model at a hub by its commit alone; what it builds is "
+        "judged like any other model",
         "trust_remote_code",
     ),
     works(

@@ -58,6 +58,8 @@ class ModelConfig(StackSizes):
     use_sliding_window: bool | None = None
     tie_word_embeddings: bool | None = None
     word_embed_proj_dim: Count | None = None
+    auto_map: dict[str, Any] | None = None
+    """Code of its own, by what it stands for."""
     text_config: StackSizes | None = None
     vision_config: dict[str, Any] | None = None
     audio_config: dict[str, Any] | None = None

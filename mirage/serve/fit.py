@@ -109,7 +109,7 @@ def _auto(
     """
     if (known := facts.get(tenant.name)) is None:
         return LEAST_SHARE
-    needed = _parameter_bytes(known, page) + _least_kv_bytes(known, page) + page
+    needed = parameter_bytes(known, page) + least_kv_bytes(known, page) + page
     return min(100.0, ceil_div(needed * 10**8, config.device.memory) / 1e6)
 
 
@@ -135,7 +135,7 @@ def _fit_tenant(
     blocks = _extent_blocks(facts, page)
     extent_bytes = blocks * facts.block_bytes
     grant = entitled(tenant).share_bytes(config.device.memory)
-    base = (grant - _parameter_bytes(facts, page)) // extent_bytes if extent_bytes else 0
+    base = (grant - parameter_bytes(facts, page)) // extent_bytes if extent_bytes else 0
     most = base
     if extent_bytes and config.policy is not Policy.STATIC:
         most = max(base, movable // extent_bytes)
@@ -179,8 +179,8 @@ def _floor_too_high(tenant: TenantSection, facts: ModelFacts) -> str | None:
 def _too_large(config: Config, tenant: TenantSection, facts: ModelFacts, page: int) -> str | None:
     """Why a tenant's share is too small for its parameters and one request; None if it is not."""
     grant = entitled(tenant).share_bytes(config.device.memory)
-    parameters = _parameter_bytes(facts, page)
-    kv = _least_kv_bytes(facts, page)
+    parameters = parameter_bytes(facts, page)
+    kv = least_kv_bytes(facts, page)
     if grant >= parameters + kv:
         return None
     needed, share = sizes(parameters + kv, grant)
@@ -192,7 +192,7 @@ def _too_large(config: Config, tenant: TenantSection, facts: ModelFacts, page: i
     )
 
 
-def _least_kv_bytes(facts: ModelFacts, page: int) -> int:
+def least_kv_bytes(facts: ModelFacts, page: int) -> int:
     """Bytes of KV extents for one request of the longest."""
     blocks = align_up(least_blocks(facts.kv.request_blocks), _extent_blocks(facts, page))
     return blocks * facts.block_bytes
@@ -205,7 +205,8 @@ def _extent_blocks(facts: ModelFacts, page: int) -> int:
     return extent_blocks(facts.block_bytes // facts.block_runs, page)
 
 
-def _parameter_bytes(facts: ModelFacts, page: int) -> int:
+def parameter_bytes(facts: ModelFacts, page: int) -> int:
+    """Bytes of all parameters, each layer rounded up to pages."""
     return facts.fixed_bytes + facts.layers * align_up(facts.layer_bytes, page)
 
 
@@ -219,4 +220,4 @@ def _movable_layers(config: Config, tenant: TenantSection, facts: ModelFacts) ->
 def _unmovable_bytes(config: Config, tenant: TenantSection, facts: ModelFacts, page: int) -> int:
     """Parameters that hold their memory whatever happens."""
     moves = _movable_layers(config, tenant, facts) * align_up(facts.layer_bytes, page)
-    return _parameter_bytes(facts, page) - moves
+    return parameter_bytes(facts, page) - moves

@@ -59,7 +59,7 @@ def look_at(config: Config, probe: ask.Probe) -> Preflight:
 def _without_vllm(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Each tenant's adapters, and why one is refused; by name."""
     named, refused = adapters.check(config)
-    return named, _refused_here(config) | refused
+    return named, refused_here(config) | refused
 
 
 def _with_vllm(
@@ -92,7 +92,7 @@ def refusal(refused: Mapping[str, str]) -> ConfigError:
     return ConfigError("; ".join(f"tenant {name!r}: {why}" for name, why in refused.items()))
 
 
-def _refused_here(config: Config) -> dict[str, str]:
+def refused_here(config: Config) -> dict[str, str]:
     """Tenants that vLLM need not be asked about."""
     refused = {}
     for tenant in config.tenants:

@@ -190,15 +190,16 @@ def serving(
     ready_timeout_s: float | None = DEADLINE_S,
     stderr: int = subprocess.PIPE,
     lease_s: float = 0,
+    named: Sequence[str] = (),
 ) -> Iterator[Served]:
     """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
     when the block ends. `program` runs the command in its own way. Its engines outlive it for
-    `lease_s` if it is killed."""
+    `lease_s` if it is killed. It serves `named` models instead of `config`, if there are some."""
     ready_file = config.parent / "ready.json"
     how = ["-c", program] if program else [WITH_FAKES if fake else WARM]
     begin = subprocess.Popen if fake else Begun
     usual = ["--port", "0", "--ready-file", str(ready_file), "--lease", str(lease_s)]
-    words = [command, str(config), *(usual if command == "serve" else []), *options]
+    words = [command, *(named or [str(config)]), *(usual if command == "serve" else []), *options]
     process = begin(
         [sys.executable, *how, *words],
         stdin=subprocess.DEVNULL,

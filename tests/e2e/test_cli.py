@@ -120,13 +120,17 @@ def refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["serve"], "Missing argument 'CONFIG'"),
+        (["serve"], "Missing argument 'CONFIG|MODEL...'"),
         (["serve", "none.yaml"], "none.yaml: cannot be read (No such file or directory)"),
         (["srve"], "No such command 'srve'"),
         (["serve", "none.yaml", "--policy", "magic"], "'magic' is not one of"),
         (["serve", "none.yaml", "--port", "70000"], "--port"),
         (["serve", "none.yaml", "--log-level", "loud"], "'loud' is not one of"),
-        (["check"], "Missing argument 'CONFIG'"),
+        (["check"], "Missing argument 'CONFIG|MODEL...'"),
+        (["fetch"], "Missing argument 'CONFIG|MODEL...'"),
+        (["serve", "none.yaml", "a/b"], "'none.yaml': name one configuration file, or models"),
+        (["serve", "none.yaml", "--write-config", "x"], "--write-config is for models"),
+        (["serve", "a/b", "--memory", "many"], "--memory 'many': write a size as 64GiB"),
         (["models"], "Missing argument 'DIR'"),
     ],
 )

@@ -18,10 +18,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from mirage.fetching import UnreachableError, WantedFile, fetch
 from mirage.simulate.experiment import load
 from mirage.tools.replay.preparation import ReplayOptions, settle
 from mirage.tools.traces.command import traces_command
-from mirage.tools.traces.download import UnreachableError, fetch
 from mirage.workload import public
 from mirage.workload.chosen import located
 from mirage.workload.formats.registry import FORMATS
@@ -36,6 +36,7 @@ ROWS = [
 ]
 CONTENT = "\r\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *ROWS]).encode()
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+WANTED = WantedFile("tiny.csv", f"sha256:{SHA256}", len(CONTENT))
 
 
 class Server(ThreadingHTTPServer):
@@ -237,16 +238,16 @@ def test_a_server_that_says_nothing_more_is_given_up(server, cache):
 
 def test_the_second_address_is_tried_and_each_one_named(server, tmp_path):
     good, bad = f"{server.url}/tiny.csv", f"{server.url}/not"
-    fetch(known(), tmp_path / "tiny.csv", [bad, good], lambda *_: None, 10.0)
+    fetch(WANTED, tmp_path / "tiny.csv", [bad, good], lambda *_: None, 10.0)
     assert (tmp_path / "tiny.csv").read_bytes() == CONTENT
     with pytest.raises(UnreachableError, match=f"{bad}: HTTP 404 Not Found; {bad}: HTTP"):
-        fetch(known(), tmp_path / "two.csv", [bad, bad], lambda *_: None, 10.0)
+        fetch(WANTED, tmp_path / "two.csv", [bad, bad], lambda *_: None, 10.0)
 
 
 def test_progress_is_told_in_bytes(server, tmp_path):
     told = []
     fetch(
-        known(), tmp_path / "tiny.csv", [f"{server.url}/tiny.csv"], lambda *n: told.append(n), 10.0
+        WANTED, tmp_path / "tiny.csv", [f"{server.url}/tiny.csv"], lambda *n: told.append(n), 10.0
     )
     assert told[-1] == (len(CONTENT), len(CONTENT))
 

@@ -28,7 +28,11 @@ SERVING = ("mirage.serve", "mirage.engine", "mirage.doctor", "mirage.cli", "vmm"
 BY_VLLM = {"cuda", "jinja2", "tokenizers", "torch", "transformers", "vllm"}
 """Modules that are there wherever an engine runs."""
 BY_ANOTHER = {"markupsafe": "jinja2", "multidict": "aiohttp", "pydantic_core": "pydantic"}
-DISTRIBUTIONS = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+DISTRIBUTIONS = {
+    "huggingface_hub": "huggingface-hub",
+    "prometheus_client": "prometheus-client",
+    "yaml": "pyyaml",
+}
 """Distributions that have another name than their module."""
 
 

@@ -77,6 +77,13 @@ def left_runs(device: str | None = None) -> list[LeftRun]:
     return sorted(runs, key=lambda run: run.record.server.start, reverse=True)
 
 
+def left_models(device: str) -> dict[str, Path]:
+    """Folders of models at a hub that engines of killed servers have loaded, by their names."""
+    records = sorted(_dead(device), key=lambda record: record.server.start)
+    told = {name: Path(folder) for one in records for name, folder in one.config.models.items()}
+    return {name: folder for name, folder in told.items() if folder.is_dir()}
+
+
 def _dead(device: str | None) -> Iterator[RunRecord]:
     boot = boot_id()
     for path in sorted(Path(places().sockets).glob(f"{RUNS}/{RECORD}")):

@@ -50,6 +50,8 @@ class ConfigRecord(msgspec.Struct, frozen=True):
     policy: Policy | None = None
     memory: str | None = None
     tiers: bool = True
+    models: dict[str, str] = {}
+    """Folders of models at a hub, by their names."""
 
 
 class FoundRecord(msgspec.Struct, frozen=True):

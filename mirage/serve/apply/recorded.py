@@ -7,13 +7,15 @@ from pathlib import Path
 from mirage.config import Config
 from mirage.serve.adoption.record import ConfigRecord, FoundRecord
 from mirage.serve.apply.source import ConfigSource, Written
+from mirage.serve.hubs import HubFolders
 from mirage.serve.preflight import Preflight
 
 
 def config_of(record: ConfigRecord) -> tuple[Written, Config]:
     """Configuration that a record has. Raises `ConfigError`."""
     path = Path(record.path)
-    source = ConfigSource(path, record.policy, record.memory, record.tiers)
+    folders = HubFolders({name: Path(folder) for name, folder in record.models.items()})
+    source = ConfigSource(path, record.policy, record.memory, record.tiers, folders=folders)
     written = Written(record.raw, path, Path(record.folder), record.sha256)
     return written, source.config(written)
 
@@ -28,6 +30,7 @@ def config_record(source: ConfigSource, written: Written) -> ConfigRecord:
         source.policy,
         source.memory,
         source.tiers,
+        {name: str(folder) for name, folder in source.folders.known.items()},
     )
 
 

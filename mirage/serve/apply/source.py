@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from mirage.config import (
     parsed,
     read_text,
 )
+from mirage.hub.fetched import Say
 from mirage.serve import adapters
+from mirage.serve.hubs import HubFolders
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,35 @@ class ConfigSource:
     """The file of a server, and options that override it; None leaves a key as the file has it."""
 
     path: Path
+    """Of a proposal the words that it was made for."""
     policy: Policy | None = None
     memory: str | None = None
     tiers: bool = True
     lease_s: float | None = None
     tls: bool = True
+    proposed: Written | None = None
+    """What is served where no file says it."""
+    folders: HubFolders = field(default_factory=HubFolders)
 
     def written(self) -> Written:
         """The file as it is now. Raises `ConfigError`."""
+        if self.proposed is not None:
+            return self.proposed
         return written(read_text(self.path), self.path, self.path.parent.absolute())
 
+    def fetch(self, one: Written, say: Say) -> None:
+        """Fetch models that it names at a hub; see `HubFolders.fetch`."""
+        self.folders.fetch(made(one.raw, one.path, one.folder), say)
+
     def config(self, one: Written) -> Config:
-        """Configuration that a server of these options makes of it. Raises `ConfigError`."""
+        """Configuration that a server of these options makes of it. Raises `ConfigError`.
+
+        Models that it names at a hub were fetched before.
+        """
+        return self.folders.placed(self.declared(one))
+
+    def declared(self, one: Written) -> Config:
+        """The same, with names of models at a hub."""
         config = adapters.beside(made(one.raw, one.path, one.folder), one.folder)
         if self.policy is not None:
             config = config.model_copy(update={"policy": self.policy})

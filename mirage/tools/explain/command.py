@@ -13,6 +13,7 @@ from rich.console import Console
 from mirage.config import Config, ConfigError, load
 from mirage.control.rules import Rules
 from mirage.options import ConfigPath, hardware_option
+from mirage.serve.hubs import from_cache
 from mirage.tools.explain.arithmetic import explained
 from mirage.tools.explain.machine import machine
 from mirage.tools.explain.subjects import subjects
@@ -43,7 +44,7 @@ def explain_command(
     Nothing is run, and vLLM is not asked: sizes are those of the models' folders, times those of a
     hardware profile.
     """
-    known = with_fixed_shares(load(config), "explain")
+    known = from_cache(with_fixed_shares(load(config), "explain"))
     explain(known, hardware, context, parse_batches(batch), as_json)
 
 

@@ -32,9 +32,11 @@ def profile_command(
     """
     from mirage.config import load
     from mirage.serve import adapters
+    from mirage.serve.hubs import from_cache
     from mirage.tools.fixed_shares import with_fixed_shares
     from mirage.tools.profile.plan import QUICK, THOROUGH
     from mirage.tools.profile.whole import checked, profile
 
-    known = adapters.beside(with_fixed_shares(load(config), "profile"), config.parent)
+    found = from_cache(with_fixed_shares(load(config), "profile"))
+    known = adapters.beside(found, config.parent)
     profile(config, known, checked(output), QUICK if quick else THOROUGH, fresh=fresh)

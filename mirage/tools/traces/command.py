@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from mirage.fetching import FetchError, UnreachableError, WantedFile, checksum_like, fetch
 from mirage.processes.exits import exits
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.tools.report.progress import Progress, progress
 from mirage.tools.traces import table
-from mirage.tools.traces.download import FetchError, UnreachableError, checksum, fetch
 from mirage.units import size
 from mirage.workload import public
 from mirage.workload.formats.request import TraceError
@@ -91,7 +91,8 @@ def _fetch(name: str, wanted: Public, path: Path, mirror: str | None, timeout_s:
     typer.echo(f"{name}: {wanted.about}. Licence: {wanted.licence}. Cite {wanted.cite}.", err=True)
     try:
         with progress(name, None, DownloadColumn(), TransferSpeedColumn(), stays=True) as shown:
-            fetch(wanted, path, urls, partial(_told, shown), timeout_s)
+            file = WantedFile(wanted.file, wanted.checksum, wanted.bytes)
+            fetch(file, path, urls, partial(_told, shown), timeout_s)
     except UnreachableError as error:
         raise UnreachableError(
             f"{name}: cannot be fetched ({error}): where there is a network, get {wanted.urls[0]} "
@@ -101,7 +102,7 @@ def _fetch(name: str, wanted: Public, path: Path, mirror: str | None, timeout_s:
 
 
 def _check(name: str, wanted: Public, path: Path) -> None:
-    found = checksum(wanted, path)
+    found = checksum_like(wanted.checksum, path)
     if found != wanted.checksum:
         raise FetchError(
             f"{name}: {path} has {found}, not {wanted.checksum}: remove it and fetch it again"

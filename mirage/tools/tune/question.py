@@ -11,6 +11,7 @@ from typing import Any
 import mirage
 from mirage.config import Config, ConfigError, load, read_yaml
 from mirage.control.rules import Rules
+from mirage.serve.hubs import from_cache
 from mirage.simulate.roofline import Roofline
 from mirage.tools.explain.arithmetic import Explained, explained, layer_compute_s
 from mirage.tools.explain.machine import Machine, machine
@@ -118,7 +119,7 @@ class Question:
 
 def ask(path: Path, options: TuneOptions) -> Question:
     """Raises `ConfigError` or `TraceError` with one line."""
-    config = with_fixed_shares(load(path), "tune")
+    config = from_cache(with_fixed_shares(load(path), "tune"))
     on = machine(options.profile, config.device)
     known = subjects(config, on.hardware, CONTEXT)
     for name, why in known.refused.items():

@@ -11,22 +11,32 @@ import hashlib
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from ssl import SSLError
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from mirage.errors import CommandFailed
-from mirage.workload.public import Public
 
 CHUNK = 1024 * 1024
 UNREACHABLE = urllib.error.URLError, HTTPException, ConnectionError, TimeoutError, SSLError
 PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+NO_HEADERS: Mapping[str, str] = {}
 
 Progress = Callable[[int, int | None], None]
 """Told of the bytes that are there and of those there will be, if that is known."""
+
+
+class WantedFile(NamedTuple):
+    """A file that somebody has, and how to tell that it is the right one."""
+
+    name: str
+    checksum: str
+    """With its kind before it: ``sha256:...``, or ``git:...`` of an object in a repository."""
+    bytes: int | None = None
 
 
 class FetchError(CommandFailed):
@@ -34,11 +44,35 @@ class FetchError(CommandFailed):
 
 
 class UnreachableError(FetchError):
-    """No server gave the file."""
+    """No server gave the file; its cause is what the last one said."""
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """A redirect to another host takes no token along."""
+
+    def redirect_request(self, req: Any, *said: Any) -> Any:
+        request = super().redirect_request(req, *said)
+        if request is not None and urlsplit(request.full_url)[:2] != urlsplit(req.full_url)[:2]:
+            request.remove_header("Authorization")
+        return request
+
+
+_opener = urllib.request.build_opener(_SameHost)
+
+
+def opened(url: str, headers: Mapping[str, str], timeout_s: float) -> Any:
+    """Response to a GET. Raises one of `UNREACHABLE`."""
+    request = urllib.request.Request(url, headers={"User-Agent": "mirage", **headers})
+    return _opener.open(request, timeout=timeout_s)
 
 
 def fetch(
-    wanted: Public, path: Path, urls: list[str], progress: Progress, timeout_s: float
+    wanted: WantedFile,
+    path: Path,
+    urls: list[str],
+    progress: Progress,
+    timeout_s: float,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> None:
     """Get the file to `path` from the first address that gives it.
 
@@ -50,24 +84,24 @@ def fetch(
     part = path.with_name(f"{path.name}.part")
     with _locked(part) as file:
         try:
-            _from_first(urls, wanted, file, progress, timeout_s)
+            _from_first(urls, wanted, file, progress, timeout_s, headers)
         except UnreachableError:
             if not part.stat().st_size:
                 part.unlink()
             raise
-        found = checksum(wanted, part)
+        found = checksum_like(wanted.checksum, part)
         if found != wanted.checksum:
             part.unlink()
             raise FetchError(
-                f"{path.name}: what came has {found}, not {wanted.checksum}: nothing was kept; "
+                f"{wanted.name}: what came has {found}, not {wanted.checksum}: nothing was kept; "
                 "fetch it again, and if that is so again the file has changed"
             )
         part.replace(path)
 
 
-def checksum(wanted: Public, path: Path) -> str:
-    """Checksum of a file, of the kind that is known for it. Raises `OSError`."""
-    if wanted.sha256:
+def checksum_like(known: str, path: Path) -> str:
+    """Checksum of a file, of the kind of one that is known. Raises `OSError`."""
+    if known.startswith("sha256:"):
         return f"sha256:{_digest(hashlib.sha256(), path)}"
     header = f"blob {path.stat().st_size}\0".encode()
     return f"git:{_digest(hashlib.sha1(header, usedforsecurity=False), path)}"
@@ -92,29 +126,40 @@ def _locked(part: Path) -> Iterator[IO[bytes]]:
 
 
 def _from_first(
-    urls: list[str], wanted: Public, file: IO[bytes], progress: Progress, timeout_s: float
+    urls: list[str],
+    wanted: WantedFile,
+    file: IO[bytes],
+    progress: Progress,
+    timeout_s: float,
+    headers: Mapping[str, str],
 ) -> None:
-    reasons = []
+    reasons, last = [], None
     for url in urls:
         try:
-            _from(url, wanted, file, progress, timeout_s)
+            _from(url, wanted, file, progress, timeout_s, headers)
         except UNREACHABLE as error:
-            reasons.append(f"{url}: {_reason(error)}")
+            reasons.append(f"{url}: {reason(error)}")
+            last = error
         else:
             return
-    raise UnreachableError("; ".join(reasons))
+    raise UnreachableError("; ".join(reasons)) from last
 
 
-def _from(url: str, wanted: Public, file: IO[bytes], progress: Progress, timeout_s: float) -> None:
+def _from(
+    url: str,
+    wanted: WantedFile,
+    file: IO[bytes],
+    progress: Progress,
+    timeout_s: float,
+    headers: Mapping[str, str],
+) -> None:
     """Bring `file` to its end. What came before a connection breaks stays in it."""
     have = file.tell()
     if wanted.bytes is not None and have >= wanted.bytes:
         return
-    request = urllib.request.Request(url, headers={"User-Agent": "mirage"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+    asked = {**headers, "Range": f"bytes={have}-"} if have else headers
     try:
-        response = urllib.request.urlopen(request, timeout=timeout_s)
+        response = opened(url, asked, timeout_s)
     except urllib.error.HTTPError as error:
         if error.code == RANGE_NOT_SATISFIABLE and have:
             error.close()
@@ -126,7 +171,7 @@ def _from(url: str, wanted: Public, file: IO[bytes], progress: Progress, timeout
         _copy(response, wanted, file, progress)
 
 
-def _copy(response: Any, wanted: Public, file: IO[bytes], progress: Progress) -> None:
+def _copy(response: Any, wanted: WantedFile, file: IO[bytes], progress: Progress) -> None:
     have = os.fstat(file.fileno()).st_size
     coming = response.headers.get("Content-Length", "")
     total = wanted.bytes or (have + int(coming) if coming.isdigit() else None)
@@ -141,7 +186,8 @@ def _copy(response: Any, wanted: Public, file: IO[bytes], progress: Progress) ->
         raise ConnectionError(f"the connection broke after {have:,} of {total:,} bytes")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
+    """Words of one of `UNREACHABLE`."""
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP {error.code} {error.reason}"
     inner = error.reason if isinstance(error, urllib.error.URLError) else error

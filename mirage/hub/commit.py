@@ -1,0 +1,121 @@
+"""One commit of a model: its files come into the cache one by one, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from mirage.errors import CommandFailed
+from mirage.fetching import Progress, UnreachableError, WantedFile, fetch
+from mirage.hub.cache import CachedModel
+from mirage.hub.listing import HubFile, failure
+from mirage.hub.place import HubPlace, HubRefused
+from mirage.hub_name import HubName
+from mirage.units import sizes
+
+TRIES = 5
+"""Times in a row that a file is gone on with and nothing comes."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+ROOM = "make room there, or let HF_HOME name another folder"
+
+
+class HubCommit(NamedTuple):
+    """A commit, as `name` meant it when the hub was asked."""
+
+    name: HubName
+    hub: HubPlace
+    cached: CachedModel
+    id: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are, or will be."""
+        return self.cached.snapshot(self.id)
+
+    def has(self, file: HubFile) -> bool:
+        """True if a file is there, whole."""
+        return self.cached.has(self.id, file)
+
+    def url(self, file: HubFile) -> str:
+        """Address of a file."""
+        return self.hub.file(self.name.repository, self.id, file.path)
+
+    def bring(self, files: Sequence[HubFile], show: Callable[[int], None]) -> None:
+        """Have files; `show` is told their bytes that have come.
+
+        Raises `HubRefused` for what the user can change, else `CommandFailed`.
+        """
+        done = 0
+        with self._writing():
+            for file in files:
+                self._bring(file, lambda have, _, before=done: show(before + have))
+                done += file.size
+
+    def check_room(self, files: Sequence[HubFile]) -> None:
+        """Raises `HubRefused` if the disk of the cache has no room for files."""
+        with self._writing():
+            free = shutil.disk_usage(self.cached.folder).free
+        needed = sum(file.size - _bytes(_part(self.cached.blob(file))) for file in files)
+        if needed > free:
+            wanted, there = sizes(needed, free)
+            raise HubRefused(
+                f"{self.name}: {wanted} are to be fetched, the disk of {self.hub.cache} has "
+                f"{there} left: {ROOM}"
+            )
+
+    def _bring(self, file: HubFile, told: Progress) -> None:
+        if self.has(file):
+            return
+        if not self.cached.holds(file):
+            self._fetch(file, told)
+        self.cached.link(self.id, file)
+
+    def _fetch(self, file: HubFile, told: Progress) -> None:
+        """Fetch the content of a file, going on with it where a connection breaks."""
+        path, hub = self.cached.blob(file), self.hub
+        wanted = WantedFile(f"{self.name}: {file.path}", file.checksum, file.size)
+        tries = TRIES
+        while True:
+            before = _bytes(_part(path))
+            try:
+                return fetch(wanted, path, [self.url(file)], told, hub.timeout_s, hub.headers)
+            except UnreachableError as error:
+                why = failure(self.name, hub, error.__cause__ or error)
+                if isinstance(why, HubRefused):
+                    raise why from None
+                tries = TRIES if _bytes(_part(path)) > before else tries - 1
+                if not tries:
+                    raise CommandFailed(
+                        f"{wanted.name}: {why}: run it again once the hub answers, what has come "
+                        "is kept"
+                    ) from None
+            time.sleep(hub.pause_s)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What Linux says of the cache, inside, is one line. Raises `HubRefused`."""
+        try:
+            yield
+        except OSError as error:
+            what = ROOM if error.errno in FULL else "let HF_HOME name one that this user may write"
+            raise HubRefused(
+                f"{self.name}: the cache {self.hub.cache} cannot be written ({error.strerror}): "
+                f"{what}"
+            ) from None
+
+
+def _part(path: Path) -> Path:
+    """Place of what of a file has come."""
+    return path.with_name(f"{path.name}.part")
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,107 @@
+"""The commit and the files of a revision, as the hub tells them."""
+
+from __future__ import annotations
+
+import urllib.error
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from mirage.errors import CommandFailed
+from mirage.fetching import UNREACHABLE, opened, reason
+from mirage.hub.place import HubPlace, HubRefused
+from mirage.hub.said import refusal
+from mirage.hub_name import HubName
+from mirage.problems import one_line
+from mirage.units import MIB
+
+MOST_BYTES = 64 * MIB
+"""Bytes of a listing that are read."""
+FAULT = 500
+"""From this status on it is a fault of the hub's."""
+
+Sha1 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Length = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class HubUnreachable(CommandFailed):
+    """A hub that gives no answer; the message says why."""
+
+
+class LargeFile(msgspec.Struct):
+    """A file that lies beside the repository."""
+
+    sha256: Sha256
+    size: Length
+
+
+class ListedFile(msgspec.Struct):
+    """A file as the hub has it in its answer."""
+
+    rfilename: str
+    blobId: Sha1
+    size: Length
+    lfs: LargeFile | None = None
+
+
+class ListedRevision(msgspec.Struct):
+    """Form of the hub's answer, as far as it is read."""
+
+    sha: Sha1
+    siblings: list[ListedFile] = []
+
+
+class HubFile(NamedTuple):
+    """A file of a model."""
+
+    path: str
+    size: int
+    etag: str
+    """Name of its content in the cache."""
+    checksum: str
+    """As `fetching` has it."""
+
+
+class HubListing(NamedTuple):
+    """A revision of a model."""
+
+    commit: str
+    files: tuple[HubFile, ...]
+
+
+def listing(name: HubName, hub: HubPlace) -> HubListing:
+    """Ask the hub. Raises `HubRefused` for what the user can change, else `HubUnreachable`."""
+    if hub.offline:
+        raise HubUnreachable("HF_HUB_OFFLINE is set")
+    try:
+        with opened(hub.listing(name), hub.headers, hub.timeout_s) as response:
+            text = response.read(MOST_BYTES)
+    except UNREACHABLE as error:
+        raise failure(name, hub, error) from None
+    try:
+        return _listing(msgspec.json.decode(text, type=ListedRevision))
+    except msgspec.DecodeError as error:
+        raise HubRefused(
+            f"{name}: {hub.endpoint} does not answer as a hub does ({one_line(str(error))}): "
+            "correct HF_ENDPOINT"
+        ) from None
+
+
+def failure(name: HubName, hub: HubPlace, error: BaseException) -> HubRefused | HubUnreachable:
+    """What one of `UNREACHABLE` means for a model."""
+    if isinstance(error, urllib.error.HTTPError) and error.code < FAULT:
+        page = hub.page(name.repository)
+        if why := refusal(error.code, error.headers, page, token=hub.token is not None):
+            return HubRefused(f"{name}: {why}")
+    return HubUnreachable(f"{hub.endpoint} does not give it ({one_line(reason(error))})")
+
+
+def _listing(told: ListedRevision) -> HubListing:
+    return HubListing(told.sha, tuple(map(_file, told.siblings)))
+
+
+def _file(told: ListedFile) -> HubFile:
+    if (large := told.lfs) is not None:
+        return HubFile(told.rfilename, large.size, large.sha256, f"sha256:{large.sha256}")
+    return HubFile(told.rfilename, told.size, told.blobId, f"git:{told.blobId}")

@@ -1,0 +1,65 @@
+"""The hub of this user: its address, the cache of what came from it, the token that opens it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from mirage.config import ConfigError
+from mirage.hub_name import HubName
+
+TIMEOUT_S = 10.0
+"""Seconds to wait for a hub that says nothing."""
+
+
+class HubRefused(ConfigError):
+    """A model of a hub that cannot be had, for a reason that the user can remove."""
+
+
+class HubPlace(NamedTuple):
+    """Settings of huggingface_hub."""
+
+    endpoint: str
+    cache: Path
+    token: str | None = None
+    offline: bool = False
+    timeout_s: float = TIMEOUT_S
+    pause_s: float = 1.0
+    """Seconds before a file whose connection broke is gone on with."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of a request."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def page(self, repository: str) -> str:
+        """Address at which people find a model."""
+        return f"{self.endpoint}/{repository}"
+
+    def listing(self, name: HubName) -> str:
+        """Address that tells the commit and the files of a revision."""
+        revision = quote(name.revision, safe="")
+        return f"{self.endpoint}/api/models/{name.repository}/revision/{revision}?blobs=true"
+
+    def file(self, repository: str, commit: str, path: str) -> str:
+        """Address of a file."""
+        return f"{self.endpoint}/{repository}/resolve/{commit}/{quote(path)}"
+
+
+def this_hub() -> HubPlace:
+    """The hub of the environment: ``HF_ENDPOINT``, ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_TOKEN``...
+
+    Raises `HubRefused` where no folder of its cache is known.
+    """
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_CACHE.startswith("~"):
+        raise HubRefused(
+            "no home is known of this user, where models of a hub would be kept: set HF_HOME to a "
+            "folder for them"
+        )
+    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+    cache = Path(constants.HF_HUB_CACHE).absolute()
+    return HubPlace(constants.ENDPOINT, cache, token, constants.HF_HUB_OFFLINE)

@@ -1,0 +1,35 @@
+"""What a hub says instead of a file, as one line: what it is, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+GATED, NO_REPOSITORY = "GatedRepo", "RepoNotFound"
+NO_REVISION, NO_FILE = "RevisionNotFound", "EntryNotFound"
+"""Values of the header that tells a refusal's kind."""
+KIND = "X-Error-Code"
+TOKEN = "set HF_TOKEN, or run `hf auth login`"
+
+
+def refusal(status: int, headers: Mapping[str, str], page: str, *, token: bool) -> str | None:
+    """Why the hub gives nothing, for what the user can change; None for a fault of the hub.
+
+    `page` is the address of the model, `token` is true if one was sent.
+    """
+    kind = headers.get(KIND, "")
+    if kind == GATED or status == 403:
+        account = "; this token's has not" if token else f", and {TOKEN}"
+        return (
+            f"the hub gives it to accounts alone that were granted access ({status}): ask for it "
+            f"at {page}{account}"
+        )
+    if status == 401 and token and kind != NO_REPOSITORY:
+        return f"the hub does not take the token (401): {TOKEN} with one that is valid"
+    if kind == NO_REVISION:
+        return "the hub has no such revision of it (404): name a branch, a tag or a whole commit"
+    if kind == NO_FILE:
+        return "the hub has lost a file of it (404): name another revision"
+    if status in (401, 404):
+        closed = "the token opens none that is private" if token else f"if it is private, {TOKEN}"
+        return f"there is no such model at {page} ({status}): correct the name; {closed}"
+    return None

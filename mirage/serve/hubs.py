@@ -1,0 +1,148 @@
+"""Folders of the models that a configuration names at a hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mirage.arguments.check import ArgumentRefused, normalised
+from mirage.config import Config, TenantSection
+from mirage.folder import reading
+from mirage.folder.model_config import NAME, ModelConfig
+from mirage.hub import fetched, outline
+from mirage.hub.fetched import HubModel, Say
+from mirage.hub.listing import HubUnreachable
+from mirage.hub.place import HubRefused, this_hub
+from mirage.hub_name import HubName
+from mirage.units import size
+
+CODE = "trust_remote_code"
+NO_FOLDERS: Mapping[str, Path] = {}
+
+
+class HubFolders:
+    """Folder of each model at a hub, by its name as it is written.
+
+    One that is `known` keeps its folder: a branch stands for one commit as long as a server runs.
+    """
+
+    def __init__(self, known: Mapping[str, Path] = NO_FOLDERS) -> None:
+        self.known = dict(known)
+
+    def fetch(self, config: Config, say: Say) -> None:
+        """Fetch what is not known, before anything is started.
+
+        Raises `HubRefused` for what the user can change, else `CommandFailed`.
+        """
+        for name, tenant in self._unknown(config):
+            self.known[str(tenant.model)] = fetch_model(name, say, code=trusts_code(tenant))
+
+    def placed(self, config: Config) -> Config:
+        """`config` with folders for names: those that are known, else from the cache.
+
+        Raises `HubRefused` for one that was not fetched.
+        """
+        for name, tenant in self._unknown(config):
+            why = f"here nothing is fetched (mirage fetch {tenant.model} does)"
+            self.known[str(tenant.model)] = fetched.in_cache(name, this_hub(), why)
+        return with_folders(config, self.known)
+
+    def _unknown(self, config: Config) -> Iterator[tuple[HubName, TenantSection]]:
+        for tenant in config.tenants:
+            if tenant.hub is not None and str(tenant.model) not in self.known:
+                yield tenant.hub, tenant
+
+
+def fetch_model(name: HubName, say: Say, *, code: bool) -> Path:
+    """Folder of a model, fetched if need be. Raises as `HubFolders.fetch`."""
+    folder = fetched.folder(name, this_hub(), say, code=code)
+    _check_code(name, folder, code=code)
+    return folder
+
+
+def with_folders(config: Config, known: Mapping[str, Path]) -> Config:
+    """`config` with the folders of models at a hub. Raises `HubRefused` for code of no commit."""
+    tenants = [_with_folder(tenant, known) for tenant in config.tenants]
+    return config.model_copy(update={"tenants": tenants})
+
+
+def _with_folder(tenant: TenantSection, known: Mapping[str, Path]) -> TenantSection:
+    if tenant.hub is None:
+        return tenant
+    folder = known[str(tenant.model)]
+    _check_code(tenant.hub, folder, code=trusts_code(tenant))
+    return tenant.model_copy(update={"model": folder})
+
+
+@contextmanager
+def outlined(config: Config, told: Callable[[str], None]) -> Iterator[Config]:
+    """`config` with folders that say of each model what its weights would, inside.
+
+    No weights are fetched; `told` gets a line for each model at a hub. Raises as
+    `HubFolders.fetch`.
+    """
+    with TemporaryDirectory(prefix="mirage-hub-") as place:
+        known: dict[str, Path] = {}
+        for tenant in config.tenants:
+            if tenant.hub is not None and str(tenant.model) not in known:
+                known[str(tenant.model)], line = _outline(tenant.hub, tenant, Path(place))
+                told(line)
+        yield with_folders(config, known)
+
+
+def _outline(name: HubName, tenant: TenantSection, place: Path) -> tuple[Path, str]:
+    """Folder that says what a model's would, and a line about what is to be fetched."""
+    hub, code = this_hub(), trusts_code(tenant)
+    try:
+        model = fetched.found(name, hub, code=code)
+    except HubUnreachable as error:
+        cached = fetched.in_cache(name, hub, str(error))
+        return cached, f"{name}: commit {cached.name} is in the cache; {error}"
+    return outline.outline(model, place), _words(model)
+
+
+def _words(model: HubModel) -> str:
+    cache, begin = model.commit.hub.cache, f"{model.commit.name}: commit {model.commit.id}"
+    if not model.missing:
+        return f"{begin} is in the cache ({cache})"
+    files = f"{len(model.missing)} of {len(model.weights)} files of weights"
+    return f"{begin}, {size(model.bytes)} to fetch ({files}) into {cache}"
+
+
+def trusts_code(tenant: TenantSection) -> bool:
+    """True if a model's own code may run. Raises `HubRefused` unless its commit is named."""
+    try:
+        wanted = normalised(tenant.engine_args).get(CODE) not in (None, False)
+    except ArgumentRefused:  # said where arguments are checked
+        return False
+    if wanted and tenant.hub is not None and not tenant.hub.pinned:
+        raise HubRefused(
+            f"tenant {tenant.name!r}: {CODE} runs code of {tenant.hub.repository}, and what "
+            f"{tenant.hub.revision!r} names may change: name the commit whose code you have read, "
+            f"as {tenant.hub.repository}@ and its 40 digits"
+        )
+    return wanted
+
+
+def _check_code(name: HubName, folder: Path, *, code: bool) -> None:
+    """Raises `HubRefused` if the code that would run is not of that commit."""
+    if not code:
+        return
+    said = reading.read(folder / NAME, ModelConfig).auto_map or {}
+    values = [one for value in said.values() for one in _texts(value)]
+    if other := next((value for value in values if "--" in value), None):
+        raise HubRefused(
+            f"{name}: its code is of another repository ({other.split('--')[0]}), whose commit "
+            "nobody names: leave trust_remote_code out"
+        )
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+
+
+def from_cache(config: Config) -> Config:
+    """`config` for commands that only read models. Raises `HubRefused` for one not in the cache."""
+    return HubFolders().placed(config)
