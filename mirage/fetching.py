@@ -50,9 +50,11 @@ class UnreachableError(FetchError):
 class _SameHost(urllib.request.HTTPRedirectHandler):
     """A redirect to another host takes no token along."""
 
-    def redirect_request(self, req: Any, *said: Any) -> Any:
-        request = super().redirect_request(req, *said)
-        if request is not None and urlsplit(request.full_url)[:2] != urlsplit(req.full_url)[:2]:
+    def redirect_request(
+        self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
             request.remove_header("Authorization")
         return request
 

@@ -11,59 +11,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import pytest
 import yaml
-from loopback_hub import LoopbackHub, loopback_hub
+from hub_user import AS_ITSELF, WEIGHTS, HubUser
+from loopback_hub import loopback_hub
 from model_folder import make_folder
-from operated import Operated, around
-from supervised import DEADLINE_S, WITH_FAKES, assert_gone, serving
+from operated import Operated
+from supervised import WITH_FAKES, assert_gone, serving
 
 from mirage.config import load
 from mirage.tools.demo.models import make_models
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
-WEIGHTS = "model.safetensors"
 SMALL = ("--memory", "64MiB")
-
-
-class HubUser(NamedTuple):
-    """Somebody with a hub, whose working directory is `folder` and cache lies in it."""
-
-    hub: LoopbackHub
-    folder: Path
-    short: Path
-    """Folder for temporary files."""
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "hf" / "hub"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        told = {"HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.folder / "hf")}
-        return told | around(self.short) | {"HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
-
-    def mirage(self, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
-        """A command, with a fake of the probe."""
-        return subprocess.run(
-            [sys.executable, WITH_FAKES, *map(str, words)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **self.environment, **more},
-            cwd=self.folder,
-            timeout=DEADLINE_S,
-        )
-
-    def commit(self, name: str) -> str:
-        return self.hub.repositories[name]["main"].commit
-
-    def weights(self) -> list[Path]:
-        """Files of weights in the cache."""
-        return list(self.cache.glob(f"*/snapshots/*/{WEIGHTS}"))
 
 
 @pytest.fixture
@@ -285,7 +247,7 @@ def test_a_real_engine_serves_a_model_of_a_hub_by_its_name(user: HubUser) -> Non
         "--memory",
         "64MiB",
         named=["org/llama"],
-        fake=False,
+        program=AS_ITSELF,
         environment=user.environment,
     ) as served:
         body = {"model": "org/llama", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
