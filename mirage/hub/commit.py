@@ -53,7 +53,11 @@ class HubCommit(NamedTuple):
         done = 0
         with self._writing():
             for file in files:
-                self._bring(file, lambda have, _, before=done: show(before + have))
+
+                def told(have: int, total: int | None, before: int = done) -> None:
+                    show(before + have)
+
+                self._bring(file, told)
                 done += file.size
 
     def check_room(self, files: Sequence[HubFile]) -> None:

@@ -77,7 +77,9 @@ def in_cache(name: HubName, hub: HubPlace, why: str) -> Path:
     """Folder of a model that was fetched before; `why` no hub is asked. Raises `HubRefused`."""
     cached = CachedModel(hub.cache, name.repository)
     if (commit := cached.commit(name.revision)) is None:
-        raise HubRefused(f"{name}: {why}, and it is not in the cache ({hub.cache})")
+        raise HubRefused(
+            f"{name}: {why}, and it is neither in the cache ({hub.cache}) nor a folder"
+        )
     folder = cached.snapshot(commit)
     try:
         read_config(folder)

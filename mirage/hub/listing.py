@@ -10,7 +10,7 @@ import msgspec
 from mirage.errors import CommandFailed
 from mirage.fetching import UNREACHABLE, opened, reason
 from mirage.hub.place import HubPlace, HubRefused
-from mirage.hub.said import refusal
+from mirage.hub.said import KIND, refusal
 from mirage.hub_name import HubName
 from mirage.problems import one_line
 from mirage.units import MIB
@@ -92,7 +92,8 @@ def failure(name: HubName, hub: HubPlace, error: BaseException) -> HubRefused | 
     """What one of `UNREACHABLE` means for a model."""
     if isinstance(error, urllib.error.HTTPError) and error.code < FAULT:
         page = hub.page(name.repository)
-        if why := refusal(error.code, error.headers, page, token=hub.token is not None):
+        kind = error.headers.get(KIND, "")
+        if why := refusal(error.code, kind, page, token=hub.token is not None):
             return HubRefused(f"{name}: {why}")
     return HubUnreachable(f"{hub.endpoint} does not give it ({one_line(reason(error))})")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 GATED, NO_REPOSITORY = "GatedRepo", "RepoNotFound"
 NO_REVISION, NO_FILE = "RevisionNotFound", "EntryNotFound"
 """Values of the header that tells a refusal's kind."""
@@ -11,12 +9,12 @@ KIND = "X-Error-Code"
 TOKEN = "set HF_TOKEN, or run `hf auth login`"
 
 
-def refusal(status: int, headers: Mapping[str, str], page: str, *, token: bool) -> str | None:
+def refusal(status: int, kind: str, page: str, *, token: bool) -> str | None:
     """Why the hub gives nothing, for what the user can change; None for a fault of the hub.
 
-    `page` is the address of the model, `token` is true if one was sent.
+    `kind` is what the header `KIND` has, `page` the address of the model, `token` is true if one
+    was sent.
     """
-    kind = headers.get(KIND, "")
     if kind == GATED or status == 403:
         account = "; this token's has not" if token else f", and {TOKEN}"
         return (
@@ -31,5 +29,8 @@ def refusal(status: int, headers: Mapping[str, str], page: str, *, token: bool) 
         return "the hub has lost a file of it (404): name another revision"
     if status in (401, 404):
         closed = "the token opens none that is private" if token else f"if it is private, {TOKEN}"
-        return f"there is no such model at {page} ({status}): correct the name; {closed}"
+        return (
+            f"there is no such model at {page} ({status}), and no folder of that name: correct it; "
+            f"{closed}"
+        )
     return None

@@ -113,8 +113,7 @@ class HubHandler(BaseHTTPRequestHandler):
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._give(*found.groups())
         elif found := re.fullmatch(r"/cdn/([^/]+/[^/]+)/([0-9a-f]{40})/(.+)", path):
-            one = self._revision(found[1], found[2], files=False)
-            assert one is not None
+            one = self.server.repositories[found[1]][found[2]]  # who has the address may have it
             self._send(self.server.lies.get(found[3], one.files[found[3]]), cut=True)
         else:
             self._refuse(404, "", "Not Found")

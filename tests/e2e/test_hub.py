@@ -174,7 +174,11 @@ def test_a_token_goes_to_the_hub_alone(hub: LoopbackHub, place: HubPlace) -> Non
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("org/none", {}, "there is no such model at http://127.0.0.1:{port}/org/none (401)"),
+        (
+            "org/none",
+            {},
+            "no such model at http://127.0.0.1:{port}/org/none (401), and no ",
+        ),
         ("org/tiny@v9", {}, "the hub has no such revision of it (404)"),
         ("org/tiny", {"gated": {"org/tiny"}}, "that were granted access (401): ask for it at"),
         ("org/tiny", {"private": {"org/tiny"}}, "there is no such model at"),
@@ -235,8 +239,11 @@ def test_without_a_hub_what_is_in_the_cache_is_served(hub: LoopbackHub, place: H
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"offline": True}, "HF_HUB_OFFLINE is set, and it is not in the cache ("),
-        ({"endpoint": "http://127.0.0.1:9"}, "Connection refused), and it is not in the cache ("),
+        ({"offline": True}, "HF_HUB_OFFLINE is set, and it is neither in the cache ("),
+        (
+            {"endpoint": "http://127.0.0.1:9"},
+            "refused), and it is neither in the cache (",
+        ),
     ],
 )
 def test_without_a_hub_what_is_not_in_the_cache_is_refused(
@@ -307,7 +314,7 @@ def test_an_outline_says_of_a_model_what_its_weights_would(
     assert names(folder) == ["config.json", WEIGHTS, "tokenizer.json"]
     assert tensors(folder) == tensors(model)
     assert (folder / WEIGHTS).stat().st_size == found.bytes
-    assert [one.range for one in hub.asked if "/cdn/" in one.path] == [f"bytes=0-{found.bytes - 1}"]
+    assert [one.range for one in hub.asked if "/cdn/" in one.path] == ["bytes=0-131071"]
     have(place)
     assert outline(fetched.found(NAME, place, code=False), tmp_path) == found.commit.folder
 

@@ -26,6 +26,7 @@ def write(folder: Path, content: Any) -> Path:
 
 
 def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "models" / "a").mkdir(parents=True)
     config = load(write(tmp_path, VALID))
     assert config.device.memory == 64 * 2**20
     assert config.policy is Policy.MIRAGE

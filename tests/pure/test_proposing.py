@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 from model_facts import make_facts
+from msgspec.structs import replace
 
 from mirage.config import Config
 from mirage.errors import InputRefused
+from mirage.facts import KVGroups, ModelFacts
 from mirage.serve.fit import fit, with_shares
-from mirage.serve.proposal.proposing import Machine, OfferedModel, Proposal, propose
+from mirage.serve.proposal.proposing import HostMachine, OfferedModel, Proposal, propose
 from mirage.serve.proposal.words import NamedModel, is_config, named
-from mirage.units import GIB, MIB, align_up
+from mirage.units import GIB, MIB
 
 pytestmark = pytest.mark.pure
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -31,21 +33,28 @@ def model(
     return OfferedModel(name, f"org/{name}@{COMMIT}", facts, longest)
 
 
-def host(gib: float, asked: int | None = None) -> Machine:
-    return Machine("host", int(gib * GIB), int(gib * GIB), "host memory", asked)
+def host(gib: float, asked: int | None = None) -> HostMachine:
+    return HostMachine("host", int(gib * GIB), int(gib * GIB), "host memory", asked)
 
 
-def gpu(gib: float, host_gib: float = 256) -> Machine:
-    return Machine("cuda", int(gib * GIB), int(host_gib * GIB), "a GPU")
+def gpu(gib: float, host_gib: float = 256) -> HostMachine:
+    return HostMachine("cuda", int(gib * GIB), int(host_gib * GIB), "a GPU")
 
 
 def config_of(proposal: Proposal, models: list[OfferedModel]) -> Config:
     """What is proposed, as it is read again; every tenant fits, or could alone."""
     config = Config.model_validate(proposal.raw)
-    facts = {one.name: one.facts for one in models}
+    facts = {one.name: _asked(one, config.tenant(one.name).max_model_len) for one in models}
     fits, too_large = fit(with_shares(config, facts), facts)
     assert set(fits) == set(facts), too_large
     return config
+
+
+def _asked(one: OfferedModel, tokens: int) -> ModelFacts:
+    """What vLLM says of a model with requests of so many tokens."""
+    (group,) = one.facts.kv.groups
+    group = replace(group, most_blocks=-(-tokens // group.block_tokens))
+    return replace(one.facts, kv=KVGroups((group,)))
 
 
 def lengths(config: Config) -> list[int]:
@@ -68,10 +77,9 @@ def test_a_gpu_is_taken_but_for_what_engines_need_beside() -> None:
 def test_of_a_host_no_more_is_taken_than_requests_may_need() -> None:
     models = [model("a", 1, longest=4096)]
     config = config_of(propose(host(64), models), models)
-    # Parameters, and the KV cache of eight requests of 4096 tokens with 64 KiB each.
-    assert config.device.memory == align_up(
-        1 * GIB + 16 * MIB + 8 * 4096 * 64 * 1024 + 64 * 1024, MIB
-    )
+    # Parameters, and for each of eight requests 128 blocks of 32 tokens, and vLLM's null block.
+    kv = 8 * (128 + 1) * 32 * 64 * 1024
+    assert config.device.memory == 1 * GIB + 16 * MIB + kv + MIB
     assert shares(config) == [100] and lengths(config) == [4096]
     assert config.remap.max_percent > 0
 
@@ -115,7 +123,7 @@ def test_layers_stay_where_host_memory_has_no_room_for_a_copy() -> None:
 
 
 @pytest.mark.parametrize("machine", [gpu(16), host(12), host(64, asked=8 * GIB)])
-def test_a_model_that_is_too_large_is_refused(machine: Machine) -> None:
+def test_a_model_that_is_too_large_is_refused(machine: HostMachine) -> None:
     with pytest.raises(InputRefused, match=r"^large takes 16.1 GiB \(parameters, and the KV cache"):
         propose(machine, [model("small", 1), model("large", 16)])
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from mirage.config import ConfigError, parse_bytes
-from mirage.serve.proposal.proposing import Machine
+from mirage.serve.proposal.proposing import HostMachine
 from vmm.driver import VmmError
 from vmm.host_memory import host_memory
 
 
-def this_machine(memory: str | None) -> Machine:
+def this_machine(memory: str | None) -> HostMachine:
     """The first GPU if there is one, else host memory; `memory` is what somebody wants of it.
 
     Raises `ConfigError` for what is no size.
@@ -23,5 +23,5 @@ def this_machine(memory: str | None) -> Machine:
 
         gpu = device_facts(0)
     except (ImportError, VmmError):
-        return Machine("host", host, host, "host memory", asked)
-    return Machine("cuda", gpu.total_bytes, host, gpu.name, asked)
+        return HostMachine("host", host, host, "host memory", asked)
+    return HostMachine("cuda", gpu.total_bytes, host, gpu.name, asked)

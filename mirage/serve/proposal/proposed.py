@@ -20,7 +20,7 @@ from mirage.serve.apply.source import Written, hash_of
 from mirage.serve.hubs import CODE, outlined
 from mirage.serve.preflight import refusal, refused_here
 from mirage.serve.proposal.machine import this_machine
-from mirage.serve.proposal.proposing import LONGEST, Machine, OfferedModel, Proposal, propose
+from mirage.serve.proposal.proposing import LONGEST, HostMachine, OfferedModel, Proposal, propose
 from mirage.serve.proposal.words import TRUST, NamedModel, is_config, named
 
 MOST_TOKENS = 2**31
@@ -101,7 +101,7 @@ def write(proposal: Proposal, file: Path) -> None:
         raise ConfigError(f"--write-config {file}: {error.strerror}: name another file") from None
 
 
-def _asked(models: Sequence[NamedModel], machine: Machine) -> dict[str, Any]:
+def _asked(models: Sequence[NamedModel], machine: HostMachine) -> dict[str, Any]:
     """What vLLM is asked about: each model alone on the device."""
     arguments = {"engine_args": {CODE: True}}
     tenants = [
@@ -111,7 +111,7 @@ def _asked(models: Sequence[NamedModel], machine: Machine) -> dict[str, Any]:
     return {"device": {"kind": machine.kind, "memory": machine.device_bytes}, "tenants": tenants}
 
 
-def _longest(tenant: TenantSection, machine: Machine) -> int:
+def _longest(tenant: TenantSection, machine: HostMachine) -> int:
     """Tokens of the longest request that its model was made for, as far as its folder says it."""
     said = read_config(tenant.model)
     stacks = [stack for stack in (said, said.text_config) if stack is not None]

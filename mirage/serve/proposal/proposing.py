@@ -38,7 +38,7 @@ FOR_LONGEST = 0.5
 PAGE: Mapping[str, int] = {"host": 64 * 1024, "cuda": 2 * MIB}
 
 
-class Machine(NamedTuple):
+class HostMachine(NamedTuple):
     """Memory that is there, in bytes."""
 
     kind: Kind
@@ -72,7 +72,7 @@ class Proposal(NamedTuple):
     lines: tuple[str, ...]
 
 
-def propose(machine: Machine, models: Sequence[OfferedModel]) -> Proposal:
+def propose(machine: HostMachine, models: Sequence[OfferedModel]) -> Proposal:
     """Raises `InputRefused` if a model is too large for the machine."""
     page = PAGE[machine.kind]
     weights = sum(parameter_bytes(one.facts, page) for one in models)
@@ -126,7 +126,7 @@ class _Device(NamedTuple):
         return {"device": device, "tenants": tenants, **remap}
 
 
-def _room(machine: Machine, models: int, weights: int, least: int) -> tuple[bool, int]:
+def _room(machine: HostMachine, models: int, weights: int, least: int) -> tuple[bool, int]:
     """Whether layers may move, for which they need a copy in host memory; and the device's room."""
     host = machine.host_bytes - models * ENGINE_BYTES
     if machine.asked is not None:
@@ -138,7 +138,7 @@ def _room(machine: Machine, models: int, weights: int, least: int) -> tuple[bool
 
 
 def _memory(
-    machine: Machine, models: Sequence[OfferedModel], weights: int, room: int, page: int
+    machine: HostMachine, models: Sequence[OfferedModel], weights: int, room: int, page: int
 ) -> int:
     """Bytes of the device: all of a GPU, and of a host what several longest requests take."""
     if machine.kind == "cuda":
