@@ -34,7 +34,7 @@ class HubCommit(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where its files are, or will be."""
+        """Folder of its files, which may be missing."""
         return self.cached.snapshot(self.id)
 
     def has(self, file: HubFile) -> bool:
@@ -102,7 +102,7 @@ class HubCommit(NamedTuple):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What Linux says of the cache, inside, is one line. Raises `HubRefused`."""
+        """Errors of Linux at the cache, inside, as one line. Raises `HubRefused`."""
         try:
             yield
         except OSError as error:
@@ -114,7 +114,7 @@ class HubCommit(NamedTuple):
 
 
 def _part(path: Path) -> Path:
-    """Place of what of a file has come."""
+    """Place of the beginning of a file that is being fetched."""
     return path.with_name(f"{path.name}.part")
 
 

@@ -89,7 +89,7 @@ def listing(name: HubName, hub: HubPlace) -> HubListing:
 
 
 def failure(name: HubName, hub: HubPlace, error: BaseException) -> HubRefused | HubUnreachable:
-    """What one of `UNREACHABLE` means for a model."""
+    """Meaning of one of `UNREACHABLE` for a model."""
     if isinstance(error, urllib.error.HTTPError) and error.code < FAULT:
         page = hub.page(name.repository)
         kind = error.headers.get(KIND, "")

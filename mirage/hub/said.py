@@ -1,4 +1,4 @@
-"""What a hub says instead of a file, as one line: what it is, and what to do. Pure."""
+"""Refusals of a hub, each as a part of one line: what it is, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOKEN = "set HF_TOKEN, or run `hf auth login`"
 
 
 def refusal(status: int, kind: str, page: str, *, token: bool) -> str | None:
-    """Why the hub gives nothing, for what the user can change; None for a fault of the hub.
+    """Reason why the hub gives nothing, and what to do; None for a fault of the hub.
 
     `kind` is what the header `KIND` has, `page` the address of the model, `token` is true if one
     was sent.

@@ -1,4 +1,4 @@
-"""Which files of a model are fetched: safetensors, and what says how to use them. Pure."""
+"""Files of a model that are fetched: safetensors, and what says how to use them. Pure."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from mirage.tools.demo.models import make_models
 pytestmark = pytest.mark.e2e
 
 SMALL = ("--memory", "64MiB")
+START_S = 900
 
 
 @pytest.fixture
@@ -237,6 +238,7 @@ def test_a_real_engine_serves_a_model_of_a_hub_by_its_name(user: HubUser) -> Non
         named=["org/llama"],
         program=AS_ITSELF,
         environment=user.environment,
+        ready_timeout_s=START_S,
     ) as served:
         body = {"model": "org/llama", "prompt": "Hello", "max_tokens": 4, "temperature": 0}
         status, answer = served.request("POST", "/v1/completions", body)

@@ -102,7 +102,7 @@ def write(proposal: Proposal, file: Path) -> None:
 
 
 def _asked(models: Sequence[NamedModel], machine: HostMachine) -> dict[str, Any]:
-    """What vLLM is asked about: each model alone on the device."""
+    """Models that vLLM is asked about, each alone on the device."""
     arguments = {"engine_args": {CODE: True}}
     tenants = [
         {"name": one.name, "model": one.word, "share": "auto", **(arguments if one.code else {})}
