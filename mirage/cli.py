@@ -245,7 +245,7 @@ def serve(
 
     Of MODELs a configuration is proposed and printed first, and what a hub has of them is fetched.
     """
-    from mirage.processes.interrupt import terminate_like_interrupt
+    from mirage.processes.hangup import HangUps
     from mirage.serve.access.server_keys import ServerKeys, key_source
     from mirage.serve.adoption.left import left_models
     from mirage.serve.apply.applier import Origin
@@ -257,7 +257,8 @@ def serve(
     from mirage.serve.proposal.proposed import source_of
     from mirage.serve.ready_file import ReadyFile
     from mirage.serve.succession import device_name
-    from mirage.serve.supervisor import ServeOptions, serve
+    from mirage.serve.supervisor import ServeOptions, serve, signals_exit
+    from mirage.serve.telling import LOOKING, telling
 
     _log_to_stderr(log_level)
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
@@ -267,8 +268,9 @@ def serve(
     if ask_socket is not None:
         means = replace(means, probe=ask_socket)
     ReadyFile(ready_file).prepare()
-    with terminate_like_interrupt():
-        path, proposed = source_of(words, trust or (), memory, means.probe, say, write_config)
+    with signals_exit(HangUps()):
+        with telling(LOOKING, means.progress_s):
+            path, proposed = source_of(words, trust or (), memory, means.probe, say, write_config)
         if write_config is not None:
             return
         memory = None if proposed else memory

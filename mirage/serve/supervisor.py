@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -45,12 +44,12 @@ from mirage.serve.ready_file import ReadyFile
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
 from mirage.serve.succession import device_name, router_left, run_record, succession
+from mirage.serve.telling import LOOKING, telling
 from mirage.serve.together import together
 from mirage.serve.warm import WarmStarts
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
-LOOKING = "looking at the models, before any engine starts"
 WARM_LOG = "@forks.log"
 """Name that no tenant's log has."""
 HANG_UP_S = 0.5
@@ -106,7 +105,7 @@ def _serve(
     device = device_name(declared, origin.source.path)
     with ExitStack() as over:
         over.enter_context(unread_stderr())
-        with _signals_exit(hangups), _telling(LOOKING, means.progress_s):
+        with signals_exit(hangups), telling(LOOKING, means.progress_s):
             taken = succession(declared, device)
             left = None if taken is None else taken.left
             rundir = over.enter_context(RunDir(options.log_dir, left and left.held))
@@ -151,7 +150,7 @@ def _warm(
 
 
 @contextmanager
-def _signals_exit(hangups: HangUps) -> Iterator[None]:
+def signals_exit(hangups: HangUps) -> Iterator[None]:
     """Inside, a signal that stops a server raises `SystemExit`, so that nothing is left behind."""
 
     def leave(number: int, frame: object) -> None:
@@ -164,22 +163,6 @@ def _signals_exit(hangups: HangUps) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _telling(what: str, every_s: float) -> Iterator[None]:
-    """Inside, a line every `every_s` seconds says that it goes on; the caller may block."""
-    begun, done = time.monotonic(), threading.Event()
-
-    def tell() -> None:
-        while not done.wait(every_s):
-            say(f"{what}, for {time.monotonic() - begun:.0f} s")
-
-    threading.Thread(target=tell, name="mirage-progress", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
 
 
 class Supervisor:

@@ -30,7 +30,7 @@ AT_ONCE = 8
 LONGEST: Mapping[str, int | None] = {"host": 4096, "cuda": None}
 """Tokens of a request that are proposed at most; None: what the model was made for."""
 ROUNDED = 1e-6
-"""What a sum of shares may lose, in hundredths of a per cent."""
+"""Hundredths of a per cent that a sum of shares may lose."""
 LEAST = 1024
 """Tokens below which no request's limit is lowered."""
 FOR_LONGEST = 0.5
@@ -127,7 +127,7 @@ class _Device(NamedTuple):
 
 
 def _room(machine: HostMachine, models: int, weights: int, least: int) -> tuple[bool, int]:
-    """Whether layers may move, for which they need a copy in host memory; and the device's room."""
+    """True if layers may move, for which they need a copy in host memory; and the device's room."""
     host = machine.host_bytes - models * ENGINE_BYTES
     if machine.asked is not None:
         return True, machine.asked

@@ -1,0 +1,28 @@
+"""Lines that say that something long goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mirage.serve.engine_manager import say
+
+LOOKING = "looking at the models, before any engine starts"
+
+
+@contextmanager
+def telling(what: str, every_s: float) -> Iterator[None]:
+    """Inside, a line every `every_s` seconds says that it goes on; the caller may block."""
+    begun, done = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not done.wait(every_s):
+            say(f"{what}, for {time.monotonic() - begun:.0f} s")
+
+    threading.Thread(target=tell, name="mirage-progress", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
