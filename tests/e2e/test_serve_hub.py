@@ -18,7 +18,7 @@ from hub_user import AS_ITSELF, WEIGHTS, HubUser
 from loopback_hub import loopback_hub
 from model_folder import make_folder
 from operated import Operated
-from supervised import WITH_FAKES, assert_gone, serving
+from supervised import WITH_FAKES, Served, assert_gone, serving
 
 from mirage.config import load
 from mirage.tools.demo.models import make_models
@@ -27,6 +27,8 @@ pytestmark = pytest.mark.e2e
 
 SMALL = ("--memory", "64MiB")
 START_S = 900
+AT_FIRST = 1310720
+"""Bytes that an engine holds until it has obeyed an allotment."""
 
 
 @pytest.fixture
@@ -222,6 +224,33 @@ def test_a_server_keeps_its_commit_and_fetches_nothing(user: HubUser) -> None:
         file.write_text(yaml.safe_dump(content | {"tenants": tenants}))
         done = operator.mirage("apply", "-f", "c.yaml")
         assert "trust_remote_code runs code of org/one" in error(done)
+
+
+def test_engines_that_are_left_keep_their_commit(user: HubUser) -> None:
+    tenant = {"name": "one", "model": "org/one", "share": 50, "max_model_len": 128}
+    file = user.folder / "c.yaml"
+    file.write_text(yaml.safe_dump({"device": {"memory": "64MiB"}, "tenants": [tenant]}))
+    with serving(file, environment=user.environment, lease_s=300) as first:
+        first.drain()
+        first.until("its engine has memory", lambda: held(first) > AT_FIRST)
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+    first.ready_file.unlink(missing_ok=True)  # its reaper does so, a little later
+    files = dict(user.hub.repositories["org/one"]["main"].files)
+    user.hub.add("org/one", files | {"generation_config.json": b"{}"})
+    user.hub.asked.clear()
+    with serving(file, environment=user.environment, lease_s=300) as second:
+        assert user.hub.asked == []
+        done = Operated(second, user.short).mirage("apply", "-f", "c.yaml")
+        assert done.stdout == "nothing differs from what holds\n"
+        code, stderr = second.end(signal.SIGTERM)
+    assert code == 0 and f"adopted from process {first.process.pid}: one" in stderr, stderr
+
+
+def held(served: Served) -> int:
+    """Bytes that the engine of `one` holds."""
+    told = served.request("GET", "/mirage/state")[1].get("tenants", {})
+    return int(told.get("one", {}).get("held_bytes", 0))
 
 
 # With vLLM's engines.
