@@ -40,14 +40,14 @@ class ConfigSource:
     """The file of a server, and options that override it; None leaves a key as the file has it."""
 
     path: Path
-    """Of a proposal the words that it was made for."""
+    """File of the configuration; for a proposal, the words that it was made for."""
     policy: Policy | None = None
     memory: str | None = None
     tiers: bool = True
     lease_s: float | None = None
     tls: bool = True
     proposed: Written | None = None
-    """What is served where no file says it."""
+    """Configuration that is served where no file says it."""
     folders: HubFolders = field(default_factory=HubFolders)
 
     def written(self) -> Written:
