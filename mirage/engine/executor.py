@@ -9,6 +9,7 @@ thread that schedules.
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from mirage.engine import runtime
+from mirage.engine.unfinished import answer_with_errors
 
 
 class InProcessExecutor(UniProcExecutor):
@@ -16,4 +17,5 @@ class InProcessExecutor(UniProcExecutor):
 
     def _init_executor(self) -> None:
         super()._init_executor()
+        answer_with_errors()
         runtime.register(self.driver_worker.worker.mirage)

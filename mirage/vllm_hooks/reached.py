@@ -54,6 +54,10 @@ HOOKS: dict[str, tuple[str, ...]] = {
         *("skip_reading_prefix_cache", "cache_salt", "block_hashes", "update_block_hashes()"),
         "is_finished()",
     ),
+    "vllm.v1.engine.core:EngineCoreProc": (
+        "_send_abort_outputs_to_client(req_ids, client_index)",
+        "_send_error_outputs_to_client(req_ids, client_index)",
+    ),
     "vllm.v1.engine:EngineCoreOutputs": ("outputs",),
     "vllm.v1.engine:EngineCoreOutput": ("request_id",),
     "vllm.v1.kv_cache_interface:KVCacheConfig": (
