@@ -69,14 +69,17 @@ class MarkedProcess:
         return not select.select([self._descriptor], [], [], 0)[0]
 
     def poll(self) -> int | None:
-        """Exit status as a child has it; `UNKNOWN_STATUS` where the kernel tells none."""
-        return None if self.lives() else exit_status(self._descriptor, UNKNOWN_STATUS)
+        """Exit status as a child has it; `UNKNOWN_STATUS` if nobody could learn it."""
+        return None if self.lives() else self._exit_status()
 
     def wait(self, limit_s: float | None = None) -> int:
         """Wait for its end; the exit status. Raises `TimeoutError`."""
         if not select.select([self._descriptor], [], [], limit_s)[0]:
             raise TimeoutError(f"process {self.pid} has not ended in {limit_s:g} s")
-        return exit_status(self._descriptor, UNKNOWN_STATUS)
+        return self._exit_status()
+
+    def _exit_status(self) -> int:
+        return exit_status(self.pid, self._descriptor, UNKNOWN_STATUS)
 
     def send_signal(self, sig: int, /) -> None:
         """Nothing happens if it has ended."""

@@ -53,17 +53,21 @@ class Ending:
 
     @property
     def evidence(self) -> Evidence:
-        """An unknown status may have been a SIGKILL: it weighs as little as a hang."""
+        """An unknown status may have been a SIGKILL: it is evidence of nothing."""
         if self.refused or self.unreachable or self.device or self.stopped:
             return Evidence.NOTHING
         if self.hang:
             return Evidence.HANG
         if self.error:
             return Evidence.FAULT
-        if self.status is None:
-            return Evidence.HANG
-        outside = self.status == 0 or -self.status in FROM_OUTSIDE
+        outside = not self.status or -self.status in FROM_OUTSIDE
         return Evidence.NOTHING if outside else Evidence.FAULT
+
+    @property
+    def unknown(self) -> bool:
+        """True if nobody could learn how it ended."""
+        by_us = self.refused or self.unreachable or self.device or self.stopped or self.hang
+        return self.status is None and not by_us and not self.error
 
     def __str__(self) -> str:
         if self.stopped:

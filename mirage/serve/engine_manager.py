@@ -669,7 +669,7 @@ class EngineManager:
         if fault is None and ending.status == -signal.SIGABRT:  # of libraries that cannot raise
             logged = await asyncio.to_thread(self._engine.last_error)
             fault = in_text(logged or "")
-        if fault is not None or ending.evidence is Evidence.HANG:
+        if fault is not None or ending.unknown or ending.evidence is Evidence.HANG:
             await self._look_at_device(fault)
         return replace(ending, fault=fault.name if fault else "", device=self._device.reason)
 

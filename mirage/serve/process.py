@@ -125,8 +125,8 @@ class EngineProcess:
     def core_status(self) -> int | None:
         """The core's exit code, or minus the signal that ended it, once the server has ended.
 
-        Its server reaps it, unless that ended first: then it is ours to reap. None if it had none,
-        or on a kernel before 6.15 if the server was faster.
+        Its server reaps it, unless that ended first: then it is ours to reap, or another one's if
+        we adopted the server. None if it had none, or on a kernel before 6.15 if those were faster.
         """
         if self._core is None or self._process is None:
             return None

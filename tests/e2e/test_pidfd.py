@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from mirage.processes.marks import MarkedProcess, mark_of
 from mirage.processes.pidfd import ProcessEnd
 
 pytestmark = pytest.mark.e2e
@@ -60,6 +61,33 @@ def test_a_grandchild_that_its_parent_reaped(script: str, number: int | None, st
         end.close()
         end.close()
         parent.communicate()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_grandchild_that_nobody_has_reaped(marked: bool) -> None:
+    """Its parent may be busy, or dead and its heir slow."""
+
+    async def main() -> None:
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        end, mark = ProcessEnd(child.pid), mark_of(child.pid)
+        assert mark is not None
+        process = MarkedProcess.found(mark)
+        assert process is not None
+        assert end.status() is None and process.poll() is None
+        os.kill(child.pid, signal.SIGSEGV)
+        if marked:
+            assert process.wait(60) == process.poll() == -signal.SIGSEGV
+        else:
+            async with asyncio.timeout(60):
+                await end.wait()
+            assert end.status() == -signal.SIGSEGV
+            child.wait()
+            assert end.status() == -signal.SIGSEGV
+        child.communicate()
+        end.close()
+        process.close()
 
     asyncio.run(main())
 

@@ -140,6 +140,8 @@ def test_an_adopted_engine_that_ends_is_started_again(tmp_path: Path, short: Pat
         os.kill(before["a"][1], signal.SIGKILL)
         second.until("it is started again", lambda: state(second, "a")["restarts"] == 1)
         second.until("it is ready", lambda: state(second, "a")["state"] == "ready")
+        told = "a: engine core was ended from outside (SIGKILL)"  # by whoever reaped it
+        assert any(told in line for line in second.log), "".join(second.log)
         after = engines(short)
         assert after["b"] == before["b"] and not {*after["a"]} & {*before["a"]}
         assert "adopted" not in state(second, "a")

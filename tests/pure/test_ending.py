@@ -34,7 +34,7 @@ pytestmark = pytest.mark.pure
             "engine core ended: GPU 0 has failed",
         ),
         (Ending(status=-9, error="ValueError"), "fault", "engine core ended with ValueError"),
-        (Ending(), "hang", "engine core ended (exit status unknown)"),
+        (Ending(), "nothing", "engine core ended (exit status unknown)"),
         (
             Ending("engine", -9, hang="no step for 31 s with 2 requests"),
             "hang",
@@ -62,6 +62,12 @@ pytestmark = pytest.mark.pure
 def test_evidence_and_words(ending: Ending, evidence: str, words: str) -> None:
     assert ending.evidence is Evidence(evidence)
     assert str(ending) == words
+
+
+def test_an_end_is_unknown_if_neither_a_status_nor_a_reason_is_told() -> None:
+    assert Ending().unknown
+    assert not Ending(status=0).unknown and not Ending(error="ValueError").unknown
+    assert not Ending(hang="no step").unknown and not Ending(stopped=True).unknown
 
 
 def test_every_signal_is_evidence_or_comes_from_outside() -> None:
