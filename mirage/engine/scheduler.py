@@ -224,6 +224,7 @@ class MirageScheduler(Scheduler):
     def _handle(self, message: ToEngine) -> None:
         match message:
             case Alive():  # more may be possible by now, and no step may be due
+                self.tiers.leave_if_lost()
                 self._reconcile()
                 return
             case Turn():

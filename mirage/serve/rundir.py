@@ -18,6 +18,8 @@ RECORD = "run.json"
 """Name of `RunDir.record`."""
 ADMIN_SOCKETS = "admin-*.sock"
 """Names of `RunDir.admin_socket`."""
+OF_SERVERS = "tiers.sock", "peer-*.sock", ADMIN_SOCKETS
+"""Names of sockets that a server makes only where there is none."""
 
 
 def tiers_beside(control_socket: Path) -> Path:
@@ -153,8 +155,9 @@ class RunDir:
 
     def _unlisten(self) -> None:
         """Remove sockets of a process that has ended."""
-        for path in (self.tier_socket, *self.sockets.glob(ADMIN_SOCKETS)):
-            path.unlink(missing_ok=True)
+        for names in OF_SERVERS:
+            for path in self.sockets.glob(names):
+                path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

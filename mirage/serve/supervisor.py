@@ -116,8 +116,6 @@ def _serve(
                 over.callback(warm.close)
             found = preflight(declared, means.probe) if taken is None else taken.found
         config, wanted = found.config, origin.written
-        if config.host_tier is not None:  # the pool ends with this process, and engines with it
-            config = config.model_copy(update={"lease_s": 0.0})
         if taken is not None:
             declared, origin = taken.config, origin._replace(written=taken.written)
         if found.refused and options.all_or_nothing:

@@ -131,6 +131,7 @@ class PoolClient:
     @property
     def lost(self) -> bool:
         """True if there is no pool, or none any more."""
+        self._listen()
         return self._line is None
 
     # -- storing ------------------------------------------------------------------------

@@ -147,6 +147,10 @@ class Pool(Protocol):
     def bytes_per_s(self, medium: Medium) -> float | None:
         """At what pace copies from and to it have to go; None: as fast as they can."""
 
+    @property
+    def lost(self) -> bool:
+        """True if there is no pool, or none any more: nothing is found or stored from then on."""
+
     def close(self) -> None:
         """Leave the pool; what was reserved and not committed is gone. Idempotent.
 

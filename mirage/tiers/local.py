@@ -105,6 +105,11 @@ class LocalPool:
     def bytes_per_s(self, medium: Medium) -> float | None:
         return self._shared.acting.regions.bytes_per_s(medium)
 
+    @property
+    def lost(self) -> bool:
+        """False: it ends with this process."""
+        return False
+
     def close(self) -> None:
         if self._closed:
             return

@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from left_shared import shared_files
 from supervised import Served, assert_gone, serving
-from test_serve_tiers_real import configured, drawn
+from test_serve_tiers_real import configured, drawn, loaded, say
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -25,6 +27,7 @@ MIB = 1 << 20
 SSD_BYTES = 24 * MIB
 TIERS: dict[str, Any] = {"host": {"bytes": 6 * MIB}}
 ASKING = 3
+LEASE_S = 600.0
 READY_S = 900.0
 """On a machine that does much else."""
 
@@ -60,7 +63,14 @@ class Asking:
             elif answer["choices"][0]["text"] == self._texts[choice]:
                 self.right += 1
             else:
-                self.wrong.append(self._prompts[choice])
+                self.wrong.append(f"{answer['choices'][0]} for {self._prompts[choice]!r}")
+
+    def more(self, answers: int = 30) -> None:
+        """Wait until so many more were right."""
+        before, until = self.right, time.monotonic() + READY_S
+        while self.right < before + answers:
+            assert time.monotonic() < until and not self.wrong, self.wrong
+            time.sleep(0.1)
 
     def __enter__(self) -> Asking:
         for thread in self._threads:
@@ -84,9 +94,9 @@ def busy(served: Served, rng: random.Random) -> None:
 
 
 @contextlib.contextmanager
-def started(config: Path) -> Iterator[Served]:
+def started(config: Path, lease_s: float = 0) -> Iterator[Served]:
     (config.parent / "ready.json").unlink(missing_ok=True)  # of one that was killed
-    with serving(config, fake=False, ready_timeout_s=READY_S) as served:
+    with serving(config, fake=False, ready_timeout_s=READY_S, lease_s=lease_s) as served:
         served.drain()
         yield served
 
@@ -145,3 +155,40 @@ def engine_is_killed(served: Served) -> None:
         lambda: engine()["restarts"] > before and engine()["state"] == "ready",
         READY_S,
     )
+
+
+def test_engines_go_on_without_the_pool_of_a_killed_server(tmp_path: Path) -> None:
+    """And with another server, whose pool is another one: the memory of the first is given back."""
+    config, prompts = configured(tmp_path, TIERS), drawn(60)
+    with started(config, LEASE_S) as first:
+        texts = [say(first, "a", prompt) for prompt in prompts]
+        with Asking(first, prompts, texts, seed=7) as asking:
+            first.until("blocks come up", lambda: loaded(first, "a") > 0 and loaded(first, "b") > 0)
+            family = first.family()
+            cores = [first.engine_core(name) for name in "ab"]
+            first.process.kill()
+            first.process.wait()
+            asking.more()
+            with started(config, LEASE_S) as second:
+                asking.more()
+                engines = second.request("GET", "/mirage/state")[1]["engines"]
+                assert all(one["adopted"] for one in engines.values()), "".join(second.log)
+                second.until("no pool is mapped", lambda: not any(map(has_pool, cores)), 60)
+                cores[0].kill()
+                second.until("another engine has the pool", lambda: has_other_pool(second, cores))
+                asking.more()
+                family |= second.family()
+                assert second.end(signal.SIGTERM)[0] == 0
+    assert asking.wrong == []
+    assert_gone({process for process in family if process.is_running()})
+
+
+def has_pool(core: psutil.Process) -> bool:
+    return "memfd:mirage-tier" in Path(f"/proc/{core.pid}/maps").read_text()
+
+
+def has_other_pool(served: Served, cores: list[psutil.Process]) -> bool:
+    with contextlib.suppress(AssertionError, ValueError, OSError, psutil.Error):  # it starts
+        core = served.engine_core("a")
+        return core not in cores and has_pool(core)
+    return False

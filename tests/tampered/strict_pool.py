@@ -114,6 +114,10 @@ class StrictPool:
     def bytes_per_s(self, medium: Medium) -> float | None:
         return 2e9 if medium is Medium.PEER else None
 
+    @property
+    def lost(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.dead = True
 

@@ -70,6 +70,11 @@ class Copier:
         self._make = stream or (lambda medium: driver.stream())
         self._streams: dict[tuple[bool, Medium], Stream] = {}
 
+    @property
+    def busy(self) -> bool:
+        """True while there are jobs that have not come back from `finished`."""
+        return bool(self._jobs)
+
     def submit(self, job: CopyJob) -> None:
         """Queue a job; nothing is copied before `pump`."""
         self._jobs.append(job)

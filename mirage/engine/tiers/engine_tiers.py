@@ -54,6 +54,8 @@ class EngineTiers:
         self.stores: Stores | None = None
         self.replicas: ExpertReplicas | None = None
         self._watched: tuple[ElasticBlocks, EngineQueues] | None = None
+        self.left = False
+        """True once the pool was lost, and its memory is given back."""
 
     @property
     def copier(self) -> Copier:
@@ -137,6 +139,17 @@ class EngineTiers:
         self.stores.demote(extents, most)
         if asleep:
             self.stores.drain()
+
+    def leave_if_lost(self) -> None:
+        """Give the memory of a pool that is lost back: another server makes another one.
+
+        Copies that are under way end before, and are good: what was pinned stays as it is.
+        """
+        busy = self._copier is not None and self._copier.busy
+        if not self.left and not busy and self.pool.lost:
+            self.left = True
+            self._places.close()
+            self.pool.close()
 
     def close(self) -> None:
         """Leave the pool, with no copy under way. Idempotent."""

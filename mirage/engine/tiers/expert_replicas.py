@@ -130,6 +130,7 @@ class ExpertReplicas:
                 self._places.let_go(place)
         finally:
             self._held.clear()
+            self._places.close()
             self._pool.close()
 
     def _follow(self) -> bool:

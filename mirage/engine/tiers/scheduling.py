@@ -19,7 +19,7 @@ class SchedulerTiers:
     @property
     def there(self) -> bool:
         """True if there is a pool below the device."""
-        return self._tiers is not None
+        return self._tiers is not None and not self._tiers.left
 
     def watch(self, blocks: ElasticBlocks, window: int) -> None:
         """Store what leaves these blocks; `window` as in `Stores`."""
@@ -32,6 +32,12 @@ class SchedulerTiers:
             self._tiers.manager.begin_step()
             if self._tiers.stores is not None:
                 self._tiers.stores.harvest()
+            self._tiers.leave_if_lost()
+
+    def leave_if_lost(self) -> None:
+        """Give the memory of a pool that is lost back."""
+        if self._tiers is not None:
+            self._tiers.leave_if_lost()
 
     def copied(self) -> bool:
         """Wait for copies that hold blocks; True if there were any."""
