@@ -85,7 +85,7 @@ class Keepers(Protocol):
     """Keeper of the tenants' engines: starts them and ends them."""
 
     def unwelcome(self, hello: Hello) -> str:
-        """Reason to send away an engine of another server, which comes back; empty to have it."""
+        """Reason to send an engine away, which comes or comes back; empty to have it."""
 
     def came(self, tenant: str, pid: int) -> None:
         """The tenant's engine said hello from process `pid`."""
@@ -116,8 +116,8 @@ class Unkept:
     """`Keepers` of engines that nobody starts again, as where the server itself is measured."""
 
     def unwelcome(self, hello: Hello) -> str:
-        """Nobody is awaited."""
-        return "nobody awaits it"
+        """Nobody is awaited that comes back."""
+        return "" if hello.holdings is None else "nobody awaits it"
 
     def came(self, tenant: str, pid: int) -> None:
         """Nothing."""
@@ -304,8 +304,9 @@ class ControlServer:
             raise ProtocolViolation(f"no tenant is named {hello.tenant!r}")
         if hello.tenant in self._engines:
             raise ProtocolViolation(f"tenant {hello.tenant!r} is connected already")
-        if hello.holdings is not None and (why := self._keepers.unwelcome(hello)):
-            raise ProtocolViolation(f"an engine of tenant {hello.tenant!r} came back, and {why}")
+        if why := self._keepers.unwelcome(hello):
+            came = "came" if hello.holdings is None else "came back"
+            raise ProtocolViolation(f"an engine of tenant {hello.tenant!r} {came}, and {why}")
         return hello
 
     def _join(self, hello: Hello, writer: asyncio.StreamWriter) -> None:

@@ -246,14 +246,17 @@ class EngineManager:
     async def _get_ready(self) -> None:
         self._start_s, lap = {}, self._laps()
         order = self.wanted.order  # before it reads a file
+
+        def began(group: int) -> None:
+            self._reaper.began(group)
+            self._book.began(self._name, group, order, self._engine.log)
+
         try:
-            group = await self._engine.start(self._command, self._environment)
+            await self._engine.start(self._command, self._environment, began)
         except OSError as error:
             self._failure = f"it cannot be started ({error})"
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
-        self._reaper.began(group)
-        self._standstill = Standstill(group, self._hang_s, self._running())
-        self._book.began(self._name, group, order, self._engine.log)
+        self._standstill = Standstill(self._engine.pid, self._hang_s, self._running())
         progress = asyncio.create_task(self._tell_progress())
         watch = asyncio.create_task(self._end_if_stopped())
         try:
@@ -426,7 +429,10 @@ class EngineManager:
         self._book.goes_on(self._name, left)
 
     def unwelcome(self, hello: Hello) -> str:
-        """Reason to send an engine away that says hello again; empty if it is awaited."""
+        """Reason to send an engine away that says hello; empty if it is the one that is awaited."""
+        if hello.holdings is None:
+            ours = self._engine.has(hello.pid)
+            return "" if ours else f"process {hello.pid} is of none that was started"
         awaited = None if self._connected.is_set() else self._left
         return unwelcome(hello, awaited, device_bytes(hello.pid))
 

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -62,8 +63,10 @@ class EngineProcess:
         self._semaphores: dict[str, int] = {}
         self._log_start = 0
 
-    async def start(self, command: list[str], environment: dict[str, str]) -> int:
-        """Start the server in a session of its own; returns its process group.
+    async def start(
+        self, command: list[str], environment: dict[str, str], began: Callable[[int], None]
+    ) -> None:
+        """Start the server in a session of its own; `began` hears its process group before it runs.
 
         Its output is added to the log. Raises `OSError` if it cannot be started; then it has ended
         with `NOT_STARTED`. One that was begun when this is cancelled is ended.
@@ -73,14 +76,14 @@ class EngineProcess:
         self._semaphores = {}
         self._ended = asyncio.get_running_loop().create_future()
         try:
-            await self._begin(command, environment)
+            await self._begin(command, environment, began)
         except OSError:
             self._ended.set_result(NOT_STARTED)
             raise
-        assert self._process is not None
-        return self._process.pid
 
-    async def _begin(self, command: list[str], environment: dict[str, str]) -> None:
+    async def _begin(
+        self, command: list[str], environment: dict[str, str], began: Callable[[int], None]
+    ) -> None:
         self.socket.unlink(missing_ok=True)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         starting = asyncio.to_thread(self._start, command, environment, self.log)
@@ -96,6 +99,8 @@ class EngineProcess:
             _end(process)
             raise
         self._process = process
+        began(process.pid)
+        process.begin()
 
     def goes_on(self, process: MarkedProcess) -> None:
         """Its server is `process`, which another supervisor has started. Raises `OSError`."""
@@ -104,6 +109,13 @@ class EngineProcess:
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self._ended = _when_ended(process)
         self._process = process
+
+    def has(self, pid: int) -> bool:
+        """True if `pid` is a process of its group."""
+        try:
+            return self._process is not None and os.getpgid(pid) == self._process.pid
+        except ProcessLookupError:
+            return False
 
     def has_core(self, pid: int) -> None:
         """Its engine core is process `pid`, which lives and is connected."""

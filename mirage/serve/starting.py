@@ -1,13 +1,17 @@
 """Start of an engine's server as a child process: here as a program of its own.
 
 Another way is a fork of a process that has imported vLLM (`mirage.serve.warm`). Whatever the way,
-the child leads a session of its own and its end can be waited for by this process.
+the child leads a session of its own and its end can be waited for by this process. A program waits
+until it is told to begin, and ends if this process does before: by then others know of it, who end
+it or go on with it. An engine that nobody knew of would be left for good.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -29,21 +33,50 @@ class Child(Protocol):
         """Nothing happens if it has ended."""
 
 
-Start = Callable[[list[str], Mapping[str, str], Path], Child]
+class NewChild(Child, Protocol):
+    """One that has just been started."""
+
+    def begin(self) -> None:
+        """Let it begin. It may have ended."""
+
+
+Start = Callable[[list[str], Mapping[str, str], Path], NewChild]
 """Starts a command line in an environment. What it prints is added to the log."""
 
+GATE = """
+import os, sys
+if os.read(0, 1):
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Program that becomes another one in its place once a byte comes, and ends without one."""
 
-def start_program(command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+
+class HeldProgram(subprocess.Popen[bytes]):
+    """A command line that waits for `begin`. Raises `OSError` if it cannot be started."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
+        with log.open("ab") as output:
+            super().__init__(
+                [sys.executable, "-I", "-S", "-c", GATE, *command],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def begin(self) -> None:
+        """See `NewChild`."""
+        assert self.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.write(b"\n")
+            self.stdin.close()
+
+
+def start_program(command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
     """Raises `OSError` if it cannot be started."""
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return HeldProgram(command, environment, log)
 
 
 class AdoptedChild:
@@ -55,6 +88,9 @@ class AdoptedChild:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._status: int | None = None
+
+    def begin(self) -> None:
+        """Nothing: it has begun."""
 
     def poll(self) -> int | None:
         """See `Child`."""

@@ -26,7 +26,7 @@ from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
 from mirage.serve.launcher import ADAPTING
-from mirage.serve.starting import AdoptedChild, Child, start_program
+from mirage.serve.starting import AdoptedChild, NewChild, start_program
 from mirage.wire import Broken, Channel
 
 logger = logging.getLogger("mirage.serve.warm")
@@ -73,7 +73,7 @@ class WarmStarts:
 
     # -- forks --------------------------------------------------------------------------
 
-    def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+    def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
         """Start a command of Python's as a fork if one can be had now, else as a program.
 
         Orphans of the forking process have to become children of this one. Takes some 50 ms, on a

@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 from domain_served import LIMIT_S, domain_served
+from fake_engine import HELD, SHAPE
 from supervised import write_config
 
 from mirage.config import load
 from mirage.control.roster.states import LifeState
+from mirage.protocol import PROTOCOL_VERSION, Hello
 from mirage.serve.domain import Domain
+from mirage.wire import encode
 from vmm.faults import FAULTS
 
 pytestmark = pytest.mark.e2e
@@ -51,6 +54,8 @@ class Site(NamedTuple):
     domain: Domain
     url: str
     http: aiohttp.ClientSession
+    control: Path
+    """Socket at which engines say hello."""
 
     async def ask(self, tenant: str, prompt: str = "pids") -> tuple[int, Any, dict[str, str]]:
         body = {"model": tenant, "prompt": prompt}
@@ -97,7 +102,7 @@ async def served(folder: Path, names: str = NAMES, **changes: Any) -> AsyncItera
         domain_served(config, all_or_nothing=False) as one,
         aiohttp.ClientSession() as http,
     ):
-        yield Site(one.domain, one.url, http)
+        yield Site(one.domain, one.url, http, one.sockets / "control.sock")
 
 
 @run
@@ -251,6 +256,20 @@ async def test_a_start_that_is_taken_back_at_once_is_none(tmp_path: Path) -> Non
         attendance.wish("b", LifeState.STOPPED)
         await site.until("b", LifeState.STOPPED)
         assert (await site.ask("b"))[0] == 200
+        site.check()
+
+
+@run
+async def test_an_engine_that_nobody_has_started_is_sent_away(tmp_path: Path) -> None:
+    """As one that a killed server had begun, and of which it could tell nobody."""
+    async with served(tmp_path / "s", "ab") as site:
+        reader, writer = await asyncio.open_unix_connection(str(site.control))
+        writer.write(encode(Hello(PROTOCOL_VERSION, "a", os.getpid(), SHAPE, HELD)))
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.read() == b""
+        writer.close()
+        assert site.domain.free_bytes == 4 << 20
+        assert (await site.ask("a"))[0] == 200
         site.check()
 
 

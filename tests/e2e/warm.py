@@ -29,7 +29,7 @@ from mirage import cli
 from mirage.processes import asking
 from mirage.serve import launcher
 from mirage.serve.means import Means
-from mirage.serve.starting import AdoptedChild, Child
+from mirage.serve.starting import AdoptedChild, Child, NewChild
 from mirage.serve.warm import PROGRAM, ROOM
 from mirage.tools.replay import child
 
@@ -59,7 +59,7 @@ class Warm:
             self._process = _fork(listener) if forks else _program(listener)
         atexit.register(self._end)
 
-    def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+    def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
         """Start a child, as `Means.start` does."""
         return AdoptedChild(self.fork(command, environment, str(log), str(log)))
 
