@@ -122,6 +122,10 @@ class Noting:
     steps: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
 
+    def unwelcome(self, hello: Hello) -> str:
+        """Nobody is."""
+        return ""
+
     def came(self, tenant: str, pid: int) -> None:
         assert pid
 
