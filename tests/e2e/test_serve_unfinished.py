@@ -88,9 +88,11 @@ def test_no_part_of_a_text_looks_complete(tmp_path: Path) -> None:
             last.suspend()  # or it would be quicker than the engine
             served.process.kill()
 
-        check_ended_in_mid_answer(path, kill)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            last.resume()
+        try:
+            check_ended_in_mid_answer(path, kill)
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                last.resume()
         served.process.wait()
         assert_gone(family)
 
