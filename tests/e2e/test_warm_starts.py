@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,6 +167,11 @@ def test_engines_of_a_server_start_warm_and_again_after_a_kill(tmp_path: Path) -
         assert status == 200 and after["choices"] == before["choices"]
         starts = [line for line in served.log if "llama: ready in" in line]
         assert len(starts) == 2 and all("(warm start: process" in line for line in starts)
+        folder = served.run_folder()
+        assert folder is not None
+        log = (folder / "logs" / "llama.log").read_text()
+        parts = re.findall(r"mirage: start: server before its core [^\n]*, (layers[^\d]*) \d", log)
+        assert parts == ["layers placed and proven", "layers placed"]
         family |= served.family()
         served.process.kill()
         assert_gone(family)

@@ -5,8 +5,8 @@ python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.
 
 A FAMILY is one of `tiny.FAMILIES`, or of the zoo.
 
-Beside what that writes of each family: whether its master was there, and how many copies of its
-own the engine made.
+Beside what that writes of each family: whether its master was there, how many copies of its own
+the engine made, and how many proofs, of which the folder of the socket has records.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ import identity
 import zoo_run
 from tiny import FAMILIES as identity_families
 
-from mirage.engine import derived, keeping, params
+from mirage.engine import derived, keeping, params, proof
 from mirage.keeper.client import KeeperClient
 
 ODD = "-odd"
 asked: list[bool] = []
 copied: list[int] = []
+proven: list[str] = []
 
 
 class Watched(KeeperClient):
@@ -45,6 +46,14 @@ class Counted(params.PlacedLayers):
     def _own_masters(self, driver: Any, placed: Any) -> list[int]:
         copied.append(len(placed))
         return super()._own_masters(driver, placed)
+
+
+class Proven(proof.Proof):
+    """Notes each proof that held."""
+
+    def moved(self, streamer: Any, begin: Any) -> None:
+        super().moved(streamer, begin)
+        proven.append("held")
 
 
 def make_odd() -> None:
@@ -64,10 +73,10 @@ def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
         make_odd()
         mode = mode.removesuffix(ODD)
     keeping.KeeperClient = Watched
-    startup.PlacedLayers = Counted
+    startup.PlacedLayers, startup.Proof = Counted, Proven
     settings = identity.MODES[mode]
     assert settings is not None
-    settings["keeper"] = socket
+    settings |= {"keeper": socket, "proofs": str(Path(socket).with_name("proofs"))}
     if mode.startswith("cuda"):
         identity.compute_beside_gpu()
     results = {}
@@ -76,11 +85,13 @@ def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
             settings["tenant"] = family
         asked.clear()
         copied.clear()
+        proven.clear()
         if family in identity_families:
             facts = identity.generate(family, Path(models), mode)
         else:
             facts = zoo_run.prove(zoo_run.FAMILIES[family], Path(models), mode)
-        results[family] = facts | {"whole": list(asked), "copied": sum(copied)}
+        found = {"whole": list(asked), "copied": sum(copied), "proven": len(proven)}
+        results[family] = facts | found
         Path(out).write_text(json.dumps(results))
         gc.collect()
 

@@ -46,11 +46,11 @@ def test_an_engine_whose_files_are_zeros_by_now_says_the_same(
     weights = make_model(family, tmp_path) / "model.safetensors"
     plain = run(tmp_path, "plain", None, family)[family]
     first = run(tmp_path, mode, kept, family)[family]
-    assert (first["whole"], first["copied"]) == ([False], 0)
+    assert (first["whole"], first["copied"], first["proven"]) == ([False], 0, 1)
     assert kept.until(["t"], used=False).idle_bytes >= weights.stat().st_size
     without_weights(weights)
     again = run(tmp_path, mode, kept, family)[family]
-    assert (again["whole"], again["copied"]) == ([True], 0)
+    assert (again["whole"], again["copied"], again["proven"]) == ([True], 0, 0)
     assert plain["rounds"] == first["rounds"] == again["rounds"]
     assert again["bytes_streamed"] > 0
 
@@ -76,5 +76,5 @@ def test_a_file_that_was_changed_is_read(tmp_path: Path, kept: Kept) -> None:
     without_weights(weights)
     os.utime(weights)
     changed = run(tmp_path, "mirage", kept, "llama")["llama"]
-    assert (changed["whole"], changed["copied"]) == ([False], 0)
+    assert (changed["whole"], changed["copied"], changed["proven"]) == ([False], 0, 1)
     assert changed["rounds"] != first["rounds"]

@@ -14,13 +14,13 @@ import typer
 
 from mirage.config import read_text
 from mirage.errors import CommandFailed, InputRefused
+from mirage.private_file import replace_private
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.keys_file import check_private, entry, keys_in, read_keys, with_entry
 from mirage.serve.access.ring import date_of, digest
 from mirage.serve.admin.address import chosen
 from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.commands import SocketOption
-from mirage.serve.private_file import replace_private
 
 BEGIN = "mirage-"
 """By which people and programs that look for secrets know a token."""

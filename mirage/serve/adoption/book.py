@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from mirage.private_file import replace_private
 from mirage.processes.marks import ProcessMark, mark_of
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.adoption.record import (
@@ -18,7 +19,6 @@ from mirage.serve.adoption.record import (
     RouterRecord,
     RunRecord,
 )
-from mirage.serve.private_file import replace_private
 
 logger = logging.getLogger("mirage.serve.adoption")
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mirage.config import ConfigError
+from mirage.private_file import replace_private
 from mirage.serve.apply.source import Written
-from mirage.serve.private_file import replace_private
 
 STATE_FORM = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,3 +36,17 @@ def replace_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def read_private(path: Path, most_bytes: int) -> bytes:
+    """Contents of a file that nobody but this user could write or read.
+
+    Raises `OSError`, `PermissionError` for one of somebody else or of more bytes.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        seen = os.fstat(handle)
+        ours = seen.st_uid == os.geteuid() and not seen.st_mode & 0o077
+        if not (ours and stat.S_ISREG(seen.st_mode) and seen.st_size <= most_bytes):
+            raise PermissionError(f"{path} is no private file of this user")
+        return file.read(most_bytes)

@@ -1,0 +1,163 @@
+"""Proofs of earlier starts: what was proven of the same weights, code and kernels stands.
+
+A record is a small file of its owner's alone, named by the hash of all that the outcome of a proof
+may depend on. One that is odd in any way is as good as none: the proof is made, and recorded anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import torch
+import vllm
+
+from mirage import installed
+from mirage.engine.identity import identity_of
+from mirage.engine.settings import EngineSettings
+from mirage.private_file import read_private, replace_private
+
+logger = logging.getLogger("mirage.engine.proof_records")
+
+
+def _stamps() -> list[installed.Stamp]:
+    return [*installed.modules(), *installed.versions()]
+
+
+CODE = _stamps()
+"""Files of the code in this process, as they were when it was imported."""
+PLACES = {*installed.CACHES, "VLLM_RPC_BASE_PATH", "VLLM_DIST_IDENT"}
+"""Variables that say where files and sockets of one run are, and not how an engine computes."""
+OF_ONE_START = {
+    *("control", "tier_socket", "keeper", "proofs", "tenant"),
+    *("grant_bytes", "base_blocks", "alpha", "beta"),
+}
+"""Settings that differ between starts, or tenants, of which one proof holds."""
+CPU_INFO, DRIVER_INFO = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version")
+LONGEST = 1 << 20
+"""Bytes of a record."""
+
+
+class ProofRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Outcome of a proof: it held."""
+
+    key: str
+    units: tuple[int, ...]
+    """Bytes of each layer that moves."""
+
+
+class ProvenBefore:
+    """Record of the proof of one engine. Without a `path` there is none, and none is made."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    @classmethod
+    def of(cls, vllm_config: Any, settings: EngineSettings) -> Self:
+        """Record of this engine's proof, whether it was made or not."""
+        key = None if settings.proofs is None else key_of(vllm_config, settings)
+        return cls(None if key is None else Path(settings.proofs or "") / key)
+
+    def found(self, units: Sequence[int]) -> ProofRecord | None:
+        """The record, if the proof was made of layers of these sizes, in bytes."""
+        if self._path is None:
+            return None
+        try:
+            checksum, _, told = read_private(self._path, LONGEST).partition(b"\n")
+            if checksum != _checksum(told):
+                raise ValueError("its checksum is another one")
+            record = msgspec.json.decode(told, type=ProofRecord)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:  # msgspec's are such, too
+            logger.warning("an earlier proof is not believed: %s", error)
+            return None
+        same = record.key == self._path.name and record.units == tuple(units)
+        return record if same else None
+
+    def note(self, units: Sequence[int]) -> None:
+        """The proof was made. What cannot be written is no error: it is made again then."""
+        if self._path is None:
+            return
+        record = ProofRecord(self._path.name, tuple(units))
+        told = msgspec.json.encode(record)
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_private(self._path, _checksum(told) + b"\n" + told, lasting=False)
+        except OSError as error:
+            logger.warning("the proof is not remembered: %s", error)
+
+
+def key_of(vllm_config: Any, settings: EngineSettings) -> str | None:
+    """Hash of all that the outcome depends on; None if something of that cannot be known."""
+    facts = facts_of(vllm_config, settings)
+    if None in facts.values():
+        return None
+    return sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def facts_of(vllm_config: Any, settings: EngineSettings) -> dict[str, Any]:
+    """All of that by kinds; None for what cannot be known.
+
+    Weights are known by the same facts as the keeper's masters: name, device, inode, size and time
+    of change of each file of the model's folder. To read gigabytes for a hash of their contents
+    would take as long as the proof that it spares.
+    """
+    scheduler = vllm_config.scheduler_config
+    return {
+        "weights": identity_of(vllm_config),
+        "libraries": [vllm.__version__, torch.__version__, sys.version],
+        "code": _code(),
+        "processor": _processor(),
+        "variables": _variables(os.environ),
+        "arguments": [
+            vllm_config.compute_hash(),
+            scheduler.max_num_batched_tokens,
+            scheduler.max_num_seqs,
+            vllm_config.cache_config.block_size,
+            repr(vllm_config.lora_config),
+            repr(vllm_config.speculative_config),
+        ],
+        "settings": settings.model_dump(mode="json", exclude=OF_ONE_START),
+    }
+
+
+def _code() -> list[installed.Stamp] | None:
+    """Stamps of the code that runs here; None if other code has been installed since."""
+    return CODE if _stamps() == CODE else None
+
+
+def _processor() -> list[Any]:
+    """Kind of processor and what it can do, threads, and the GPU with its driver."""
+    found: list[Any] = [platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    found += [torch.get_num_threads(), *_told_of_cpu()]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found += [torch.cuda.get_device_name(), torch.cuda.get_device_capability()]
+        with suppress(OSError):
+            found.append(DRIVER_INFO.read_text())
+    return found
+
+
+def _told_of_cpu() -> list[str]:
+    """Model and flags of the first processor, as far as Linux tells."""
+    with suppress(OSError):
+        first = CPU_INFO.read_text().partition("\n\n")[0].splitlines()
+        return [line for line in first if line.startswith(("model", "flags", "Features", "CPU "))]
+    return []
+
+
+def _variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, text) for name, text in installed.telling(environment) if name not in PLACES]
+
+
+def _checksum(told: bytes) -> bytes:
+    return sha256(told).hexdigest().encode()
