@@ -16,6 +16,7 @@ from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.forms import OperatorAct, TenantStatus
 from mirage.tools.demo.models import make_models
 from tests.keeping import master_files, without_weights
+from tests.opened import opened
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -61,6 +62,13 @@ class Serving:
         found: dict[str, int] = self.served.request("GET", "/mirage/state")[1]["kept_weights"]
         return found
 
+    def read(self, name: str) -> int:
+        """Bytes that the engine core of a tenant has read by calls, of whatever file or socket."""
+        counts = Path(f"/proc/{self.served.engine_core(name).pid}/io").read_text()
+        found = dict(line.split(": ") for line in counts.splitlines())
+        print(f"{name}: engine core has read {found}")
+        return int(found["rchar"])
+
     def keeper(self) -> psutil.Process:
         found = [p for p in self.served.family() if "mirage.keeper.process" in p.cmdline()]
         assert len(found) == 1
@@ -82,11 +90,13 @@ def two_of_one(folder: Path) -> Iterator[Serving]:
 
 
 def test_no_start_reads_what_host_memory_has(tmp_path: Path) -> None:
-    with two_of_one(tmp_path) as one:
+    with two_of_one(tmp_path) as one, opened(one.weights) as opens:
         first = one.text("a")
+        assert one.read("a") > 0 and opens() > 0
         assert one.status("b", "stopped").weights == "disk"
         size = one.weights.stat().st_size
         without_weights(one.weights)
+        assert opens() > 0
 
         # Another tenant of the same weights, and the same one after its engine was killed.
         assert one.text("b") == first
@@ -103,6 +113,10 @@ def test_no_start_reads_what_host_memory_has(tmp_path: Path) -> None:
         assert (kept["masters"], kept["used_bytes"], kept["idle_bytes"]) == (1, 0, *files.values())
         assert one.text("a") == first
         assert one.masters() == files
+
+        # Nobody has opened the checkpoint since, and an engine reads fewer bytes than it has.
+        assert opens() == 0
+        assert one.read("a") < size
 
         # Without the keeper engines go on, and bring what they have to the next one.
         one.keeper().kill()
