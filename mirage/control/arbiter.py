@@ -15,6 +15,7 @@ from mirage.control.draining import Draining
 from mirage.control.loans import LoanBook
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
+from mirage.geometry import footprint
 from mirage.protocol import Allotment, Hello, Refusal, Report, Turn
 from scheduler.sharing import Sharing, make_sharing
 from scheduler.tenants import Tenant
@@ -75,7 +76,9 @@ class Arbiter:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined` and `adopted`."""
         self._unbooked = True
         if (holdings := hello.holdings) is None:
-            self.controller.joined(hello.tenant, hello.shape, hello.held_bytes, now)
+            shape, held_bytes = hello.shape, hello.held_bytes
+            hollow = held_bytes < footprint(shape, 0, shape.min_extents)
+            self.controller.joined(hello.tenant, shape, held_bytes, now, lean=hollow)
             return
         self.controller.adopted(hello.tenant, hello.shape, holdings, now)
         if holdings.allotment.asleep:

@@ -346,9 +346,9 @@ class Controller:
             return 0
         return sum(worth_spilling(t, turns) for t in present if t.name == name)
 
-    def has_room(self, name: str) -> bool:
-        """True if an engine that holds up to its tenant's share may be started."""
-        return self._grants.has_room(name)
+    def has_room(self, name: str, nbytes: int | None = None) -> bool:
+        """True if an engine that holds up to `nbytes` may be started; None for its share."""
+        return self._grants.has_room(name, nbytes)
 
     def debtors(self, now: float) -> list[Debtor]:
         """Tenants that hold more than their share, so that an engine finds no room to start."""

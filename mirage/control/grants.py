@@ -121,12 +121,12 @@ class Grants:
         awaited = [self._awaited_asleep(name) for name in self._expected]
         return sum([*asleep, *awaited, *[max(share, held) for share, held in self._absent()]])
 
-    def has_room(self, name: str) -> bool:
-        """True if an engine that holds up to its tenant's share may be started.
+    def has_room(self, name: str, nbytes: int | None = None) -> bool:
+        """True if an engine that holds up to `nbytes`, its tenant's share if None, may be started.
 
         Room that is kept for other absent engines does not count: they may start as well.
         """
-        return self.limit(name) >= self._shares[name]
+        return self.limit(name) >= (self._shares[name] if nbytes is None else nbytes)
 
     def borrowed(self) -> dict[str, int]:
         """Bytes that tenants hold, or may come to hold, beyond their shares; by name."""

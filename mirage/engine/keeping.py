@@ -20,7 +20,8 @@ from vllm.model_executor.model_loader import base_loader, default_loader
 
 from mirage.engine import derived, master
 from mirage.engine.identity import identity_of
-from mirage.engine.params import PlacedLayers, PlacedUnit
+from mirage.engine.params import PlacedLayers
+from mirage.engine.placement import PlacedUnit
 from mirage.engine.tensors import storage_of
 from mirage.keeper.client import KeeperClient, MasterRefused
 from vmm.driver import Driver, VmmError
@@ -159,6 +160,11 @@ class Keeping:
         self._client: KeeperClient | None = None
         self._master: FilledMaster | WholeMaster | None = None
         self._file: HostFile | None = None
+
+    @property
+    def whole(self) -> bool:
+        """True if the layers' masters are there, whatever the layers hold themselves."""
+        return isinstance(self._master, WholeMaster)
 
     @contextmanager
     def loading(self, vllm_config: Any) -> Iterator[None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from mirage.engine.backend import Backend
 from mirage.engine.expert_call import split
 from mirage.engine.experts import ExpertLayer, ExpertsStay, find, hook, layout
 from mirage.engine.pieces import GraphPieces, UnknownPieces
+from mirage.engine.placement import PlacedUnit, Unit, moved, placements_of, planned
 from mirage.engine.tensors import Holdings
 from mirage.streaming.expert_layout import ExpertLayout
 from mirage.streaming.experts import ExpertStreamer
@@ -33,46 +33,19 @@ from vmm.space import Range
 
 logger = logging.getLogger("mirage.engine.params")
 
-ALIGN = 512
-"""Alignment of parameters in bytes, as allocators have it: kernels are chosen by it."""
-POISON = 0xFF
-"""Byte left where a parameter was, so that a kernel which still reads there is seen."""
 SMALL = MIB
 """Bytes up to which the place that a parameter left is kept until the model is proven: freed,
 it could be handed out again with the right content in it."""
-
-Unit = list[list[torch.Tensor]]
-"""Tensors of each storage; they move together."""
-
-
-@dataclass(frozen=True)
-class PlacedUnit:
-    """A unit in its range: where its tensors begin there, by their ids. Bytes."""
-
-    home: Range
-    nbytes: int
-    offsets: dict[int, int]
-
 
 Masters = Callable[[Driver, Sequence[PlacedUnit]], Sequence[int] | None]
 """Gives the host addresses of the units' masters; None if they are to be made here."""
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Place of one storage, or of the visible part of it, inside its layer's range. Bytes."""
+NOT_HOLLOW = "the weights of its layers are not in host memory: it needs its share of the device"
 
-    tensors: list[torch.Tensor]
-    start: int
-    """The first byte of the old storage that is seen."""
-    offset: int
-    nbytes: int
 
-    @property
-    def offsets(self) -> dict[int, int]:
-        """First byte of each tensor in the range, by its id; before they move."""
-        seen = (tensor for tensor in self.tensors if tensor.numel())
-        return {id(t): self.offset + _span(t)[0] - self.start for t in seen}
+class HollowError(RuntimeError):
+    """A start without memory for layers that cannot be had; the message says why."""
 
 
 class PlacedLayers:
@@ -193,14 +166,14 @@ class PlacedLayers:
 
     def unit_bytes(self) -> list[int]:
         """Bytes of each unit that moves."""
-        return [_plan(unit)[1] for unit in self.units]
+        return [placements_of(unit)[1] for unit in self.units]
 
     def layer_bytes(self, page_bytes: int) -> int:
         """Page-rounded size of the largest layer, the unit that moves.
 
         Of layers that stay as vLLM built them: a kernel may have packed them away since.
         """
-        largest = max((_plan(unit)[1] for unit in self.units), default=0)
+        largest = max((placements_of(unit)[1] for unit in self.units), default=0)
         if self.stays is not None:
             largest = max(largest, self._built_bytes)
         return align_up(largest, page_bytes)
@@ -225,32 +198,69 @@ class PlacedLayers:
         for unit in self.units:
             home = Range(driver, frame)
             home.back(0, pool.take(frame // driver.page_bytes, "layer"))
-            placed.append(self._fill(home, unit))
+            placed.append(self._fill(home, unit, copies=True))
             # The driver copies on a stream of its own, which does not wait for torch's.
             backend.compute.synchronize()
             backend.uncache()
         addresses = masters(driver, placed) or self._own_masters(driver, placed)
+        return self._streamed(backend, pool, placed, addresses, chunk_bytes, absent=False)
+
+    def place_hollow(
+        self, backend: Backend, pool: PagePool, *, chunk_bytes: int | None, masters: Masters
+    ) -> LayerStreamer:
+        """The same without memory for any layer: they are absent, and come from `masters`.
+
+        Raises `HollowError` if there are none.
+        """
+        driver = backend.driver
+        frame = self.layer_bytes(driver.page_bytes)
+        placed = [planned(Range(driver, frame), unit) for unit in self.units]
+        if (addresses := masters(driver, placed)) is None:
+            raise HollowError(NOT_HOLLOW)
+        for one, unit in zip(placed, self.units, strict=True):
+            self._fill(one.home, unit, copies=False)
+            backend.uncache()
+        return self._streamed(backend, pool, placed, addresses, chunk_bytes, absent=True)
+
+    def _streamed(
+        self,
+        backend: Backend,
+        pool: PagePool,
+        placed: Sequence[PlacedUnit],
+        addresses: Sequence[int],
+        chunk_bytes: int | None,
+        *,
+        absent: bool,
+    ) -> LayerStreamer:
+        """Layers that wait for their parameters wherever a step reaches them."""
         homes = [
-            LayerFrame(index, one.home, address, one.nbytes, driver.event())
+            LayerFrame(index, one.home, address, one.nbytes, backend.driver.event())
             for index, (one, address) in enumerate(zip(placed, addresses, strict=True))
         ]
-        streamer = self._streamer(backend, pool, homes, chunk_bytes)
+        streamer = self._streamer(backend, pool, homes, chunk_bytes, absent=absent)
         if self.pieces is not None:
             self.pieces.order(streamer)
         else:
             for index, module in enumerate(self.layers):
                 module.forward = _ordered(module.forward, streamer, index)
-        logger.info("layers placed count=%d layer_bytes=%d", len(homes), frame)
+        logger.info("layers placed count=%d", len(homes))
         return streamer
 
     def _streamer(
-        self, backend: Backend, pool: PagePool, homes: list[LayerFrame], chunk_bytes: int | None
+        self,
+        backend: Backend,
+        pool: PagePool,
+        homes: list[LayerFrame],
+        chunk_bytes: int | None,
+        *,
+        absent: bool,
     ) -> LayerStreamer:
         driver, compute = backend.driver, backend.compute
         lie = self.expert_layout(driver.page_bytes)
+        more: Any = {"chunk_bytes": chunk_bytes, "absent": absent}
         if lie is None:
-            return LayerStreamer(driver, pool, homes, compute, chunk_bytes=chunk_bytes)
-        streamer = ExpertStreamer(driver, pool, homes, compute, lie, chunk_bytes=chunk_bytes)
+            return LayerStreamer(driver, pool, homes, compute, **more)
+        streamer = ExpertStreamer(driver, pool, homes, compute, lie, **more)
         hook(self.experts, streamer)
         if self._split:
             runners = [one.runner for one in self.experts]
@@ -266,16 +276,14 @@ class PlacedLayers:
             self.masters.append(master)
         return [master.address for master in self.masters]
 
-    def _fill(self, home: Range, unit: Unit) -> PlacedUnit:
-        """Move one unit; its size is at least one byte."""
-        placements, nbytes = _plan(unit)
-        offsets: dict[int, int] = {}
-        for placement in placements:
-            offsets |= placement.offsets
-            old = _move(placement, home)
+    def _fill(self, home: Range, unit: Unit, *, copies: bool) -> PlacedUnit:
+        """Move one unit."""
+        placed = planned(home, unit)
+        for placement in placements_of(unit)[0]:
+            old = moved(placement, home, copies=copies)
             if old.untyped_storage().nbytes() <= SMALL:
                 self.left.append(old)
-        return PlacedUnit(home, max(nbytes, 1), offsets)
+        return placed
 
 
 def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Unit]:
@@ -306,42 +314,6 @@ def _ordered(
         return out
 
     return ordered
-
-
-def _plan(unit: Unit) -> tuple[list[Placement], int]:
-    """Offsets of a unit's storages and their total size, both in bytes."""
-    offset, placements = 0, []
-    for tensors in unit:
-        offset = align_up(offset, ALIGN)
-        spans = [_span(tensor) for tensor in tensors if tensor.numel()]
-        start, end = min(s for s, _ in spans), max(e for _, e in spans)
-        placements.append(Placement(tensors, start, offset, end - start))
-        offset += end - start
-    return placements, offset
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte and end of what `tensor` sees of its storage; strided views keep their gaps."""
-    size = tensor.element_size()
-    last = int(sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)))
-    start = int(tensor.storage_offset()) * size
-    return start, start + (last + 1) * size
-
-
-def _move(placement: Placement, home: Range) -> torch.Tensor:
-    """Copy one storage and let its tensors look at the copy; what was left, poisoned."""
-    tensors = placement.tensors
-    whole = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
-    whole.set_(tensors[0].untyped_storage())  # type: ignore[call-overload]
-    old = whole[placement.start : placement.start + placement.nbytes]
-    home.tensor(placement.offset, placement.nbytes).copy_(old)
-    for tensor in tensors:
-        if not tensor.numel():
-            continue
-        start, end = _span(tensor)
-        flat = home.tensor(placement.offset + start - placement.start, end - start)
-        tensor.data = flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
-    return old.fill_(POISON)
 
 
 def _lock(driver: Driver, address: int, nbytes: int) -> None:

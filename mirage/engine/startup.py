@@ -23,7 +23,7 @@ from mirage.engine.engine_times import EngineTimes
 from mirage.engine.fixed import fixed_bytes, models_of
 from mirage.engine.keeping import Keeping
 from mirage.engine.kvbuffer import KVBuffer
-from mirage.engine.params import PlacedLayers
+from mirage.engine.params import NOT_HOLLOW, HollowError, PlacedLayers
 from mirage.engine.pieces import UnknownPieces, watched
 from mirage.engine.proof import NoForward, Proof, UnsupportedModel, between, observed
 from mirage.engine.proof_records import ProofRecord, ProvenBefore
@@ -129,8 +129,11 @@ class StartUp:
             logger.warning(WHOLE, f"{type(error).__name__}: {error}", exc_info=True)
 
     def _place_layers(self, proof: Proof | ProofRecord) -> None:
-        memory = self.memory
-        streamer = self.parameters.place(
+        memory, hollow = self.memory, self.settings.alpha > 0
+        if hollow and not self.keeping.whole:
+            raise HollowError(NOT_HOLLOW)
+        place = self.parameters.place_hollow if hollow else self.parameters.place
+        streamer = place(
             memory.backend,
             memory.pool,
             chunk_bytes=self.settings.copy_chunk,
@@ -138,11 +141,15 @@ class StartUp:
         )
         memory.streamer, memory.masters = streamer, self.parameters.masters
         memory.kept = self.keeping
+        if hollow:
+            memory.move_layers(self.settings.alpha, self.settings.beta)
         if isinstance(proof, Proof):
             self.prove(proof, streamer)
+        if isinstance(proof, Proof) and not hollow:
             self.proven.note(self._sizes)
         self.parameters.left.clear()
-        self.times.layer_load_s = measured_load_s(streamer)
+        if not hollow:  # else a copy would end up in another layer's place
+            self.times.layer_load_s = measured_load_s(streamer)
 
     def prove(self, proof: Proof, streamer: LayerStreamer) -> None:
         """Raises `UnsupportedModel` unless the model computes the same wherever its layers are."""
@@ -153,7 +160,7 @@ class StartUp:
     def make_kv_buffer(self, config: Any) -> torch.Tensor:
         """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
         memory = self.memory
-        if memory.streamer is None:
+        if not self.times.layer_load_s:
             self.times.layer_load_s = link.load_s(memory.driver, memory.pool, memory.layer_bytes)
         memory.kv = KVBuffer(config, memory.driver, memory.pool)
         extents = memory.kv.extents

@@ -271,6 +271,7 @@ class Domain:
             self._end_debtor,
             self.attendance,
             partial(self.tenants.has_started, name),
+            self.weights.kept,
         )
 
     # -- tenants that come and go ---------------------------------------------------------

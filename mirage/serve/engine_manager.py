@@ -9,14 +9,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mirage.config import Config, TenantSection
 from mirage.control.debts import Debtor, Overdue
 from mirage.control.roster.states import LifeState
 from mirage.processes.marks import UNKNOWN_STATUS, MarkedProcess
 from mirage.processes.reaper_client import ReaperClient
-from mirage.protocol import Hello
+from mirage.protocol import Allotment, Hello
 from mirage.serve import launcher
 from mirage.serve.adapting.copies import AdapterCopies
 from mirage.serve.adapting.engine_routes import EngineAdapterRoutes
@@ -30,6 +30,7 @@ from mirage.serve.device import DeviceHealth
 from mirage.serve.ending import Ending, Evidence, failed_step
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
+from mirage.serve.hollow import hollow_start
 from mirage.serve.limits import with_causes
 from mirage.serve.lost_watch import LostWatch
 from mirage.serve.means import Means
@@ -83,11 +84,21 @@ class ShareRoom(Protocol):
     def is_free(self) -> bool:
         """True if others have given it back."""
 
+    def has_hollow(self, nbytes: int) -> bool:
+        """True if they have given back so much of it, and its weights are in host memory."""
+
     def debtors(self) -> list[Debtor]:
         """The others that have not."""
 
     def end(self, name: str, why: str) -> None:
         """End the engine of a debtor."""
+
+
+class HollowStart(NamedTuple):
+    """A start with less memory than the share, and its command line."""
+
+    begins: Allotment
+    command: list[str]
 
 
 async def _nothing(*_: str) -> None:
@@ -144,6 +155,11 @@ class EngineManager:
             seen,
             self._say,
         )
+        self._hollow = self._hollow_of(config, tenant)
+        self._starts_hollow = False
+        """True if the present start, or the last one, is without memory for all layers."""
+        self._stays_whole = False
+        """True if such a start has failed: the next one is not."""
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start or start_program)
         self._connected = asyncio.Event()
         self._stepped = asyncio.Event()
@@ -194,18 +210,32 @@ class EngineManager:
         self._model = tenant.model
         self._command = self._command_of(config, tenant)
         self._environment = launcher.environment(config, self._rundir) | launcher.switches(tenant)
+        self._hollow = self._hollow_of(config, tenant)
         self._fetches_s = launcher.fetches_s(tenant)
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
 
-    def _command_of(self, config: Config, tenant: TenantSection) -> list[str]:
+    def _command_of(
+        self, config: Config, tenant: TenantSection, begins: Allotment | None = None
+    ) -> list[str]:
         socket, control = self.backend.socket, self._rundir.control_socket
         proofs = launcher.proofs_folder(config, self._rundir)
         program = self._means.server
-        return launcher.command(config, tenant, self._fit, socket, control, program, proofs)
+        return launcher.command(config, tenant, self._fit, socket, control, program, proofs, begins)
+
+    def _hollow_of(self, config: Config, tenant: TenantSection) -> HollowStart | None:
+        begins = hollow_start(config, tenant, self._fit)
+        if begins is None:
+            return None
+        return HollowStart(begins, self._command_of(config, tenant, begins))
 
     # -- starting -----------------------------------------------------------------------
 
     def _say_start(self) -> None:
+        if self._starts_hollow and self._hollow is not None:
+            held, layers = size(self._hollow.begins.grant_bytes), self._fit.layers
+            streamed = self._hollow.begins.alpha + self._hollow.begins.beta
+            self._say(f"starting with {held}, {streamed} of {layers} layers streamed")
+            return
         share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
         blocks = max(0, self._fit.base_blocks - 1)
         self._say(f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)")
@@ -254,7 +284,10 @@ class EngineManager:
             self._book.began(self._name, group, order, self._engine.log)
 
         try:
-            await self._engine.start(self._command, self._environment, began)
+            command = self._command
+            if self._starts_hollow and self._hollow is not None:
+                command = self._hollow.command
+            await self._engine.start(command, self._environment, began)
         except OSError as error:
             self._failure = f"it cannot be started ({error})"
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
@@ -581,7 +614,7 @@ class EngineManager:
         """Wait until the room is free. Whoever hangs on it is ended."""
         overdue, since, reason = Overdue(self._hang_s), time.monotonic(), self.backend.reason
         says = since + SAID_AFTER_S
-        while not room.is_free() and not self._device.reason and not self._stopping:
+        while not self._may_begin(room) and not self._device.reason and not self._stopping:
             debtors, now = room.debtors(), time.monotonic()
             self.backend.reason = _waits(debtors)
             if now >= says:
@@ -591,6 +624,19 @@ class EngineManager:
                 room.end(name, f"for {seconds:.0f} s it gave nothing back to {self._name!r}")
             await asyncio.sleep(ROOM_POLL_S)
         self.backend.reason = reason
+
+    def _may_begin(self, room: ShareRoom) -> bool:
+        """True if there is room for all of its share, or for a start with less.
+
+        One with less is for engines whose model has served: what fails of it costs one start.
+        """
+        self._starts_hollow = False
+        if room.is_free():
+            return True
+        if self._hollow is None or not self._has_served or self._stays_whole:
+            return False
+        self._starts_hollow = room.has_hollow(self._hollow.begins.grant_bytes)
+        return self._starts_hollow
 
     async def _start_again(self) -> Pause:
         """Start it, and wait until it ends."""
@@ -609,7 +655,9 @@ class EngineManager:
         """Start it; one that fails is ended."""
         try:
             await self._start()
+            self._stays_whole = False
         except EngineFailed as error:
+            self._stays_whole = self._starts_hollow
             if not self._device.reason and not self._stopping:
                 say(str(error))
             await self._end(grace_s=0)

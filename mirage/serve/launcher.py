@@ -24,6 +24,7 @@ from mirage.errors import InputRefused
 from mirage.installed import CACHES
 from mirage.keeper.messages import keeper_beside
 from mirage.paths import cache_folder, somebody
+from mirage.protocol import Allotment
 from mirage.serve.adapters import adapters_of, takes_adapters
 from mirage.serve.fit import Fit
 from mirage.serve.rundir import RunDir, tiers_beside
@@ -94,14 +95,20 @@ def command(
     control: Path | None,
     server: tuple[str, ...] = SERVER,
     proofs: Path | None = None,
+    begins: Allotment | None = None,
 ) -> list[str]:
-    """The vLLM server that serves `tenant` on the Unix socket `socket`."""
+    """The vLLM server that serves `tenant` on the Unix socket `socket`.
+
+    Its engine `begins` with that memory, or with the share that is in `fit`.
+    """
     blocks = fit.max_blocks
+    settings = engine_settings(config, tenant, fit, control, proofs)
+    settings |= {} if begins is None else _hollow(begins, fit)
     arguments: dict[str, Argument] = {
         "uds": str(socket),
         "num_gpu_blocks_override": blocks,
         "kv_cache_memory_bytes": max(blocks * fit.block_bytes, LEAST_KV_BYTES),
-        "additional_config": {"mirage": engine_settings(config, tenant, fit, control, proofs)},
+        "additional_config": {"mirage": settings},
     }
     return [sys.executable, *server, *arguments_of(config, tenant), *flags(arguments)]
 
@@ -176,6 +183,15 @@ def engine_settings(
         "experts": config.remap.experts,
         "experts_on_peers": config.tiers.peer is not None and config.tiers.peer.experts,
         "move_s": MOVE_S[config.device.kind],
+    }
+
+
+def _hollow(begins: Allotment, fit: Fit) -> dict[str, Any]:
+    return {
+        "alpha": begins.alpha,
+        "beta": begins.beta,
+        "grant_bytes": begins.grant_bytes,
+        "base_blocks": begins.kv_extents * fit.extent_blocks,
     }
 
 

@@ -67,9 +67,14 @@ class Share:
         end: Callable[[str, str], None],
         attendance: Attendance,
         first: Callable[[bool], None],
+        kept: Callable[[str], bool],
     ) -> None:
-        """`first` hears of each start whether it came to serve."""
+        """`first` hears of each start whether it came to serve.
+
+        `kept` says of a tenant whether its weights are in host memory.
+        """
         self._name, self._controller, self._wake = name, controller, wake
+        self._kept = kept
         self.end = end
         self._attendance, self._first = attendance, first
         self._call = asyncio.Event()
@@ -84,6 +89,9 @@ class Share:
 
     def is_free(self) -> bool:
         return self._controller.has_room(self._name)
+
+    def has_hollow(self, nbytes: int) -> bool:
+        return self._kept(self._name) and self._controller.has_room(self._name, nbytes)
 
     def debtors(self) -> list[Debtor]:
         return self._controller.debtors(time.monotonic())

@@ -41,8 +41,9 @@ class ExpertStreamer(LayerStreamer):
         layout: ExpertLayout,
         *,
         chunk_bytes: int | None = None,
+        absent: bool = False,
     ) -> None:
-        super().__init__(driver, pool, layers, compute, chunk_bytes=chunk_bytes)
+        super().__init__(driver, pool, layers, compute, chunk_bytes=chunk_bytes, absent=absent)
         self.layout = layout
         self.residency = Residency(RoutingCounts(layout.layers, layout.count))
         self.load_s = 0.0

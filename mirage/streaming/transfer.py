@@ -87,8 +87,11 @@ class LayerStreamer:
         compute: Compute,
         *,
         chunk_bytes: int | None = None,
+        absent: bool = False,
     ) -> None:
-        """With `chunk_bytes` a layer is copied in pieces of that size.
+        """Every layer has a frame, or none if they are `absent`.
+
+        With `chunk_bytes` a layer is copied in pieces of that size.
 
         A link serves streams by turns, a copy at a time: what a step copies besides, its inputs
         for one, waits for a piece then and not for a layer. (Priorities do not help: torch's
@@ -99,7 +102,7 @@ class LayerStreamer:
         self.layers = list(layers)
         self.frame_bytes = layers[0].range.nbytes
         self.frame_pages = self.frame_bytes // driver.page_bytes
-        self.alpha, self.beta = 0, 0
+        self.alpha, self.beta = len(self.layers) if absent else 0, 0
         self.slots: list[RingSlot] = []
         self.arriving: set[LayerFrame] = set()
         self.copies = driver.stream()

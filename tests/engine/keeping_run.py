@@ -1,12 +1,14 @@
 """Child process: engines whose weights a keeper has, stepped as `identity.py` does.
 
 python keeping_run.py MODELS OUT MODE SOCKET FAMILY...   MODE: one of `identity.MODES`; with
--odd, what loading leaves in a model is another thing each time
+-odd, what loading leaves in a model is another thing each time; with -hollow, layers have memory
+for the least with which an engine serves when it starts
 
 A FAMILY is one of `tiny.FAMILIES`, or of the zoo.
 
 Beside what that writes of each family: whether its master was there, how many copies of its own
-the engine made, and how many proofs, of which the folder of the socket has records.
+the engine made, how many proofs, of which the folder of the socket has records, and the bytes that
+it held once its layers had places.
 """
 
 from __future__ import annotations
@@ -22,14 +24,17 @@ from typing import Any
 import identity
 import zoo_run
 from tiny import FAMILIES as identity_families
+from tiny import LAYERS
 
-from mirage.engine import derived, keeping, params, proof
+from mirage.engine import derived, keeping, params, proof, startup
 from mirage.keeper.client import KeeperClient
 
-ODD = "-odd"
+ODD, HOLLOW = "-odd", "-hollow"
+LEAST = {"alpha": LAYERS - 3, "beta": 2, "base_blocks": 8}
 asked: list[bool] = []
 copied: list[int] = []
 proven: list[str] = []
+held: list[int] = []
 
 
 class Watched(KeeperClient):
@@ -46,6 +51,14 @@ class Counted(params.PlacedLayers):
     def _own_masters(self, driver: Any, placed: Any) -> list[int]:
         copied.append(len(placed))
         return super()._own_masters(driver, placed)
+
+
+class Placing(startup.StartUp):
+    """Notes the bytes of the pool once the layers are in their places."""
+
+    def _place_layers(self, proof: Any) -> None:
+        super()._place_layers(proof)
+        held.append(self.memory.pool.held_bytes)
 
 
 class Proven(proof.Proof):
@@ -67,15 +80,19 @@ def make_odd() -> None:
 
 
 def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
-    from mirage.engine import startup
+    from mirage.engine import elastic_worker
 
     if mode.endswith(ODD):
         make_odd()
         mode = mode.removesuffix(ODD)
+    hollow, mode = mode.endswith(HOLLOW), mode.removesuffix(HOLLOW)
     keeping.KeeperClient = Watched
     startup.PlacedLayers, startup.Proof = Counted, Proven
+    elastic_worker.StartUp = Placing
     settings = identity.MODES[mode]
     assert settings is not None
+    if hollow:
+        settings |= LEAST
     settings |= {"keeper": socket, "proofs": str(Path(socket).with_name("proofs"))}
     if mode.startswith("cuda"):
         identity.compute_beside_gpu()
@@ -86,12 +103,13 @@ def main(models: str, out: str, mode: str, socket: str, *families: str) -> None:
         asked.clear()
         copied.clear()
         proven.clear()
+        held.clear()
         if family in identity_families:
             facts = identity.generate(family, Path(models), mode)
         else:
             facts = zoo_run.prove(zoo_run.FAMILIES[family], Path(models), mode)
         found = {"whole": list(asked), "copied": sum(copied), "proven": len(proven)}
-        results[family] = facts | found
+        results[family] = facts | found | {"held": list(held)}
         Path(out).write_text(json.dumps(results))
         gc.collect()
 

@@ -55,6 +55,43 @@ def test_an_engine_whose_files_are_zeros_by_now_says_the_same(
     assert again["bytes_streamed"] > 0
 
 
+@pytest.mark.parametrize(
+    ("family", "mode"),
+    [
+        ("llama", "mirage"),
+        pytest.param("qwen3", "cuda-pieces", marks=pytest.mark.slow),
+        pytest.param("mixtral", "mirage", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("proven", [True, False])
+def test_an_engine_that_starts_without_memory_for_its_layers_says_the_same(
+    tmp_path: Path, kept: Kept, family: str, mode: str, proven: bool
+) -> None:
+    """From its first step on they are streamed; later they come and go, as ever."""
+    make_model(family, tmp_path)
+    first = run(tmp_path, mode, kept, family)[family]
+    (whole,) = first["held"]
+    kept.until(["t"], used=False)
+    if not proven:
+        for record in (tmp_path / "proofs").iterdir():
+            record.unlink()
+    hollow = run(tmp_path, f"{mode}-hollow", kept, family)[family]
+    assert (hollow["whole"], hollow["copied"], hollow["proven"]) == ([True], 0, int(not proven))
+    assert hollow["held"] == [whole * 3 // LAYERS], "its slots, and a layer"
+    assert hollow["rounds"] == first["rounds"]
+    again = list((tmp_path / "proofs").iterdir())
+    assert len(again) == int(proven), "a proof without all layers in place is none for others"
+
+
+def test_an_engine_without_masters_does_not_start_without_memory(
+    tmp_path: Path, kept: Kept
+) -> None:
+    make_model("llama", tmp_path)
+    words = ("keeping_run.py", tmp_path, tmp_path / "out", "mirage-hollow", kept.path, "llama")
+    ended = spawn(*words)
+    assert ended.returncode and "not in host memory: it needs its share" in ended.stderr
+
+
 def test_a_master_that_does_not_make_the_same_model_is_not_served(
     tmp_path: Path, kept: Kept
 ) -> None:

@@ -78,6 +78,30 @@ def test_spatial_sharing_sends_no_turns() -> None:
     assert made.decide(0.1) == []
 
 
+def test_one_that_comes_without_memory_for_its_layers_gets_the_least_at_once() -> None:
+    """The rest of its share comes once the other has given it back."""
+    tenants = [TenantSection(name=n, model=Path(n), share=50) for n in "ab"]
+    made = Arbiter.of(Config(device=DeviceSection(memory=3400), tenants=tenants))
+    made.controller.given_up("b")
+    made.joined(Hello(PROTOCOL_VERSION, "a", 1, SHAPE, 0), 0.0)
+    made.decide(0.0)
+    made.reported("a", report(True, running=1, growth=10), 0.1)
+    ((_, more),) = made.decide(0.1)
+    assert isinstance(more, Allotment) and more.grant_bytes > 1700
+    borrows = structs.replace(
+        report(True, running=2), revision=2, held_bytes=more.grant_bytes, kv_extents=20
+    )
+    made.reported("a", structs.replace(borrows, kv_used_extents=20, growth_extents=20), 0.2)
+    made.controller.awaited("b")
+    least = footprint(SHAPE, 9, SHAPE.min_extents)
+    made.joined(Hello(PROTOCOL_VERSION, "b", 2, SHAPE, least), 0.3)
+    first, *later = [message for name, message in made.decide(0.3) if name == "b"]
+    assert isinstance(first, Allotment)
+    assert (first.alpha, first.beta, first.kv_extents) == (9, 2, SHAPE.min_extents)
+    assert first.grant_bytes == least
+    assert all(isinstance(one, Allotment) and one.alpha < 9 for one in later)
+
+
 def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
     made = arbiter("temporal")
     made.reported("a", report(False, running=1), 0.0)

@@ -336,6 +336,18 @@ def test_who_comes_back_waits_for_room() -> None:
     assert (holding(world, "a"), holding(world, "b")) == ((0, 10), (0, 10))
 
 
+def test_one_that_starts_with_less_has_room_before_its_share_is_free() -> None:
+    world = pair(Policy.POOLED)
+    occupy(world, "a", 14)
+    for _ in range(8):
+        world.round()
+    world.die("b")
+    beyond = world.controller.reserved_bytes("a") - SHARE
+    assert beyond > 0 and not world.controller.has_room("b")
+    assert world.controller.has_room("b", SHARE - beyond)
+    assert not world.controller.has_room("b", SHARE - beyond + 1)
+
+
 def test_what_was_given_up_serves_the_others_until_it_is_awaited_again() -> None:
     world = pair(Policy.POOLED)
     world.die("b")

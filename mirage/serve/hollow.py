@@ -1,0 +1,29 @@
+"""Starts of engines with less memory than a share: layers stream from the first step on. Pure."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from mirage.config import Config, TenantSection
+from mirage.control.rules import Rules
+from mirage.control.targets import entitled, least
+from mirage.protocol import Allotment
+from mirage.serve.fit import Fit
+from mirage.serve.roster.declared import shape_of
+
+
+def hollow_start(config: Config, tenant: TenantSection, fit: Fit) -> Allotment | None:
+    """Least memory with which its engine serves, if it may start with that.
+
+    None where that is no less than its share, and where all layers have to be in memory while it
+    starts: on a GPU vLLM builds a model in the device's, and steps that are compiled or captured
+    are proven with all layers in place.
+    """
+    device = config.device
+    whole = device.kind == "cuda" or device.graphs or device.compile
+    if whole or not config.keeps_weights(tenant) or not fit.movable_layers:
+        return None
+    found = least(entitled(tenant), shape_of(config, fit), Rules.served(config))
+    # A page more: an engine may hold a few bytes that vLLM does not tell of.
+    begins = replace(found, grant_bytes=found.grant_bytes + fit.page.bytes)
+    return begins if found.alpha and begins.grant_bytes < fit.grant_bytes else None
