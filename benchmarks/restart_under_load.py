@@ -1,4 +1,4 @@
-"""What the restart of a killed engine costs the other tenants of a server, and how long it takes.
+"""Cost of a killed engine's restart for the other tenants of a server, and its seconds.
 
 python -m benchmarks.restart_under_load [--rounds 3] [--clients 1] [--tokens 64] [--kinds warm,cold]
 

@@ -14,12 +14,12 @@ from mirage.units import align_up
 from vmm.space import Range
 
 ALIGN = 512
-"""Where parameters start, as allocators have it: kernels are chosen by that."""
+"""Alignment of parameters in bytes, as allocators have it: kernels are chosen by it."""
 POISON = 0xFF
-"""What is left where a parameter was: whoever still reads there shall not go unseen."""
+"""Byte left where a parameter was, so that a kernel which still reads there is seen."""
 
 Unit = list[list[torch.Tensor]]
-"""What moves together: the tensors of each storage."""
+"""Tensors of each storage; they move together."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PlacedUnit:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one storage, or what is seen of it, lies inside its layer's range. Bytes."""
+    """Place of one storage, or of the visible part of it, inside its layer's range. Bytes."""
 
     tensors: list[torch.Tensor]
     start: int
