@@ -1,6 +1,6 @@
 """Places of a unit's parameters inside its range, and their way there.
 
-What moves together is a unit: a decoder layer, or what lies between two attentions. Its tensors
+A unit moves together: a decoder layer, or what lies between two attentions. Its tensors
 stay the same objects; their storage becomes the range's memory.
 """
 
