@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict, CIMultiDictProxy, istr
+
+CONNECTION = istr("Connection")
+"""Header that names others of one connection."""
 
 TO_ENGINE = {
     "accept",
@@ -38,17 +41,17 @@ HOP_BY_HOP = {
 
 def to_engine(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Headers of a client's request that go on."""
-    wanted = TO_ENGINE - _named(headers)
+    wanted = TO_ENGINE - _named(headers) if CONNECTION in headers else TO_ENGINE
     return CIMultiDict([one for one in headers.items() if one[0].lower() in wanted])
 
 
 def to_client(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     """Headers of an engine's answer that go on."""
-    dropped = HOP_BY_HOP | _named(headers)
+    dropped = HOP_BY_HOP | _named(headers) if CONNECTION in headers else HOP_BY_HOP
     return CIMultiDict([one for one in headers.items() if one[0].lower() not in dropped])
 
 
 def _named(headers: CIMultiDictProxy[str]) -> set[str]:
     """Names that `Connection` nominates; it may be there more than once."""
-    lists = headers.getall("Connection", ())
+    lists = headers.getall(CONNECTION, ())
     return {word.strip().lower() for words in lists for word in words.split(",")}

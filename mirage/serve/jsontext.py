@@ -31,6 +31,8 @@ def checked(text: bytes) -> bytes:
 
     A decoder that passes over a value does not look at its letters.
     """
+    if text.isascii():
+        return text
     decoder = getincrementaldecoder("utf-8")()
     for begin in range(0, len(text) or 1, PIECE):
         pending = len(decoder.getstate()[0])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mirage.config import HANG_S
 from mirage.serve.ending import Ending, Evidence
@@ -31,8 +32,7 @@ MOST_NAMED = 4
 """Requests that one line names."""
 
 
-@dataclass(frozen=True)
-class RequestFacts:
+class RequestFacts(NamedTuple):
     """Facts of a request that may be told: nothing of its text."""
 
     route: str
