@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 import aiohttp
+from multidict import CIMultiDict
 
 from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
 
@@ -13,6 +15,15 @@ KEPT_S = 60.0
 never closes one that a request is just being sent on."""
 UNREAD = {errno.EPIPE, errno.ECONNRESET}
 """Errors by which a Unix socket says that its other end has not read all that was sent."""
+
+
+class PlainRequest(aiohttp.ClientRequest):
+    """A request that gets no header that its client has not sent."""
+
+    _skip_auto_headers = CIMultiDict[None]([("Content-Type", None)])  # nor the body's
+
+    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:
+        """Add none."""
 
 
 class EngineSessions:
@@ -56,5 +67,5 @@ def _session(socket: str) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),  # clients share the session
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        request_class=PlainRequest,
     )
