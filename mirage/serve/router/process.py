@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -100,6 +101,8 @@ def main(words: Sequence[str] | None = None) -> None:
     logging.getLogger("mirage").setLevel(given.level)
     sockets = [socket.socket(fileno=descriptor) for descriptor in given.descriptors]
     parent = os.getpid()
+    gc.collect()
+    gc.freeze()  # what was imported stays: no collection looks at it again
     while True:
         begun = time.monotonic()
         if not (child := os.fork()):
