@@ -10,7 +10,6 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from mirage.serve.openai import Handler
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
 
 ANY = "*"
@@ -29,16 +28,15 @@ class CrossOrigins:
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
 
-    @web.middleware
-    async def preflights(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a browser that asks whether a page may; it sends no key with that."""
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """Answer to a browser that asks whether a page may; it sends no key with that."""
         if request.method == "OPTIONS" and ASKED_METHOD in request.headers and self._lets(request):
             return web.Response(status=204)
-        return await handler(request)
+        return None
 
     async def tells(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the headers to an answer before it is sent, also to one that streams."""
-        if not self._origins or not _of_models(request.path):
+        if not _of_models(request.path):
             return
         response.headers.add("Vary", "Origin")
         if not self._lets(request):

@@ -27,6 +27,17 @@ async def read_body(request: web.Request, front: ClientFront, room: BodyRoom, mo
     return body
 
 
+def arrived_body(request: web.Request, room: BodyRoom, most: int) -> bytes | None:
+    """Body as `read_body` has it, if it is all there and needs no work. Raises `ApiError`."""
+    content = request.content
+    if not content.is_eof() or content.exception() or "Content-Encoding" in request.headers:
+        return None
+    if content.total_bytes > most:
+        raise too_large(most)
+    room.needs(content.total_bytes)
+    return content.read_nowait()
+
+
 async def _received(request: web.Request, front: ClientFront, room: BodyRoom, most: int) -> bytes:
     announced = request.content_length or 0
     if announced > most:

@@ -15,7 +15,7 @@ from mirage.serve.clients.framing import framing_fault
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.patience import late_head
 from mirage.serve.comeback import LOOK_AGAIN_S
-from mirage.serve.openai import ApiError, Handler
+from mirage.serve.openai import ApiError
 from mirage.serve.request_id import new_id
 from mirage.serve.unread import NAME, AnsweringRunner, Protocol
 
@@ -77,11 +77,14 @@ class ClientConnection(Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if data and self._awaits_head():
-            self._heard = True
-            if self._late is None:
-                self._await_head()
+        awaited = bool(data) and self._awaits_head()
         super().data_received(data)
+        if awaited:
+            self._heard = True
+            if self._messages:  # the head is whole
+                self._stop_clock()
+            elif self._late is None:
+                self._await_head()
 
     def begins(self, request: web.Request) -> None:
         """A request's head is there."""
@@ -152,11 +155,9 @@ class ClientConnection(Protocol):
             self._late = None
 
 
-@web.middleware
-async def tells_connection(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The head of a request is there: it is let through if there is one way to read it."""
-    if isinstance(request.protocol, ClientConnection):
-        request.protocol.begins(request)
-        if (refusal := request.protocol.refusal(request)) is not None:
-            return refusal
-    return await handler(request)
+def head_refusal(request: web.Request) -> web.Response | None:
+    """The head of a request is there: None if there is one way to read it, else the answer."""
+    if not isinstance(request.protocol, ClientConnection):
+        return None
+    request.protocol.begins(request)
+    return request.protocol.refusal(request)

@@ -17,14 +17,14 @@ from mirage.config import LARGEST_BODY, HttpSection
 from mirage.control.roster.states import LifeState
 from mirage.serve.access.forms import AccessTable
 from mirage.serve.clients.body_budget import BodyRoom
-from mirage.serve.clients.body_reader import read_body
+from mirage.serve.clients.body_reader import arrived_body, read_body
 from mirage.serve.clients.certificate import TlsCertificate
-from mirage.serve.clients.connection import ClientConnection, tells_connection
+from mirage.serve.clients.connection import ClientConnection, head_refusal
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.tls_site import TlsSite
 from mirage.serve.closing import DRAINING, Closing, ends
 from mirage.serve.cors import CrossOrigins
-from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.openai import ApiError, Handler, errors_as_json
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.table import REACHABLE, RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
@@ -85,9 +85,10 @@ class Router:
             await self._certificate.read()
         app = web.Application(
             client_max_size=MAX_BODY_BYTES,
-            middlewares=[tells_connection, self._cors.preflights, errors_as_json, self.gate.asks],
+            middlewares=[errors_as_json, self._enters],
         )
-        app.on_response_prepare.append(self._cors.tells)
+        if self._front.http.cors:
+            app.on_response_prepare.append(self._cors.tells)
         app.add_routes(self.routes())
         self._runner = AnsweringRunner(
             app,
@@ -151,6 +152,16 @@ class Router:
             await self._runner.cleanup()
             self._runner = None
 
+    @web.middleware
+    async def _enters(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Each request, before any route."""
+        if (refused := head_refusal(request)) is not None:
+            return refused
+        if (preflight := self._cors.preflight(request)) is not None:
+            return preflight
+        self.gate.asks(request)
+        return await handler(request)
+
     # -- the tenants' API ---------------------------------------------------------------
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
@@ -186,8 +197,9 @@ class Router:
         self, request: web.Request, counted: CountedAs, room: BodyRoom
     ) -> web.StreamResponse:
         """Raises `ApiError`."""
-        reading = read_body(request, self._front, room, MAX_BODY_BYTES)
-        body = await self._closing.before(reading)
+        if (body := arrived_body(request, room, MAX_BODY_BYTES)) is None:
+            reading = read_body(request, self._front, room, MAX_BODY_BYTES)
+            body = await self._closing.before(reading)
         asked = await looked_at(body, partial(named_in, request, body))
         tenant = self._own.known(request, asked.model)
         counted.tenant = tenant.name

@@ -151,7 +151,7 @@ class Forward:
         self._well = False
         body = await answer.read()
         self._well = answer.status < 500
-        self._passage.usage.look(body)
+        self._passage.look(body)
         headers.popall("Content-Length")
         return web.Response(body=body, status=answer.status, headers=headers)
 
@@ -181,7 +181,7 @@ class Forward:
                     if not chunk:
                         break
                     error_event.look(chunk)
-                    self._passage.usage.look(chunk)
+                    self._passage.look(chunk)
                     self._well = self._well and not error_event.seen
                     await self._write(pulse, self._name.take(chunk) if self._name else chunk)
                 await self._write(pulse, self._name.rest() if self._name else b"")

@@ -13,7 +13,7 @@ from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.limiter import LimitedEntry, LimitedParty, Limiter, OverLimit
 from mirage.serve.access.ring import KeyRing, may_use, need_of
 from mirage.serve.access.usage import AnswerUsage, prompt_guess
-from mirage.serve.openai import ApiError, Handler
+from mirage.serve.openai import ApiError
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
 from mirage.serve.router.key_metrics import KeyMetrics, TokenKind
@@ -40,6 +40,13 @@ class Passage:
     usage: AnswerUsage = field(default_factory=AnswerUsage)
     sent: bool = False
     """True once an engine was given it."""
+    counted: bool = True
+    """False if no key and no limit asks for its tokens."""
+
+    def look(self, chunk: bytes) -> None:
+        """The next bytes of the answer."""
+        if self.counted:
+            self.usage.look(chunk)
 
     def tokens(self, status: int) -> dict[TokenKind, int]:
         """Tokens that it took, by kind; it ended with `status`, or by leaving its client."""
@@ -47,7 +54,7 @@ class Passage:
         if usage.known:  # of a stream that was left, perhaps not to its end
             completion = max(usage.completion, usage.events) if left else usage.completion
             return {TokenKind.PROMPT: usage.prompt, TokenKind.COMPLETION: completion}
-        if not self.sent or (status >= 400 and not left):
+        if not self.counted or not self.sent or (status >= 400 and not left):
             return {}
         return {TokenKind.ESTIMATED: self.prompt_guess + usage.events}
 
@@ -80,9 +87,10 @@ class AccessGate:
         self._limiter.keep("key", names)
         self._counts.keep(names)
 
-    @web.middleware
-    async def asks(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    def asks(self, request: web.Request) -> None:
         """Ask for a key, where the route needs one. Raises `ApiError`."""
+        if not self._ring.asks:
+            return
         resource = request.match_info.route.resource
         need = need_of(resource.canonical if resource is not None else None)
         try:
@@ -93,7 +101,6 @@ class AccessGate:
             raise
         if key is not None:
             request[KEY] = key
-        return await handler(request)
 
     # -- what a request may see ---------------------------------------------------------
 
@@ -141,7 +148,8 @@ class AccessGate:
         entered = self._limiter.enter(parties, tokens, self._clock())
         if isinstance(entered, OverLimit):
             raise rate_limited(entered)
-        return Passage(model, guess, entered)
+        counted = key is not None or any(one.tokens is not None for one in entered)
+        return Passage(model, guess, entered, counted=counted)
 
     def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
         """A request has been answered with `status`; None: it did not get as far as its model."""
