@@ -278,7 +278,7 @@ class Supervisor:
         """First of all: a taken port shall not cost the start of all engines."""
         host, port = self._options.host, self._options.port
         if (there := router_left(self._left, host, port, self._config.http)) is not None:
-            return self._address.goes_on(*there)
+            return await self._address.goes_on(*there)
         try:
             url = await self._address.start(host, port, self._keys.table)
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ class Server:
         self._lease_s = lease_s
 
     async def start(self, path: Path) -> None:
+        """Open it, and welcome a router."""
         http = HttpSection().model_dump()
         welcome = RouterWelcome(http, "", 1, HANG_S, "", {}, lease_s=self._lease_s)
         await self.desk.start(path, welcome, NO_KEYS)
@@ -308,6 +310,44 @@ def test_a_router_serves_on_while_its_supervisor_is_away(tmp_path: Path) -> None
             await until(lambda: after.attendance.roster.members["a"].running == 2)
             passing.over()
             await until(lambda: after.attendance.roster.members["a"].running == 1)
+
+    run(scenario)
+
+
+def test_a_router_brings_its_sockets_and_waits_for_its_welcome(tmp_path: Path) -> None:
+    """So another supervisor can have another router listen there before it knows its engines."""
+
+    async def scenario() -> None:
+        server, path = Server(), tmp_path / "line"
+        await server.desk.open(path)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            link = SupervisorLink(path, [listening])
+            connecting = asyncio.create_task(link.connect())
+            await until(lambda: server.desk._sockets)
+            assert not connecting.done()
+            await server.start(path)
+            await connecting
+        (brought,) = server.desk.take_sockets()
+        with brought, socket.create_connection(brought.getsockname()[:2], timeout=WAIT_S):
+            brought.accept()[0].close()
+
+    run(scenario)
+
+
+def test_the_sockets_of_the_last_router_are_kept(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, path = Server(), tmp_path / "line"
+        await server.start(path)
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
+            for count in (1, 2):
+                await SupervisorLink(path, [one, two][:count]).connect()
+                await until(lambda n=count: len(server.desk._sockets) == n)
+            there = one.getsockname(), two.getsockname()
+        brought = server.desk.take_sockets()
+        assert tuple(s.getsockname() for s in brought) == there
+        for left in brought:
+            left.close()
+        server.desk.close()
 
     run(scenario)
 

@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -314,16 +316,41 @@ def test_its_router_serves_on_and_is_the_next_ones(tmp_path: Path, short: Path) 
             second.until("they are told", lambda left=left: running(second, short) == left)
             if left:
                 streams.pop().close()
-        before.kill()
-        second.until("another one is there", lambda: nursery_of(second, before) != before)
-        assert second.request("POST", "/v1/completions", asked)[0] == 200
+        with never_refused(url):
+            before.kill()
+            second.until("another one is there", lambda: nursery_of(second, before) != before)
+            assert second.request("POST", "/v1/completions", asked)[0] == 200
         family = second.family()
         assert second.end(signal.SIGTERM)[0] == 0
         assert_gone(family)
 
 
+def test_an_adopted_address_stays_open_from_server_to_server(tmp_path: Path, short: Path) -> None:
+    """Whichever process of its router is killed, before a server is adopted and afterwards."""
+    config = config_of(tmp_path)
+    asked = {"model": "a", "prompt": "pids"}
+    with served(config, short) as first:
+        left, url = nursery(first), first.url
+        killed(first)
+    with never_refused(url):
+        for kill in (router_of, lambda one: one, router_of):
+            with served(config, short) as after:
+                assert after.url == url
+                killing = kill(left)
+                killing.kill()
+                psutil.wait_procs([killing])
+                assert after.request("POST", "/v1/completions", asked)[0] == 200
+                left = nursery_of(after, left)
+                killed(after)
+    with served(config, short) as last:
+        assert last.url == url and nursery_of(last, left) == left
+        assert last.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
 def test_a_router_may_end_while_engines_are_awaited(tmp_path: Path, short: Path) -> None:
     config = config_of(tmp_path)
+    asked = {"model": "a", "prompt": "pids"}
     with served(config, short) as first:
         before, (_, core) = nursery(first), engines(short)["b"]
         killed(first)
@@ -331,12 +358,13 @@ def test_a_router_may_end_while_engines_are_awaited(tmp_path: Path, short: Path)
     options = {"environment": around(short), "lease_s": LEASE_S}
     with serving(config, ready_timeout_s=None, **options) as second:  # type: ignore[arg-type]
         second.drain()
-        second.until("it has the router", lambda: any("operators:" in x for x in second.log))
-        before.kill()
-        assert_gone({before})
-        os.kill(core, signal.SIGCONT)
-        second.wait_ready(DEADLINE_S)
-        assert second.request("POST", "/v1/completions", {"model": "a", "prompt": "pids"})[0] == 200
+        second.until("it has the router's socket", lambda: listens(second, first.url))
+        with never_refused(first.url):
+            before.kill()
+            assert_gone({before})
+            os.kill(core, signal.SIGCONT)
+            second.wait_ready(DEADLINE_S)
+            assert second.request("POST", "/v1/completions", asked)[0] == 200
         family = second.family()
         assert second.end(signal.SIGTERM)[0] == 0
         assert_gone(family)
@@ -374,6 +402,42 @@ def nursery_of(server: Served, left: psutil.Process) -> psutil.Process:
     """The nursery of a server which may have adopted the one that was `left`."""
     own = routers(psutil.Process(server.process.pid).children())
     return own[0] if own else left
+
+
+def router_of(nursery: psutil.Process) -> psutil.Process:
+    (found,) = nursery.children()
+    return found
+
+
+def listens(server: Served, url: str) -> bool:
+    """True if the supervisor itself has a socket of the address."""
+    there = psutil.Process(server.process.pid).net_connections("tcp")
+    return any(
+        one.status == psutil.CONN_LISTEN and one.laddr.port == urlsplit(url).port for one in there
+    )
+
+
+@contextmanager
+def never_refused(url: str) -> Iterator[None]:
+    """Inside, somebody connects again and again, and is always let in."""
+    address, over = (urlsplit(url).hostname, urlsplit(url).port), threading.Event()
+    refused: list[OSError] = []
+
+    def connects() -> None:
+        while not over.wait(0.002):
+            try:
+                socket.create_connection(address, timeout=DEADLINE_S).close()
+            except OSError as error:
+                refused.append(error)
+
+    thread = threading.Thread(target=connects, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not refused
 
 
 def running(server: Served, short: Path) -> int:

@@ -19,6 +19,8 @@ from mirage.wire import Decoder, Message
 PROTOCOL_VERSION = 2
 LONGEST = 2**26
 """Bytes of a message: a table of many keys."""
+MOST_SOCKETS = 253
+"""Sockets that come with a hello: Linux passes on no more descriptors at a time."""
 BEAT_S = 0.5
 """Seconds between two signs of life of a router."""
 
@@ -37,7 +39,7 @@ class BlameMemory(msgspec.Struct, frozen=True):
 
 
 class RouterHello(Message, frozen=True):
-    """First message of a router."""
+    """First message of a router, with the sockets that it listens on."""
 
     version: int
     pid: int

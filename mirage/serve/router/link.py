@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -71,8 +73,9 @@ class HearsSupervisor(Protocol):
 class SupervisorLink:
     """Keeps `tenants` as the supervisor says. `connect` comes first, then `keep` has to run."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, sockets: Sequence[socket.socket] = ()) -> None:
+        """`sockets` listen, and are handed to each supervisor: another router may have them."""
+        self._path, self._sockets = path, sockets
         self.tenants = RoutedTenants()
         self.welcome: RouterWelcome
         self.has_table = asyncio.Event()
@@ -93,9 +96,9 @@ class SupervisorLink:
 
     async def connect(self) -> None:
         """Say hello, and be welcomed. Raises `OSError` and `Broken`."""
-        self._reader, self._writer = await asyncio.open_unix_connection(str(self._path))
+        there = await self._said_hello()
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=there)
         try:
-            self._writer.write(encode(RouterHello(PROTOCOL_VERSION, os.getpid())))
             message = await receive(self._reader, self._decoder)
             if not isinstance(message, RouterWelcome):
                 raise Broken(f"it began with {message}")
@@ -107,6 +110,19 @@ class SupervisorLink:
         self.welcome, self.is_up = message, True
         self._revision, self._first = 0, True
         self._told.clear()
+
+    async def _said_hello(self) -> socket.socket:
+        """A connection. Raises `OSError`."""
+        hello = encode(RouterHello(PROTOCOL_VERSION, os.getpid()), len(self._sockets))
+        there = socket.socket(socket.AF_UNIX)
+        try:
+            there.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(there, str(self._path))
+            socket.send_fds(there, [hello], [one.fileno() for one in self._sockets])
+        except BaseException:
+            there.close()
+            raise
+        return there
 
     async def keep(self, hears: HearsSupervisor) -> None:
         """Do as the supervisor says, until it has the router end, or has gone for too long."""
@@ -137,9 +153,10 @@ class SupervisorLink:
     async def _again(self) -> bool:
         """Connect again; false if nobody is there until the lease is over."""
         until = time.monotonic() + self.welcome.lease_s
-        while time.monotonic() < until:
+        while (left_s := until - time.monotonic()) > 0:
             try:
-                await self.connect()
+                async with asyncio.timeout(left_s):
+                    await self.connect()
             except (Broken, OSError):
                 await asyncio.sleep(AGAIN_S)
             else:

@@ -39,7 +39,7 @@ ATTEMPTS = 25
 
 async def serve(line: Path, sockets: Sequence[socket.socket]) -> None:
     """Serve until the supervisor has the router end. Raises `OSError` and `Broken` before."""
-    link = SupervisorLink(line)
+    link = SupervisorLink(line, sockets)
     await _connect(link)
     router = Router(link)
     keeping = asyncio.create_task(link.keep(router))

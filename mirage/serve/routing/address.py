@@ -70,8 +70,12 @@ class ServedAddress:
         await self._keeper.start()
         return self.url
 
-    def goes_on(self, left: RouterRecord, process: MarkedProcess) -> str:
-        """Have the router of another supervisor, which serves; `hear` has to follow. The URL."""
+    async def goes_on(self, left: RouterRecord, process: MarkedProcess) -> str:
+        """Have the router of another supervisor, which serves; `hear` has to follow. The URL.
+
+        It comes with the sockets of the address, and waits for `hear`. Raises `OSError`.
+        """
+        await self._desk.open(self._rundir.router_socket)
         self._host, self._port, self.url = left.host, left.port, left.url
         self._keeper = self._made()
         self._keeper.goes_on(process)
@@ -91,9 +95,10 @@ class ServedAddress:
             self._book.router(RouterRecord(process, self._host, self._port, self.url, http))
 
     async def _listening(self) -> list[socket.socket]:
-        """Sockets of the address, made once. Raises `OSError`, `UnicodeError`."""
+        """Sockets of the address, brought by a router or made. Raises `OSError`, `UnicodeError`."""
         if not self._sockets:
-            self._sockets = await _listening(self._host, self._port)
+            brought = self._desk.take_sockets()
+            self._sockets = brought or await _listening(self._host, self._port)
             self._port = self._sockets[0].getsockname()[1]
         return self._sockets
 

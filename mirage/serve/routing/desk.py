@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,6 @@ from mirage.serve.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import (
     BEAT_S,
-    PROTOCOL_VERSION,
     AnswersAwaited,
     AnswersLost,
     BlameMemory,
@@ -30,12 +30,12 @@ from mirage.serve.routed.messages import (
     KeysHold,
     RouterDrains,
     RouterEnds,
-    RouterHello,
     RouterWelcome,
     TableHolds,
     from_router,
 )
 from mirage.serve.routed.table import RouterTable
+from mirage.serve.routing.entrance import RouterCame, RouterEntrance
 from mirage.serve.routing.line import RouterLine
 from mirage.serve.routing.made import table_of
 from mirage.wire import Broken, receive
@@ -80,7 +80,11 @@ class RouterDesk:
         """Revision since which a router asks before it passes on to a tenant, until it says so."""
         self._memory: dict[str, BlameMemory] = {}
         self._line: RouterLine | None = None
-        self._server: asyncio.Server | None = None
+        self._entrance = RouterEntrance(self._came)
+        self._welcomes = asyncio.Event()
+        """Set once a router that has come may serve by what holds here."""
+        self._sockets: list[socket.socket] = []
+        """Sockets that the last router listens on."""
         self._running = RunningTime(2 * BEAT_S)
         self._heard = 0.0
         """Time of the router's last sign of life, in seconds for which this process has run."""
@@ -93,24 +97,33 @@ class RouterDesk:
         self._cause: str | None = "died"
         """Cause of the next end of a router; None once the server has it end."""
 
-    async def start(self, path: Path, welcome: RouterWelcome, keys: AccessTable) -> None:
-        """Listen for a router. Raises `OSError`."""
-        self._welcome, self._keys, self._path = welcome, keys, path
+    async def open(self, path: Path) -> None:
+        """Let a router come, which waits until `start`. Raises `OSError`."""
+        self._path = path
         await self.listen()
+
+    async def start(self, path: Path, welcome: RouterWelcome, keys: AccessTable) -> None:
+        """Welcome routers. Raises `OSError`."""
+        self._welcome, self._keys = welcome, keys
+        if not self._entrance.is_open:
+            await self.open(path)
+        self._welcomes.set()
 
     async def listen(self) -> bool:
         """Listen, again if the socket is gone; connections stay. Raises `OSError`."""
-        before = self._server
-        self._server = await asyncio.start_unix_server(self._connected, str(self._path))
-        if before is not None:
-            before.close()
+        self._entrance.listen(self._path)
         return True
+
+    def take_sockets(self) -> list[socket.socket]:
+        """Sockets that a router has brought, the caller's from now on."""
+        sockets, self._sockets = self._sockets, []
+        return sockets
 
     # -- what holds ---------------------------------------------------------------------
 
     def changed(self) -> None:
         """Something may have changed: look soon, once for all of this turn of the loop."""
-        if self._soon is None and self._server is not None:
+        if self._soon is None and self._entrance.is_open:
             self._soon = asyncio.get_running_loop().call_soon(self.look)
 
     def _look_if_due(self) -> None:
@@ -165,24 +178,27 @@ class RouterDesk:
 
     # -- one router ---------------------------------------------------------------------
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _came(self, router: RouterCame) -> None:
         decoder = from_router()
         line: RouterLine | None = None
+        self._has(router.sockets)
         try:
-            hello = await receive(reader, decoder)
-            if not isinstance(hello, RouterHello) or hello.version != PROTOCOL_VERSION:
-                log.error("a router was sent away: it began with %s", hello)
-                return
-            line = self._takes(writer)
-            while (message := await receive(reader, decoder)) is not None:
+            await self._welcomes.wait()
+            line = self._takes(router.writer)
+            while (message := await receive(router.reader, decoder)) is not None:
                 self._heard = self._running.seconds
                 self._hear(line, message)
         except (Broken, OSError) as error:
             log.warning("the line to the router broke: %s", error)
         finally:
-            writer.close()
+            router.writer.close()
             if line is not None:
                 self._lost(line)
+
+    def _has(self, sockets: list[socket.socket]) -> None:
+        for one in self.take_sockets():
+            one.close()
+        self._sockets = sockets
 
     def _takes(self, writer: asyncio.StreamWriter) -> RouterLine:
         """Another router takes over: what the one before had running has ended."""
@@ -283,9 +299,8 @@ class RouterDesk:
 
     def close(self) -> None:
         """Listen no more. Idempotent."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._entrance.close()
+        self._has([])
 
     # -- time ---------------------------------------------------------------------------
 
