@@ -6,7 +6,7 @@ import asyncio
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -29,7 +29,7 @@ Engine = Callable[[socket.socket], None]
 def takes(connection: socket.socket) -> None:
     """Read one request to its end."""
     read = b""
-    while not read.endswith(BODY):
+    while not read.endswith(BODY[1:]):
         chunk = connection.recv(65536)
         assert chunk, "the router closed its connection"
         read += chunk
@@ -59,8 +59,11 @@ def answers_all(connection: socket.socket) -> None:
         answers(connection)
 
 
-def statuses(folder: Path, *engines: Engine) -> tuple[list[int], int]:
-    """Status of each of two requests, and connections that came; each has its engine."""
+Scenario = Callable[[str, aiohttp.ClientSession], Awaitable[None]]
+
+
+def served(folder: Path, engines: Sequence[Engine], scenario: Scenario) -> int:
+    """Connections that came while a router was asked; each has its engine."""
     came: list[socket.socket] = []
 
     def engine(listener: socket.socket) -> None:
@@ -69,7 +72,7 @@ def statuses(folder: Path, *engines: Engine) -> tuple[list[int], int]:
             came.append(connection)
             one(connection)
 
-    async def main() -> list[int]:
+    async def main() -> None:
         path = folder / "a.sock"
         backend = TenantServer("a", path, 256, LifeState.READY)
         with socket.socket(socket.AF_UNIX) as listener:
@@ -77,21 +80,30 @@ def statuses(folder: Path, *engines: Engine) -> tuple[list[int], int]:
             listener.listen()
             threading.Thread(target=engine, args=(listener,), daemon=True).start()
             registry = Registry(Policy.MIRAGE, 1 << 30, {"a": backend})
-            found = []
             async with (
                 asyncio.timeout(WAIT_S),
                 routed(folder, registry) as one,
                 aiohttp.ClientSession() as http,
             ):
-                for _ in range(2):
-                    async with http.post(f"{one.url}/v1/completions", data=BODY) as answer:
-                        found.append(answer.status)
-            return found
+                await scenario(f"{one.url}/v1/completions", http)
 
-    found = asyncio.run(main())
+    asyncio.run(main())
     for connection in came:
         connection.close()
-    return found, len(came)
+    return len(came)
+
+
+def statuses(folder: Path, *engines: Engine, body: bytes = BODY) -> tuple[list[int], int]:
+    """Status of each of two requests, and connections that came."""
+    found: list[int] = []
+
+    async def scenario(url: str, http: aiohttp.ClientSession) -> None:
+        for _ in range(2):
+            async with http.post(url, data=body) as answer:
+                found.append(answer.status)
+
+    came = served(folder, engines, scenario)
+    return found, came
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +130,88 @@ def test_a_request_is_sent_no_third_time(tmp_path: Path) -> None:
 def test_a_request_that_an_engine_has_read_is_not_sent_again(tmp_path: Path) -> None:
     """Nobody knows what it has done with it."""
     assert statuses(tmp_path, closes_read, answers) == ([200, 502], 1)
+
+
+def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(tmp_path: Path) -> None:
+    """The connection of a client that has left is closed, and not used again."""
+    taken, left = threading.Event(), threading.Event()
+
+    def slow(connection: socket.socket) -> None:
+        takes(connection)
+        taken.set()
+        assert connection.recv(1) == b"", "the engine hears of it"
+        left.set()
+
+    async def scenario(url: str, http: aiohttp.ClientSession) -> None:
+        asked = asyncio.create_task(http.post(url, data=BODY))
+        await asyncio.to_thread(taken.wait, WAIT_S)
+        asked.cancel()
+        await asyncio.to_thread(left.wait, WAIT_S)
+        async with http.post(url, data=BODY) as answer:
+            assert await answer.read() == b"{}"
+
+    assert served(tmp_path, [slow, answers], scenario) == 2
+
+
+def test_a_connection_that_has_said_too_much_is_not_used_again(tmp_path: Path) -> None:
+    def says_more(connection: socket.socket) -> None:
+        takes(connection)
+        connection.sendall(ANSWER + b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+
+    assert statuses(tmp_path, says_more, answers) == ([200, 200], 2)
+
+
+def test_an_idle_connection_is_closed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirage.serve.router.engines.KEPT_S", 0.1)
+    closed = threading.Event()
+
+    def hears(connection: socket.socket) -> None:
+        answers(connection)
+        assert connection.recv(1) == b""
+        closed.set()
+
+    async def scenario(url: str, http: aiohttp.ClientSession) -> None:
+        for _ in range(2):
+            async with http.post(url, data=BODY) as answer:
+                assert answer.status == 200
+            await asyncio.to_thread(closed.wait, WAIT_S)
+            closed.clear()
+
+    assert served(tmp_path, [hears, hears], scenario) == 2
+
+
+def test_what_comes_before_an_answer_is_none(tmp_path: Path) -> None:
+    def hints(connection: socket.socket) -> None:
+        for _ in range(2):
+            takes(connection)
+            connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" + ANSWER)
+
+    assert statuses(tmp_path, hints) == ([200, 200], 1)
+
+
+def test_what_is_no_answer_is_a_502(tmp_path: Path) -> None:
+    def babbles(connection: socket.socket) -> None:
+        takes(connection)
+        connection.sendall(b"hello\r\n\r\n")
+
+    assert statuses(tmp_path, babbles, answers) == ([502, 200], 2)
+
+
+LONG = b'{"prompt": "' + b"x" * (3 << 20) + b'", ' + BODY[1:]
+"""More than a connection holds, and than is sent at a time."""
+
+
+def test_a_long_body_comes_whole(tmp_path: Path) -> None:
+    assert statuses(tmp_path, answers_all, body=LONG) == ([200, 200], 1)
+
+
+def test_an_engine_may_answer_before_it_has_read_a_long_body(tmp_path: Path) -> None:
+    """What it has not read of it is not taken for the next request."""
+
+    def refuses(connection: socket.socket) -> None:
+        connection.recv(1024)
+        connection.sendall(ANSWER.replace(b"200 OK", b"413 Too Large"))
+
+    assert statuses(tmp_path, refuses, answers, body=LONG) == ([413, 200], 2)

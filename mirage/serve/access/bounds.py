@@ -34,17 +34,20 @@ LONGEST = 100
 
 
 class ShapedBody(NamedTuple):
-    """A body that an engine may be given, and the tokens that it allows."""
+    """A body that an engine may be given, and the tokens that it allows, if they count."""
 
     body: bytes
     output: OutputAsked
 
 
-def shaped(body: bytes, route: str, bounds: BodyBounds) -> ShapedBody:
-    """A JSON object, or a form, within `bounds`. Raises `ApiError` if it asks for more."""
+def shaped(body: bytes, route: str, bounds: BodyBounds, *, counts: bool = True) -> ShapedBody:
+    """A JSON object, or a form, within `bounds`. Raises `ApiError` if it asks for more.
+
+    `counts`: whether it is read for the tokens that it allows.
+    """
     if route in GENERATING and bounds != NO_BOUNDS:
         body = _bounded(body, route, bounds)
-    return ShapedBody(body, output_asked(body))
+    return ShapedBody(body, output_asked(body) if counts else OutputAsked())
 
 
 def _bounded(body: bytes, route: str, bounds: BodyBounds) -> bytes:

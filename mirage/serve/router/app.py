@@ -29,13 +29,13 @@ from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.table import REACHABLE, RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.cards import model_cards
+from mirage.serve.router.engines import EnginesConnected
 from mirage.serve.router.forward import Forward
 from mirage.serve.router.gate import AccessGate, Passage
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.router.own import OwnRoutes
 from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in, renamed
-from mirage.serve.router.sessions import EngineSessions
 from mirage.serve.router.ticket import RouterTicket
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
 from mirage.serve.suspects import RequestFacts
@@ -74,7 +74,7 @@ class Router:
         self.metrics.add(self._front.metrics)
         self._cors = CrossOrigins(http.cors)
         self._created, self._host = welcome.created, welcome.host
-        self._sessions = EngineSessions(self.tenants)
+        self._engines = EnginesConnected(self.tenants)
         self._closing = Closing()
         self._own = OwnRoutes(link, self.gate, self.metrics, self._closing)
         self._runner: AnsweringRunner | None = None
@@ -142,7 +142,7 @@ class Router:
         self._closing.begin()
         self._closing.break_off()
         await self._closing.finished(SHUTDOWN_S)  # unless a client does not read
-        await self._sessions.close()
+        self._engines.close()
 
     async def stop(self) -> None:
         """End what runs, and close the sockets. Idempotent."""
@@ -204,7 +204,8 @@ class Router:
         tenant = self._own.known(request, asked.model)
         counted.tenant = tenant.name
         asked = asked._replace(known_as=tenant.row.known_as(asked.model))
-        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked))
+        counts = self.gate.counts_tokens(request, tenant.row)
+        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked, counts))
         del body  # else there are two of them
         room.is_now(len(made.body))
         if self._closing.begun:
@@ -253,9 +254,9 @@ class Router:
         named = identity(request)
         told = RequestFacts(request.path, asked.model, asked.mark, len(body), named, key)
         quiet_s = self._front.http.stream_quiet_s
-        session = await self._sessions.to(tenant)
+        engine = self._engines.to(tenant)
         forward = Forward(
-            tenant, told, request, session, self._closing, passage, asked.known_as, quiet_s
+            tenant, told, request, engine, self._closing, passage, asked.known_as, quiet_s
         )
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status

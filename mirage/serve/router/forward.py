@@ -14,7 +14,6 @@ from multidict import CIMultiDict
 from mirage.serve import anthropic
 from mirage.serve.answername import TYPES, AnswerName
 from mirage.serve.awaited import AnswerLost, AwaitedAnswer
-from mirage.serve.clients.body_pieces import in_pieces
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
@@ -23,8 +22,13 @@ from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.request_id import HEADER
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.engines import (
+    EngineAnswer,
+    EngineConnections,
+    EngineRequest,
+    never_read,
+)
 from mirage.serve.router.gate import Passage
-from mirage.serve.router.sessions import never_read
 from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
 from mirage.serve.wholeevents import WholeEvents
 from mirage.units import KIB
@@ -44,7 +48,7 @@ class Forward:
         tenant: RoutedTenant,
         told: RequestFacts,
         request: web.Request,
-        session: aiohttp.ClientSession,
+        engine: EngineConnections,
         closing: Closing,
         passage: Passage,
         known_as: str,
@@ -57,7 +61,7 @@ class Forward:
         self._known_as, self._quiet_s = known_as, quiet_s
         self._passage = passage
         self._tenant, self._told, self._request = tenant, told, request
-        self._session, self._closing = session, closing
+        self._engine, self._closing = engine, closing
         self._number = 0
         self._end = tenant.end
         """Event of the end of the engine that it is sent to."""
@@ -117,11 +121,8 @@ class Forward:
     async def _ask(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
         headers[HEADER] = self._told.id
-        url = f"http://engine{self._request.path_qs}"
-        data = in_pieces(body, headers)
-        async with self._session.post(
-            url, data=data, headers=headers, allow_redirects=False
-        ) as answer:
+        target = self._request.path_qs
+        async with EngineRequest(self._engine, "POST", target, headers, body) as answer:
             self._received = True
             if answer.status == 500 and await self._is_dead():
                 raise await self._broke_off("internal server error")
@@ -129,8 +130,8 @@ class Forward:
             self._well = answer.status < 500
             if answer.status >= 400 and anthropic.speaks(self._request.path):
                 return await _translated(answer, headers)
-            renamed = self._known_as != self._told.model and answer.content_type in TYPES
-            if not renamed and 0 <= (answer.content_length or -1) <= WHOLE_BYTES:
+            renamed = self._known_as != self._told.model and answer.kind in TYPES
+            if not renamed and 0 < (answer.length or 0) <= WHOLE_BYTES:
                 return await self._whole(answer, headers)
             if renamed:
                 self._name = AnswerName(self._known_as, self._told.model)
@@ -144,12 +145,10 @@ class Forward:
                 raise
             return response
 
-    async def _whole(
-        self, answer: aiohttp.ClientResponse, headers: CIMultiDict[str]
-    ) -> web.StreamResponse:
+    async def _whole(self, answer: EngineAnswer, headers: CIMultiDict[str]) -> web.StreamResponse:
         """A short answer, which is there at once."""
         self._well = False
-        body = await answer.read()
+        body = await answer.content.read()
         self._well = answer.status < 500
         self._passage.look(body)
         headers.popall("Content-Length")
@@ -157,13 +156,13 @@ class Forward:
 
     async def _pass_through(
         self,
-        answer: aiohttp.ClientResponse,
+        answer: EngineAnswer,
         response: web.StreamResponse,
         awaited: AwaitedAnswer,
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
         error_event = ErrorEvent()
-        if response.content_type == EVENTS and "Content-Encoding" not in response.headers:
+        if answer.kind == EVENTS and "Content-Encoding" not in answer.headers:
             self._events = WholeEvents()
         try:
             awaited.end()
@@ -183,15 +182,20 @@ class Forward:
                     error_event.look(chunk)
                     self._passage.look(chunk)
                     self._well = self._well and not error_event.seen
-                    await self._write(pulse, self._name.take(chunk) if self._name else chunk)
-                await self._write(pulse, self._name.rest() if self._name else b"")
+                    if passed := self._taken(chunk):
+                        await pulse.write(passed)
+                if self._name and (passed := self._whole_events(self._name.rest())):
+                    await pulse.write(passed)
             await response.write_eof(self._events.rest() if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell
             self._well, self.left = False, True
 
-    async def _write(self, pulse: StreamPulse, chunk: bytes) -> None:
-        if whole := self._events.take(chunk) if self._events else chunk:
-            await pulse.write(whole)
+    def _taken(self, chunk: bytes) -> bytes:
+        """What may be passed on once `chunk` has come."""
+        return self._whole_events(self._name.take(chunk) if self._name else chunk)
+
+    def _whole_events(self, chunk: bytes) -> bytes:
+        return self._events.take(chunk) if self._events else chunk
 
     async def _break(self, response: web.StreamResponse, why: ApiError) -> None:
         if self._events is not None:
@@ -224,7 +228,8 @@ class Forward:
         if self._end.is_set():
             return True
         try:
-            async with self._session.get("http://engine/health") as answer:
+            health = EngineRequest(self._engine, "GET", "/health", CIMultiDict())
+            async with health as answer:
                 return answer.status != 200
         except (aiohttp.ClientError, OSError):
             return True
@@ -249,11 +254,9 @@ class Forward:
         )
 
 
-async def _translated(
-    answer: aiohttp.ClientResponse, headers: CIMultiDict[str]
-) -> web.StreamResponse:
+async def _translated(answer: EngineAnswer, headers: CIMultiDict[str]) -> web.StreamResponse:
     """An engine's error in Anthropic's form."""
-    body = anthropic.translated(await answer.read(), answer.status)
+    body = anthropic.translated(await answer.content.read(), answer.status)
     headers.popall("Content-Length", None)
     return web.Response(body=body, status=answer.status, headers=headers)
 

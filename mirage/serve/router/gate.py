@@ -129,6 +129,12 @@ class AccessGate:
 
     # -- limits -------------------------------------------------------------------------
 
+    def counts_tokens(self, request: web.Request, row: RoutedRow) -> bool:
+        """True if a limit counts the tokens that a request allows."""
+        key = request.get(KEY)
+        own = None if key is None else key.limits.tokens_per_minute
+        return own is not None or row.limits.tokens_per_minute is not None
+
     def enters(
         self,
         request: web.Request,

@@ -42,10 +42,12 @@ async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
         raise ApiError(400, "the body is nested too deeply") from None
 
 
-def made_for(request: web.Request, body: bytes, row: RoutedRow, asked: RequestedAs) -> ShapedBody:
-    """A body as an engine may be given it. Raises `ApiError`."""
+def made_for(
+    request: web.Request, body: bytes, row: RoutedRow, asked: RequestedAs, counts: bool
+) -> ShapedBody:
+    """A body as an engine may be given it; `counts` as in `shaped`. Raises `ApiError`."""
     check_unkept(body, request.path)
-    made = shaped(body, request.path, row.bounds)
+    made = shaped(body, request.path, row.bounds, counts=counts)
     return made if asked.known_as == asked.model else renamed(request, made, asked)
 
 

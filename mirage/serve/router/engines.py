@@ -1,0 +1,230 @@
+"""Requests to engines, over connections that are kept for the next one.
+
+aiohttp's parser, writer and protocol speak here. Its session is left out: of what that does for a
+request nothing else is wanted, and it took as long as the rest of the router.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+from collections import deque
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple
+
+import aiohttp
+from aiohttp import StreamReader
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError, StreamWriter
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.units import KIB
+
+KEPT_S = 60.0
+"""Seconds for which an idle connection is kept: less than an engine keeps it (`launcher`), which so
+never closes one that a request is just being sent on."""
+UNREAD = {errno.EPIPE, errno.ECONNRESET}
+"""Errors by which a Unix socket says that its other end has not read all that was sent."""
+PIECE_BYTES = 256 * KIB
+"""Bytes of a body that are sent at a time: what the transport cannot send yet, it copies."""
+PLAIN = re.compile(r"[\w/.-]+", re.ASCII)
+"""Targets that need no quotes."""
+HOST = "engine"
+
+
+class EngineAway(aiohttp.ClientConnectionError):
+    """Nobody listens at an engine's socket."""
+
+
+class EngineAnswer(NamedTuple):
+    """An answer whose head has come."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    content: StreamReader
+
+    @property
+    def length(self) -> int | None:
+        """Bytes of the body, if they were told."""
+        told = self.headers.get("Content-Length")
+        return None if told is None else int(told)
+
+    @property
+    def kind(self) -> str:
+        """Type of the body, without parameters."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+class EngineRequest:
+    """One request, sent as its context begins, which gives the answer.
+
+    A connection whose answer was not read to the end is closed, so that its engine hears of it.
+    """
+
+    def __init__(
+        self,
+        connections: EngineConnections,
+        method: str,
+        target: str,
+        headers: CIMultiDict[str],
+        body: bytes = b"",
+    ) -> None:
+        """`headers` get those that say where the request ends."""
+        if not PLAIN.fullmatch(target):
+            target = URL(f"http://{HOST}{target}").raw_path_qs
+        headers["Host"] = HOST
+        headers["Content-Length"] = str(len(body))
+        self._line, self._headers, self._body = f"{method} {target} HTTP/1.1", headers, body
+        self._connections = connections
+        self._connection: ResponseHandler | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._answer: EngineAnswer | None = None
+
+    async def __aenter__(self) -> EngineAnswer:
+        """Raises `aiohttp.ClientError` and `OSError`."""
+        connection = self._connection = await self._connections.one()
+        try:
+            await self._send(connection)
+            message, content = await connection.read()
+            while 100 <= message.code < 200:
+                message, content = await connection.read()
+        except HttpProcessingError as error:
+            self._over()
+            raise aiohttp.ClientPayloadError("this is no answer of HTTP") from error
+        except BaseException:
+            self._over()
+            raise
+        self._answer = EngineAnswer(message.code, message.headers, content)
+        return self._answer
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over()
+
+    async def _send(self, connection: ResponseHandler) -> None:
+        writer = StreamWriter(connection, asyncio.get_running_loop())
+        await writer.write_headers(self._line, self._headers)
+        if len(self._body) <= PIECE_BYTES:
+            await writer.write(self._body, drain=False)
+        else:  # an engine may answer before it has read all of it
+            self._sending = asyncio.create_task(_in_pieces(connection, writer, self._body))
+
+    def _over(self) -> None:
+        connection, answer, sending = self._connection, self._answer, self._sending
+        assert connection is not None
+        sent = sending is None or sending.done()
+        if sending is not None:
+            sending.cancel()
+        read = answer is not None and answer.content.is_eof()
+        self._connections.back(connection, whole=sent and read)
+
+
+async def _in_pieces(connection: ResponseHandler, writer: StreamWriter, body: bytes) -> None:
+    try:
+        for begin in range(0, len(body), PIECE_BYTES):
+            await writer.write(body[begin : begin + PIECE_BYTES])
+    except OSError as error:
+        connection.set_exception(error)  # whoever awaits the answer hears of it
+
+
+class EngineConnections:
+    """Connections with the server at one Unix socket. `close` has to follow."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._used: set[ResponseHandler] = set()
+        self._idle: deque[tuple[float, ResponseHandler]] = deque()
+        """Those that may be used again, and since when; the last one is next."""
+        self._look: asyncio.TimerHandle | None = None
+
+    async def one(self) -> ResponseHandler:
+        """A connection; `back` has to follow. Raises `EngineAway`."""
+        found = self._kept()
+        if found is None:
+            make = partial(ResponseHandler, self._loop)
+            try:
+                _, found = await self._loop.create_unix_connection(make, self._path)
+            except OSError as error:
+                raise EngineAway(error.strerror or str(error)) from error
+        found.set_response_params(read_until_eof=True, auto_decompress=False)
+        self._used.add(found)
+        return found
+
+    def back(self, connection: ResponseHandler, *, whole: bool) -> None:
+        """A request is over; `whole` if all was sent, and the answer read."""
+        self._used.discard(connection)
+        if not whole or connection.should_close or not connection.is_connected():
+            connection.close()
+            return
+        self._idle.append((self._loop.time(), connection))
+        if self._look is None:
+            self._look = self._loop.call_later(KEPT_S, self._close_old)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        while self._used:
+            self._used.pop().close()
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def _kept(self) -> ResponseHandler | None:
+        while self._idle:
+            _, kept = self._idle.pop()
+            if kept.is_connected() and not kept.should_close:
+                return kept
+            kept.close()
+        return None
+
+    def _close_old(self) -> None:
+        self._look = None
+        now = self._loop.time()
+        while self._idle and self._idle[0][0] + KEPT_S <= now:
+            self._idle.popleft()[1].close()
+        if self._idle:
+            due = self._idle[0][0] + KEPT_S
+            self._look = self._loop.call_at(due, self._close_old)
+
+
+class EnginesConnected:
+    """Connections with each engine. `close` has to follow."""
+
+    def __init__(self, tenants: RoutedTenants) -> None:
+        self._tenants = tenants
+        self._engines: dict[str, EngineConnections] = {}
+        """Connections by the engines' sockets."""
+
+    def to(self, tenant: RoutedTenant) -> EngineConnections:
+        """Those with a tenant's engine; new ones end those of tenants that have gone."""
+        socket = tenant.row.socket
+        if (found := self._engines.get(socket)) is None:
+            found = self._engines[socket] = EngineConnections(socket)
+            for gone in self._engines.keys() - {one.row.socket for one in self._tenants}:
+                self._engines.pop(gone).close()
+        return found
+
+    def close(self) -> None:
+        """Idempotent."""
+        while self._engines:
+            self._engines.popitem()[1].close()
+
+
+def never_read(error: BaseException) -> bool:
+    """True if the engine closed a connection before it had read the whole request.
+
+    A connection that it closed once it had read that ends without an error: what it did with the
+    request is not known then.
+    """
+    closing = isinstance(error, aiohttp.ClientConnectionResetError)
+    return closing or getattr(error, "errno", None) in UNREAD
