@@ -3,74 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import TypeVar
-
-T = TypeVar("T")
-
-
-class AnswerLost(Exception):
-    """Neither the API server nor the engine core has the request any more."""
+from collections.abc import Iterable
 
 
 class AwaitedAnswers:
-    """Waits by their numbers, which grow. Each byte of an answer ends a wait and begins another."""
+    """Answers that are not whole yet. Their waits have numbers, which grow."""
 
     def __init__(self) -> None:
-        self._waits: dict[int, asyncio.Timeout] = {}
+        self._answers: set[AwaitedAnswer] = set()
         self._count = self._asked = 0
 
     @property
-    def waits(self) -> Collection[int]:
-        return self._waits.keys()
+    def waits(self) -> list[int]:
+        """Numbers of the waits that last."""
+        return sorted(one.wait for one in self._answers if one.wait)
 
     def take_long(self) -> list[int]:
         """Waits that began before this was asked last."""
         before, self._asked = self._asked, self._count
-        return [wait for wait in self._waits if wait <= before]
+        return [wait for wait in self.waits if wait <= before]
 
     def give_up(self, waits: Iterable[int]) -> None:
-        """End each of these requests with `AnswerLost`, unless bytes of it have come meanwhile."""
-        for wait in waits:
-            if (scope := self._waits.pop(wait, None)) is not None:
-                scope.reschedule(0)
+        """End each of these requests, unless bytes of its answer have come meanwhile."""
+        lost = set(waits)
+        for one in self._answers:
+            if one.wait in lost:
+                one.give_up()
 
-    def begin(self, scope: asyncio.Timeout) -> int:
-        """A wait that `scope` would end; its number."""
+    def next(self) -> int:
+        """Number of a wait that begins."""
         self._count += 1
-        self._waits[self._count] = scope
         return self._count
 
-    def end(self, wait: int) -> None:
-        """Idempotent."""
-        self._waits.pop(wait, None)
+    def begin(self, answer: AwaitedAnswer) -> None:
+        """One more; `over` has to follow."""
+        self._answers.add(answer)
 
-    async def answer(self, ask: Callable[[AwaitedAnswer], Awaitable[T]]) -> T:
-        """The result of `ask`, a request that is with the engine. Raises `AnswerLost`."""
-        scope = asyncio.timeout(None)
-        awaited = AwaitedAnswer(self, scope)
-        try:
-            async with scope:
-                return await ask(awaited)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise AnswerLost from None
-        finally:
-            awaited.end()
+    def over(self, answer: AwaitedAnswer) -> None:
+        """It is whole, or nobody wants it any more."""
+        self._answers.discard(answer)
 
 
 class AwaitedAnswer:
-    """One request's wait, which begins at once."""
+    """One request's answer, awaited at once. Each part of it ends a wait and begins another one.
+
+    `over` has to follow.
+    """
+
+    __slots__ = ("_book", "_scope", "lost", "wait")
 
     def __init__(self, book: AwaitedAnswers, scope: asyncio.Timeout) -> None:
+        """`scope` expires if the answer is given up."""
         self._book, self._scope = book, scope
-        self._wait = book.begin(scope)
+        self.lost = False
+        """True once neither the API server nor the engine core has the request any more."""
+        self.wait = book.next()
+        """Number of the present wait, 0 between two of them."""
+        book.begin(self)
 
     def end(self) -> None:
         """A part has come and goes to the client, or nobody wants it: nothing is awaited."""
-        self._book.end(self._wait)
+        self.wait = 0
 
     def again(self) -> None:
         """The next part is awaited."""
-        self._wait = self._book.begin(self._scope)
+        self.wait = self._book.next()
+
+    def give_up(self) -> None:
+        """It never comes."""
+        self.wait, self.lost = 0, True
+        if not self._scope.expired():
+            self._scope.reschedule(0)
+
+    def over(self) -> None:
+        """Nothing of it is awaited any more. Idempotent."""
+        self.wait = 0
+        self._book.over(self)

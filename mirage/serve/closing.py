@@ -39,22 +39,16 @@ class Closing:
         for scope in self._waiting:
             scope.reschedule(0)
 
-    async def running(self, work: Awaitable[T]) -> T:
-        """The result of `work`, with an engine. Raises `ApiError` if it is broken off."""
-        scope = asyncio.timeout(None)
+    def runs(self, scope: asyncio.Timeout) -> None:
+        """A request is with an engine until `over`; `scope` expires if it is broken off."""
         self._running.add(scope)
         self._none_runs.clear()
-        try:
-            async with scope:
-                return await work
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            raise ends() from None
-        finally:
-            self._running.discard(scope)
-            if not self._running:
-                self._none_runs.set()
+
+    def over(self, scope: asyncio.Timeout) -> None:
+        """It has ended. Idempotent."""
+        self._running.discard(scope)
+        if not self._running:
+            self._none_runs.set()
 
     async def finished(self, patience_s: float) -> None:
         """Wait until no request runs, at most `patience_s` seconds."""
@@ -63,9 +57,10 @@ class Closing:
                 await self._none_runs.wait()
 
     def break_off(self) -> None:
-        """End what runs, see `running`."""
+        """End what runs, see `runs`."""
         for scope in self._running:
-            scope.reschedule(0)
+            if not scope.expired():
+                scope.reschedule(0)
 
     async def before(self, work: Awaitable[T]) -> T:
         """The result of `work`. Raises `ApiError` if the end begins before there is one."""

@@ -22,6 +22,9 @@ class WholeEvents:
 
     def take(self, chunk: bytes) -> bytes:
         """The next bytes of the stream; returns those that may be passed on."""
+        if not self._held and chunk.endswith(ENDS[0]):
+            self.is_open = False
+            return chunk
         held = self._held + chunk
         end = max(held.rfind(mark) + len(mark) if mark in held else 0 for mark in ENDS)
         if len(held) - end > MOST_BYTES:

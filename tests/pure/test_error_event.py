@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.errorevent import MARKS, ErrorEvent
+from mirage.serve.errorevent import MARKS, has_error
+from mirage.serve.wholeevents import WholeEvents
 
 pytestmark = pytest.mark.pure
 
@@ -16,10 +17,9 @@ AFTER = b': {"message": "x"}}\n\ndata: [DONE]\n\n'
 
 def seen(text: bytes, cuts: list[int]) -> bool:
     places = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
-    event = ErrorEvent()
-    for start, end in itertools.pairwise(places):
-        event.look(text[start:end])
-    return event.seen
+    events = WholeEvents()
+    taken = [events.take(text[start:end]) for start, end in itertools.pairwise(places)]
+    return any(map(has_error, [*taken, events.rest()]))
 
 
 @given(
@@ -29,6 +29,7 @@ def seen(text: bytes, cuts: list[int]) -> bool:
 )
 def test_an_event_is_seen_however_it_is_cut(mark: bytes, before: int, cuts: list[int]) -> None:
     assert seen(BEFORE * before + mark + AFTER, cuts)
+    assert seen(BEFORE * before + mark, cuts), "also without its end"
 
 
 @given(cuts=st.lists(st.integers(0, 300), max_size=200))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -13,11 +12,11 @@ from multidict import CIMultiDict
 
 from mirage.serve import anthropic
 from mirage.serve.answername import TYPES, AnswerName
-from mirage.serve.awaited import AnswerLost, AwaitedAnswer
+from mirage.serve.awaited import AwaitedAnswer
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
-from mirage.serve.errorevent import ErrorEvent
+from mirage.serve.errorevent import has_error
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.request_id import HEADER
@@ -89,21 +88,32 @@ class Forward:
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
-            return await self._closing.running(self._awaited(body))
+            return await self._within(body)
         except ApiError as error:
             if self._response is None or not self._response.prepared:
                 raise
             await self._break(self._response, error)
             return self._response
 
-    async def _awaited(self, body: bytes) -> web.StreamResponse:
-        """Raises `ApiError` if the answer is lost."""
+    async def _within(self, body: bytes) -> web.StreamResponse:
+        """Raises `ApiError` if it is broken off, or the answer is lost."""
+        scope = asyncio.timeout(None)
+        awaited = AwaitedAnswer(self._tenant.answers, scope)
+        self._closing.runs(scope)
         try:
-            return await self._tenant.answers.answer(partial(self._send, body))
-        except AnswerLost:
+            async with scope:
+                return await self._send(body, awaited)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if not awaited.lost:
+                raise ends() from None
             self._well = False
             message = "its API server and its engine core lost this request: send it again"
             raise ApiError(502, f"model {self._told.model!r}: {message}") from None
+        finally:
+            awaited.over()
+            self._closing.over(scope)
 
     async def _send(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         self._passage.sent = True
@@ -161,7 +171,6 @@ class Forward:
         awaited: AwaitedAnswer,
     ) -> None:
         """Chunk by chunk as they come; a broken answer is never made to look complete."""
-        error_event = ErrorEvent()
         if answer.kind == EVENTS and "Content-Encoding" not in answer.headers:
             self._events = WholeEvents()
         try:
@@ -179,23 +188,25 @@ class Forward:
                     awaited.end()
                     if not chunk:
                         break
-                    error_event.look(chunk)
                     self._passage.look(chunk)
-                    self._well = self._well and not error_event.seen
-                    if passed := self._taken(chunk):
+                    if passed := self._whole_events(
+                        self._name.take(chunk) if self._name else chunk
+                    ):
                         await pulse.write(passed)
                 if self._name and (passed := self._whole_events(self._name.rest())):
                     await pulse.write(passed)
-            await response.write_eof(self._events.rest() if self._events else b"")
+            await response.write_eof(self._judged(self._events.rest()) if self._events else b"")
         except ConnectionError:  # the client went away: nobody to tell
             self._well, self.left = False, True
 
-    def _taken(self, chunk: bytes) -> bytes:
-        """What may be passed on once `chunk` has come."""
-        return self._whole_events(self._name.take(chunk) if self._name else chunk)
-
     def _whole_events(self, chunk: bytes) -> bytes:
-        return self._events.take(chunk) if self._events else chunk
+        """What may be passed on once `chunk` has come."""
+        return self._judged(self._events.take(chunk)) if self._events else chunk
+
+    def _judged(self, events: bytes) -> bytes:
+        if has_error(events):
+            self._well = False
+        return events
 
     async def _break(self, response: web.StreamResponse, why: ApiError) -> None:
         if self._events is not None:
