@@ -32,6 +32,7 @@ from mirage.protocol import (
     Hello,
     ModelShape,
     Pulse,
+    Refusal,
     Report,
     Shutdown,
     Stepped,
@@ -77,7 +78,7 @@ class Core:
 
     def __init__(self, tenant: str) -> None:
         self._tenant = tenant
-        self._told: queue.SimpleQueue[Allotment | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[Allotment | Refusal | None] = queue.SimpleQueue()
         self._driver = HostDriver(PAGE)
         self._begin = self._driver.reserve(MOST * EXTENT)
         self._pages: list[Any] = []
@@ -101,14 +102,16 @@ class Core:
         return int(time.monotonic() / TURN_S) % 2 == (self._tenant == SECOND)
 
     def _grow(self) -> bool:
-        """One piece more, unless it has enough; false at the end of the server."""
+        """One piece more, unless it has enough or is refused; false at the end of the server."""
         time.sleep(PAUSE_S)
         if (wanted := len(self._pages) + 1) > FULL:
             return self._rest(wanted - 1)
         asked = time.monotonic()
         self._report(wanted)
         while len(self._pages) < wanted:
-            if not self._obey(self._told.get(), wanted):
+            if isinstance(told := self._told.get(), Refusal):
+                return self._rest()  # as one that preempts its requests
+            if not self._obey(told, wanted):
                 return False
         took = time.monotonic() - asked
         if asked % TURN_S > SETTLES_S:
@@ -124,10 +127,10 @@ class Core:
         except queue.Empty:
             return True
 
-    def _obey(self, told: Allotment | None, wanted: int = LEAST) -> bool:
+    def _obey(self, told: Allotment | Refusal | None, wanted: int = LEAST) -> bool:
         """Hold what it says, and want so many extents; false at the end of the server."""
-        if told is None:
-            return False
+        if not isinstance(told, Allotment):
+            return told is not None
         self._newest = told
         while len(self._pages) < told.kv_extents:
             pages = self._driver.create(EXTENT // PAGE)
@@ -165,7 +168,7 @@ class Core:
         for message in channel.until_end():
             if isinstance(message, Shutdown):
                 break
-            if isinstance(message, Allotment):
+            if isinstance(message, Allotment | Refusal):
                 self._told.put(message)
         self._told.put(None)
 
