@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import os
 import socket
 import tempfile
 import time
@@ -114,6 +115,7 @@ async def _listen(
 
 
 def _main(which: str, words: tuple[str, ...]) -> None:
+    os.setsid()  # as the router has it: Linux may share processors by session
     uvloop.run({"backend": backend, "bare": bare}[which](*words))
 
 
