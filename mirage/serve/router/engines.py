@@ -143,7 +143,9 @@ class EngineConnections:
         self._loop = asyncio.get_running_loop()
         self._used: set[ResponseHandler] = set()
         self._idle: deque[tuple[float, ResponseHandler]] = deque()
-        """Those that may be used again, and since when; the last one is next."""
+        """Connections that may be used again, and the time since which each is idle; the last one
+        is next.
+        """
         self._look: asyncio.TimerHandle | None = None
 
     async def one(self) -> ResponseHandler:
@@ -206,7 +208,7 @@ class EnginesConnected:
         """Connections by the engines' sockets."""
 
     def to(self, tenant: RoutedTenant) -> EngineConnections:
-        """Those with a tenant's engine; new ones end those of tenants that have gone."""
+        """Connections with a tenant's engine; new ones end those of tenants that have gone."""
         socket = tenant.row.socket
         if (found := self._engines.get(socket)) is None:
             found = self._engines[socket] = EngineConnections(socket)

@@ -200,7 +200,7 @@ class Forward:
             self._well, self.left = False, True
 
     def _whole_events(self, chunk: bytes) -> bytes:
-        """What may be passed on once `chunk` has come."""
+        """Bytes that may be passed on once `chunk` has come."""
         return self._judged(self._events.take(chunk)) if self._events else chunk
 
     def _judged(self, events: bytes) -> bytes:

@@ -23,7 +23,7 @@ class RouterCame(NamedTuple):
     """A router that has said hello."""
 
     sockets: list[socket.socket]
-    """Those that it listens on, now the caller's."""
+    """Sockets that it listens on, now the caller's."""
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
