@@ -101,6 +101,8 @@ class Report(Counters, tag="report", tag_field="type"):
     """T_c: seconds of compute per layer and step, smoothed; 0 while unknown."""
     token_s: float = 0.0
     """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
+    step_s: float = 0.0
+    """Seconds from the end of one step to that of the next, beside its tokens; 0 while unknown."""
     sleep_s: float = 0.0
     """Seconds in which memory was given when it last fell asleep; 0 if it did not."""
     wake_s: float = 0.0

@@ -56,6 +56,8 @@ class LayerTimes(msgspec.Struct, frozen=True):
     """As `Report.expert_routed`."""
     token_s: float = 0.0
     """Seconds by which one more token makes a step longer."""
+    step_s: float = 0.0
+    """Seconds from step to step, beside tokens."""
     sleep_s: float = 0.0
     """Seconds, see `Report.sleep_s`."""
     wake_s: float = 0.0
@@ -103,6 +105,7 @@ def make_report(
         layer_load_s=times.load_s,
         layer_compute_s=times.compute_s,
         token_s=times.token_s,
+        step_s=times.step_s,
         sleep_s=times.sleep_s,
         wake_s=times.wake_s,
         asleep=asleep,

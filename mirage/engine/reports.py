@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from mirage.control.reporting import HeldMemory, make_report
+from mirage.control.step_periods import StepPeriods
 from mirage.counters import Counters
 from mirage.engine.kv_memory import KVMemory
 from mirage.engine.memory_worker import MeasuredSteps, MemoryWorker
@@ -24,13 +27,16 @@ class EngineReports:
         queues: EngineQueues,
         tiers: SchedulerTiers,
         counts: StepCounts,
+        periods: StepPeriods,
     ) -> None:
         self._worker, self._shape = worker, shape
         self._kv, self._queues, self._tiers, self._counts = kv, queues, tiers, counts
+        self._periods = periods
 
     def make(self, *, revision: int, holds_turn: bool) -> Report:
         """The present state. Cheap: no loop over blocks while an extent is one block."""
         measured = self._worker.measured()
+        step_s = self._periods.beside_s(measured.times.token_s)
         return make_report(
             revision=revision,
             holds_turn=holds_turn,
@@ -40,7 +46,7 @@ class EngineReports:
             running=self._queues.running,
             waiting=self._queues.waiting,
             counters=self._counters(measured),
-            times=measured.times,
+            times=replace(measured.times, step_s=step_s),
             cached=self._kv.cached(),
             asleep=self._kv.asleep,
         )

@@ -7,6 +7,7 @@ There is one class for each of vLLM's. A policy decides what `RequestRoom` it ho
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -15,6 +16,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from mirage.control.engine.fence import Fence
+from mirage.control.step_periods import StepPeriods
 from mirage.control.turn_taking import Admits
 from mirage.engine import runtime
 from mirage.engine.agent import Agent
@@ -61,6 +63,7 @@ class MirageScheduler(Scheduler):
         self.queues, self.fence = EngineQueues(self), Fence()
         self.turn = EngineTurn(self.queues, self.fence, temporal=self.settings.temporal)
         self.counts = StepCounts(self.fence)
+        self.periods = StepPeriods()
         room = RoomMaker(
             worker,
             self.kv_cache_manager,
@@ -82,6 +85,7 @@ class MirageScheduler(Scheduler):
             queues=self.queues,
             tiers=self.tiers,
             counts=self.counts,
+            periods=self.periods,
         )
         self.server = Conversation(self.agent, reports, self.turn)
         self.signs = LifeSigns(self.mailbox, self.get_request_counts)
@@ -117,6 +121,7 @@ class MirageScheduler(Scheduler):
             if output.total_num_scheduled_tokens:
                 self.fence.scheduled += 1
                 self.worker.planned = True
+                self.periods.begins(time.monotonic())
             else:
                 self._rest()
             self.counts.scheduled(output, self.requests, self.tiers.loaded_tokens)
@@ -126,7 +131,7 @@ class MirageScheduler(Scheduler):
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """vLLM's; one more step has been processed."""
         with self.mailbox.hold():
-            if scheduler_output.total_num_scheduled_tokens:
+            if tokens := scheduler_output.total_num_scheduled_tokens:
                 self.fence.processed += 1
             out = super().update_from_output(scheduler_output, model_runner_output)
             if self.first is not None and self.first.processed(out):
@@ -134,12 +139,21 @@ class MirageScheduler(Scheduler):
             self.tiers.harvest()
             if self.kv.retiring or not self.running:
                 self._reconcile()
+            self._time_step(tokens)
             self.server.report_if_due(urgent=self.queues.idle)
             return out
+
+    def _time_step(self, tokens: int) -> None:
+        """Note the time of a step that is over; of the engine's own request nothing."""
+        if tokens and not self.counts.paused:
+            self.periods.ends(tokens, time.monotonic())
+        if self.queues.idle or self.counts.paused:
+            self.periods.rests()
 
     def _await_turn(self) -> None:
         # Once, not until it comes: vLLM's loop must go on to notice new and aborted requests.
         if self.turn.stopped:
+            self.periods.rests()
             self.kv.spill()
             self._reconcile()
             self.server.report_if_due()
@@ -151,6 +165,7 @@ class MirageScheduler(Scheduler):
 
     def _rest(self) -> None:
         """Leave the processor: nothing runs until memory or blocks come, or the pool answers."""
+        self.periods.rests()
         if self.hold.held:
             self.mailbox.wait(HOLD_POLL_S)
         if self.tiers.awaited:

@@ -349,7 +349,7 @@ class ControlServer:
     async def _lost(self, tenant: str, reason: str | None) -> None:
         self._engines[tenant].close()  # and sent nothing more
         del self._vitals[tenant]
-        self._registry.reports.pop(tenant, None)
+        self._registry.lost(tenant)
         # Its end is made sure of before its memory is lent out again.
         try:
             await self._keepers.lost(tenant, reason)

@@ -28,6 +28,7 @@ from mirage.serve.rates import (
     rate_limits,
 )
 from mirage.serve.timeline import PAGE_SAMPLES, Timeline
+from mirage.serve.whatif.past import PastRequests
 from mirage.tiers.counts import PoolState
 
 SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
@@ -150,7 +151,11 @@ class Registry:
     sources: DeviceSources = NOTHING
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
+    gone: dict[str, Report] = field(default_factory=dict)
+    """Last report of each tenant's last engine that is gone."""
     timeline: Timeline = field(default_factory=Timeline)
+    past: PastRequests = field(default_factory=PastRequests)
+    """Requests of the last hour."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a tenant has entered another state; who waits for it clears it."""
 
@@ -181,6 +186,34 @@ class Registry:
         weights = self.sources.weights.state() if self.sources.weights is not None else None
         kept = {} if weights is None else {"kept_weights": weights}
         return {**head, **outside, **self.tiers(), **kept, **self.timeline.newest}
+
+    def lost(self, tenant: str) -> None:
+        """Its engine is gone, and its last report is of the past."""
+        if (last := self.reports.pop(tenant, None)) is not None:
+            self.gone[tenant] = last
+
+    def forget(self, tenant: str) -> None:
+        """It was removed, and has ended: nothing stays but what the timeline needs."""
+        self.reports.pop(tenant, None)
+        self.gone.pop(tenant, None)
+        self.past.forget(tenant)
+        del self.backends[tenant]
+
+    def ended(self, tenant: str, rows: bytes, now: float) -> None:
+        """Requests of a tenant have ended: see `PastRequests`. `now` is of the machine's clock."""
+        if tenant in self.backends:
+            report = self.last_report(tenant)
+            self.past.add(tenant, rows, report.preemptions if report is not None else 0, now)
+
+    def last_report(self, tenant: str) -> Report | None:
+        """Report of its engine, or of the last one that it had; None if none has reported."""
+        return self.reports.get(tenant) or self.gone.get(tenant)
+
+    def measured(self, tenant: str) -> Report | None:
+        """As `last_report`, but the last that tells of steps, if any does."""
+        report = self.reports.get(tenant)
+        known = report is not None and report.step_s > 0
+        return report if known else self.gone.get(tenant, report)
 
     def keeps(self, tenant: str) -> bool:
         """True if a tenant's weights are in host memory, whether it has an engine or not."""

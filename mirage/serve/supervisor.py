@@ -201,6 +201,7 @@ class Supervisor:
             domain.attendance,
             Declaring(applier),
             Explaining(domain.tenants.sections, domain.registry, domain.loans, applier.revision),
+            domain.registry.past,
             self._reload_keys,
             domain.desk.seen,
             sleeps=config.policy is Policy.MIRAGE,

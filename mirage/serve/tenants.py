@@ -86,6 +86,6 @@ class DeviceTenants:
             del self.managers[name], self.shares[name]
         self.failures.pop(name, None)
         self.refused.pop(name, None)
-        self._registry.reports.pop(name, None)
-        del self.sections[name], self._registry.backends[name]
+        self._registry.forget(name)
+        del self.sections[name]
         self._rundir.forget(name)

@@ -202,7 +202,7 @@ class _Builder:
 
     def _holding(self) -> SimulatedMemory:
         experiment = self.setup.experiment
-        copies = _copies(LAYER_SETS[experiment.layer_sets], self.shape.layers)
+        copies = copies_of(LAYER_SETS[experiment.layer_sets], self.shape.layers)
         return SimulatedMemory(self.shape, self.base, copies, experiment.kv_blocks == "scattered")
 
     def _limits(self) -> StepLimits:
@@ -235,7 +235,7 @@ def _milliseconds(value: float) -> int:
     return round(value * 1e-3 * PS)
 
 
-def _copies(sets: Sets, n: int) -> Callable[[Streamed, Streamed], int]:
+def copies_of(sets: Sets, n: int) -> Callable[[Streamed, Streamed], int]:
     """Layers to load when the streamed set of the first becomes that of the second."""
 
     @cache

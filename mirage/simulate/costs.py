@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mirage.simulate.batch import Batch
 from mirage.simulate.holding import SimulatedMemory
-from mirage.simulate.roofline import NOTHING_STREAMED, PS, CostBound, Roofline, Streaming, Work
+from mirage.simulate.roofline import NOTHING_STREAMED, PS, BoundedSteps, CostBound, Streaming, Work
 
 
 class ExpertTimes(NamedTuple):
@@ -23,7 +23,7 @@ NO_EXPERTS = ExpertTimes()
 
 
 class StepCosts:
-    """The roofline of an engine with the layers that it streams now.
+    """The bounds of an engine's steps with the layers that it streams now.
 
     `load_ps` is T_T of an engine alone. `co_runners` counts the engines that compute now, this one
     included, and of those the ones that stream: they share compute, and the link.
@@ -31,13 +31,15 @@ class StepCosts:
 
     def __init__(
         self,
-        roofline: Roofline,
+        roofline: BoundedSteps,
         holding: SimulatedMemory,
         load_ps: int,
         co_runners: Callable[[], tuple[int, int]],
     ) -> None:
         self.roofline, self.load_ps = roofline, load_ps
         self._holding, self.co_runners = holding, co_runners
+        self.step_s = roofline.compute_ps(Work(0, 0)) / PS
+        """Seconds of a step beside its tokens, of an engine alone that streams nothing."""
 
     def bounds(self, tokens: int) -> tuple[CostBound, ...]:
         """All bounds of the next step, which computes so many tokens."""

@@ -24,7 +24,7 @@ from mirage.simulate.moves import Moves
 from mirage.simulate.queues import Queues
 from mirage.simulate.returning import Returning
 from mirage.simulate.reuse import Reuse
-from mirage.simulate.roofline import NEVER, PS, Roofline
+from mirage.simulate.roofline import NEVER, PS, BoundedSteps
 from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Scheduler
 from mirage.simulate.speaking import Speaker
@@ -64,7 +64,7 @@ class Surroundings(Protocol):
 
 
 MakeRoom = Callable[[Queues, SimulatedMemory, GrowthHold, StepLimits], QueueRoom]
-MakeCosts = Callable[[Roofline, SimulatedMemory, int, Callable[[], tuple[int, int]]], StepCosts]
+MakeCosts = Callable[[BoundedSteps, SimulatedMemory, int, Callable[[], tuple[int, int]]], StepCosts]
 
 
 class Engine:
@@ -79,7 +79,7 @@ class Engine:
         self,
         name: str,
         holding: SimulatedMemory,
-        roofline: Roofline,
+        bounds: BoundedSteps,
         load_ps: int,
         limits: StepLimits,
         arrivals: Iterator[SimulatedRequest],
@@ -98,7 +98,7 @@ class Engine:
         self.queues = Queues(arrivals, limits.group, reuse)
         self.room = make_room(self.queues, holding, self.growth_hold, limits)
         co_runners = partial(world.co_runners, self)
-        self.costs = make_costs(roofline, holding, load_ps, co_runners)
+        self.costs = make_costs(bounds, holding, load_ps, co_runners)
         self.next_event = self.queues.next_arrival
         """Time at which to call `wake`, in picoseconds; `NEVER` for not before a message."""
         self.stirred = False

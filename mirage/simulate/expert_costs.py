@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mirage.simulate.costs import ExpertTimes, StepCosts
 from mirage.simulate.holding import SimulatedMemory
-from mirage.simulate.roofline import PS, CostBound, Roofline, plus
+from mirage.simulate.roofline import PS, BoundedSteps, CostBound, plus
 from mirage.simulate.routing import Observed, Routers
 
 
@@ -19,7 +19,7 @@ class ExpertCosts(StepCosts):
 
     def __init__(
         self,
-        roofline: Roofline,
+        roofline: BoundedSteps,
         holding: SimulatedMemory,
         load_ps: int,
         co_runners: Callable[[], tuple[int, int]],

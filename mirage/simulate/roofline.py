@@ -80,28 +80,29 @@ class Streaming(NamedTuple):
 NOTHING_STREAMED = Streaming()
 
 
-class Roofline:
-    """Step times of one model on `fraction` of one device.
+class BoundedSteps:
+    """Step times of an engine of so many `layers`, by the bounds of what it computes.
 
-    `sets` says which layers are streamed, where that is to count (see docs/simulation.md).
-    Hashable by identity; bounds are made once for each way of streaming and each number of
-    engines that compute at the same time.
+    The `overhead` of a step is the same whoever computes beside it. `sets` says which layers are
+    streamed, where that is to count (see docs/simulation.md). Hashable by identity; bounds are made
+    once for each way of streaming and each number of engines that compute at the same time.
     """
 
     def __init__(
         self,
-        model: Model,
-        hardware: Hardware,
-        fraction: float = 1.0,
-        parts: int = 1,
+        layers: int,
+        compute: Iterable[CostBound],
+        overhead: CostBound,
         sets: Sets | None = None,
     ) -> None:
-        self.layers = model.layers * parts
+        self.layers, self.compute, self.overhead = layers, tuple(compute), overhead
         self._sets = sets
-        self.overhead_ps = round(hardware.step_overhead_ms.value * 1e-3 * PS)
-        self._sequence_ps = round(hardware.sequence_overhead_us.value * 1e-6 * PS)
-        self._compute = self._compute_bounds(model, hardware, fraction)
         self.bounds = lru_cache(maxsize=4096)(self._bounds)
+
+    @property
+    def overhead_ps(self) -> int:
+        """Picoseconds of a step that has nothing in it."""
+        return self.overhead.fixed
 
     def compute_ps(self, work: Work, co_runners: int = 1) -> int:
         """A step that streams nothing: n T_c. `co_runners` engines share the device.
@@ -112,8 +113,7 @@ class Roofline:
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """All bounds of a step, its overhead included."""
-        overhead = CostBound(self.overhead_ps, self._sequence_ps, 0, 0, 0)
-        bounds = [plus(_times(bound, co_runners, 1), overhead) for bound in self._compute]
+        bounds = [plus(_times(bound, co_runners, 1), self.overhead) for bound in self.compute]
         if streaming.alpha:
             bounds += self._streamed(bounds, streaming)
         return tuple(bounds)
@@ -136,17 +136,36 @@ class Roofline:
                 made += [plus(_times(bound, by, over), waited) for bound in bounds]
         return made
 
-    def _compute_bounds(self, model: Model, hardware: Hardware, fraction: float) -> list[CostBound]:
-        byte = PS / (hardware.bytes_per_s * fraction)
-        flop = PS / (hardware.flop_per_s * fraction)
-        kv = model.kv_token_bytes * byte
-        layers = model.layers * model.active_layer_weights
-        attention = 4 * model.layers * model.attention_width
-        weights = model.layers * model.layer_weights + model.head_weights
-        traffic = (weights * model.weight_bytes * byte, kv, kv, kv, 0)
-        per_sequence = (2 * (layers + model.head_weights) + attention) * flop
-        arithmetic = (0, per_sequence, attention * flop, 2 * layers * flop, attention / 2 * flop)
-        return [CostBound(*map(round, traffic)), CostBound(*map(round, arithmetic))]
+
+class Roofline(BoundedSteps):
+    """Step times of one model on `fraction` of one device; `parts` and `sets` of its layers."""
+
+    def __init__(
+        self,
+        model: Model,
+        hardware: Hardware,
+        fraction: float = 1.0,
+        parts: int = 1,
+        sets: Sets | None = None,
+    ) -> None:
+        overhead_ps = round(hardware.step_overhead_ms.value * 1e-3 * PS)
+        sequence_ps = round(hardware.sequence_overhead_us.value * 1e-6 * PS)
+        overhead = CostBound(overhead_ps, sequence_ps, 0, 0, 0)
+        compute = _compute_bounds(model, hardware, fraction)
+        super().__init__(model.layers * parts, compute, overhead, sets)
+
+
+def _compute_bounds(model: Model, hardware: Hardware, fraction: float) -> list[CostBound]:
+    byte = PS / (hardware.bytes_per_s * fraction)
+    flop = PS / (hardware.flop_per_s * fraction)
+    kv = model.kv_token_bytes * byte
+    layers = model.layers * model.active_layer_weights
+    attention = 4 * model.layers * model.attention_width
+    weights = model.layers * model.layer_weights + model.head_weights
+    traffic = (weights * model.weight_bytes * byte, kv, kv, kv, 0)
+    per_sequence = (2 * (layers + model.head_weights) + attention) * flop
+    arithmetic = (0, per_sequence, attention * flop, 2 * layers * flop, attention / 2 * flop)
+    return [CostBound(*map(round, traffic)), CostBound(*map(round, arithmetic))]
 
 
 def plus(one: CostBound, other: CostBound) -> CostBound:

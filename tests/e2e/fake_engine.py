@@ -240,6 +240,7 @@ def report_of(told: Allotment, *, wants_all: bool) -> Report:
     extents = told.kv_extents
     report = Report(told.revision, True, told.grant_bytes, told.alpha, told.beta, extents, 0)
     report.kv_usable_extents, report.asleep = extents, told.asleep
+    report.step_s, report.token_s = 0.01, 0.0001
     if wants_all:
         report.kv_used_extents, report.running = extents, 1
         report.growth_extents = SHAPE.max_extents

@@ -139,9 +139,3 @@ def test_what_is_no_json_has_no_bounds() -> None:
 def test_one_answer_is_no_longer_than_the_model_takes() -> None:
     assert OutputAsked(10**9, 3).most(256) == 768
     assert (prompt_guess(9, 256), prompt_guess(10**7, 256)) == (3, 256)
-
-
-def test_tokens_that_nobody_asks_for_are_not_read() -> None:
-    passage = Passage("m", 8, [], sent=True, counted=False)
-    passage.look(b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}')
-    assert not passage.usage.known and not passage.tokens(200)

@@ -30,7 +30,7 @@ def report(wanted: Demand, used: int = 7, usable: int = 19, extent_blocks: int =
         running=6,
         waiting=8,
         counters=Counters(**COUNTED),
-        times=LayerTimes(0.25, 0.125, sleep_s=0.5, wake_s=0.75),
+        times=LayerTimes(0.25, 0.125, sleep_s=0.5, wake_s=0.75, step_s=0.0625),
     )
 
 
@@ -55,6 +55,7 @@ def test_everything_is_where_it_belongs() -> None:
         layer_compute_s=0.125,
         sleep_s=0.5,
         wake_s=0.75,
+        step_s=0.0625,
     )
 
 

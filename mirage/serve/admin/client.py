@@ -23,6 +23,7 @@ from mirage.serve.admin.forms import (
     WhyTold,
 )
 from mirage.serve.apply.forms import ApplyTold
+from mirage.serve.whatif.forms import PastRow, PastTold
 
 ANSWER_S = 30.0
 """Seconds in which the server has to answer; it looks at requests beside all its other work."""
@@ -79,9 +80,12 @@ class AdminClient:
     def apply(
         self, text: str, file: Path, *, dry_run: bool = False, drain_s: float | None = None
     ) -> ApplyTold:
-        """Have the configuration that is the `text` of a `file`, or ask what would follow."""
+        """Have the configuration that is the `text` of a `file`, or ask what would follow.
+
+        A dry run also tells what a simulation of it needs.
+        """
         words = {"file": str(file), "folder": str(file.parent.absolute())}
-        words |= {"dry_run": "1"} if dry_run else {}
+        words |= {"dry_run": "1", "what_if": "1"} if dry_run else {}
         query = f"{urlencode(words, errors=ODD_BYTES)}&{_drain(drain_s)}"
         return self._told("PUT", f"/config?{query}", ApplyTold, text.encode(), APPLY_S)
 
@@ -94,6 +98,16 @@ class AdminClient:
         """Serve a tenant no more."""
         path = f"{_path(name)}?{_drain(drain_s)}"
         return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
+
+    def past(self) -> list[PastRow]:
+        """Lengths and times of all requests of the last hour."""
+        rows: list[PastRow] = []
+        since: int | None = 0
+        while since is not None:
+            page = self._told("GET", f"/requests?since={since}", PastTold)
+            rows += page.requests
+            since = page.next_since
+        return rows
 
     def reload_keys(self) -> str:
         """Have the server read its keys again; a line about those that hold."""

@@ -128,15 +128,25 @@ def apply_command(
             show_default="roster.drain_s of the configuration",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: one JSON object instead.")
+    ] = False,
     socket: SocketOption = None,
 ) -> None:
     """Have a running server serve what FILE says: tenants are added, changed and removed.
 
     It says what differs from what holds, whether new tenants fit, and who would yield for them.
+    With --dry-run also what each tenant's latencies would become: the last hour's requests are
+    simulated as they are served now, and as they would be.
     """
     client, text = _client(socket), read_text(file)
-    apply = partial(client.apply, text, file, dry_run=dry_run, drain_s=drain)
-    _declare(client, apply, wait=wait and not dry_run)
+    if as_json and not dry_run:
+        raise InputRefused("--json is for --dry-run: add that, or leave it out")
+    if dry_run:
+        told = client.apply(text, file, dry_run=True, drain_s=drain)
+        _foretell(told, client, as_json=as_json)
+        return
+    _declare(client, partial(client.apply, text, file, drain_s=drain), wait=wait)
 
 
 def logs_command(
@@ -167,6 +177,19 @@ def logs_command(
 
 def _client(named: Path | None) -> AdminClient:
     return AdminClient(chosen(named))
+
+
+def _foretell(told: ApplyTold, client: AdminClient, *, as_json: bool) -> None:
+    """Say what would follow, and what latencies would become."""
+    from mirage.serve.admin.foretold import as_object, foretold
+
+    if not as_json:
+        typer.echo("\n".join(told.lines))
+    found = foretold(told, client.past)
+    if as_json:
+        typer.echo(as_object(told, found))
+    elif found.text:
+        typer.echo(found.text)
 
 
 def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: bool) -> None:

@@ -96,6 +96,7 @@ class Declaring:
                 fresh=partial(check_fresh, request, self.revision),
                 drain_s=seconds(request),
                 dry_run=switched_on(request, "dry_run"),
+                facts=switched_on(request, "what_if"),
             )
         result.append(f"200 {_short(told)}")
         return as_json(told, self.revision)

@@ -23,6 +23,8 @@ from mirage.serve.admin.watchers import Watchers
 from mirage.serve.openai import ApiError, Handler, errors_as_json
 from mirage.serve.private_site import PrivateSite
 from mirage.serve.roster.attendance import Attendance
+from mirage.serve.whatif import route as past_route
+from mirage.serve.whatif.past import PastRequests
 
 LOOK_S = 0.05
 """Longest time between two looks at the tenants' states, of which some change unannounced."""
@@ -37,6 +39,7 @@ class AdminServer:
         attendance: Attendance,
         declaring: Declaring,
         explaining: Explaining,
+        past: PastRequests,
         reload_keys: Callable[[], Awaitable[str]],
         seen: Callable[[], Awaitable[None]],
         *,
@@ -47,7 +50,7 @@ class AdminServer:
         `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
         `seen` returns once the router does as is wanted now.
         """
-        self._reload_keys, self._seen = reload_keys, seen
+        self._past, self._reload_keys, self._seen = past, reload_keys, seen
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._explaining = explaining
@@ -66,6 +69,7 @@ class AdminServer:
                 web.get("/tenants/{name:.+}", self._one),
                 web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
                 web.get("/watch", self._watch),
+                web.get(past_route.ROUTE, self._requests),
                 web.post("/keys", self._keys),
                 *self._declaring.routes(),
                 *self._explaining.routes(),
@@ -114,6 +118,9 @@ class AdminServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         return await self._watchers.serve(request)
+
+    async def _requests(self, request: web.Request) -> web.Response:
+        return await past_route.answer(self._past, request)
 
     def _known(self, name: str) -> str:
         """The tenant's own name, for that or an alias. Raises `ApiError`."""

@@ -21,6 +21,7 @@ from mirage.serve.apply.recorded import config_record, found_record
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import ConfigSource, Written, hash_of
 from mirage.serve.apply.state_file import StateFile
+from mirage.serve.apply.what_if import ServedConfig, known_engines, what_if
 from mirage.serve.ask import Probe
 from mirage.serve.changing import DomainChange
 from mirage.serve.domain import Domain
@@ -28,6 +29,7 @@ from mirage.serve.fit import Fit
 from mirage.serve.preflight import Preflight, look_at, refusal, speeds
 from mirage.serve.profiled import profiled
 from mirage.serve.roster.declared import bytes_of, roster_of
+from mirage.serve.whatif.forms import WhatIfFacts
 
 
 class Origin(NamedTuple):
@@ -78,10 +80,12 @@ class ConfigApplier:
         fresh: Callable[[], None] = lambda: None,
         drain_s: float | None = None,
         dry_run: bool = False,
+        facts: bool = False,
     ) -> ApplyTold:
         """Have what `edit` makes of what is wanted, or say what would follow.
 
-        `fresh` raises if it is too late for that. Raises `ConfigError` for a configuration that
+        With `facts` a dry run also tells what a simulation of both needs. `fresh` raises if it is
+        too late for that. Raises `ConfigError` for a configuration that
         cannot be served, `CommandFailed` for one that cannot be had without another start; then
         nothing has changed.
         """
@@ -95,6 +99,8 @@ class ConfigApplier:
             change = foreseen.change
             outlook = self._outlook(foreseen)
             awaited = self._awaited(foreseen, outlook)
+            asks = dry_run and facts and not change.is_none
+            simulable = await self._what_if(foreseen) if asks else None
             if not dry_run:  # to its end, also if who asked for it goes away
                 self._having = asyncio.ensure_future(self._have(wanted, foreseen))
                 await asyncio.shield(self._having)
@@ -111,6 +117,7 @@ class ConfigApplier:
                 fitting=tuple(_told(one) for one in outlook),
                 awaited=awaited,
                 lines=tuple(lines),
+                what_if=simulable,
             )
 
     async def _have(self, wanted: Written, foreseen: Foreseen) -> None:
@@ -243,6 +250,14 @@ class ConfigApplier:
             if name in change.added or self._is_awake(name)
         }
         return fitting(self._domain.attendance.roster, coming, change.removed, time.monotonic())
+
+    async def _what_if(self, foreseen: Foreseen) -> WhatIfFacts:
+        """Facts about what holds and what would, made beside the event loop."""
+        registry, roster = self._domain.registry, self._domain.attendance.roster
+        now = ServedConfig(self._domain.config, self._fits)
+        after = ServedConfig(foreseen.domain.config, foreseen.fits)
+        known, past = known_engines(registry, roster), registry.past.chunks
+        return await asyncio.to_thread(what_if, now, after, foreseen.change, known, past)
 
     def _is_awake(self, name: str) -> bool:
         state = self._domain.registry.backends[name].state

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from mirage.serve.whatif.forms import WhatIfFacts
+
 ABSENT = "absent"
 """State of a tenant that is not there yet, or no more."""
 
@@ -48,6 +50,8 @@ class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     """State in which each tenant has settled; ``absent`` of one that is removed."""
     lines: tuple[str, ...]
     """The same as sentences."""
+    what_if: WhatIfFacts | None = None
+    """Facts for a simulation, if a dry run asked for them and something differs."""
 
 
 class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,6 +92,13 @@ class AnswersAwaited(Message, frozen=True):
     waits: list[int]
 
 
+class RequestsEnded(Message, frozen=True):
+    """Requests of a tenant that have ended, as rows of `mirage.serve.whatif.past`."""
+
+    tenant: str
+    rows: bytes
+
+
 class Drained(Message, frozen=True):
     """No request runs any more, and new ones are refused."""
 
@@ -181,6 +188,7 @@ FromRouter = (
     | TableSeen
     | EndJudged
     | AnswersAwaited
+    | RequestsEnded
     | Drained
     | RouterAlive
 )

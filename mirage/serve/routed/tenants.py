@@ -14,6 +14,7 @@ from mirage.serve.routed.messages import BlameMemory, TenantCount
 from mirage.serve.routed.table import RoutedRow, RouterTable
 from mirage.serve.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
 from mirage.serve.suspects import Blame, Suspects
+from mirage.serve.whatif.past import UntoldRequests
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ class RoutedTenant:
     """Requests that were passed on at once to the present engine, and have not ended."""
     passed: int = 0
     """Requests that were passed on at once, ended ones too."""
+    untold: UntoldRequests = field(default_factory=UntoldRequests)
+    """Lengths and times of requests that have ended, for the supervisor."""
 
     @property
     def name(self) -> str:

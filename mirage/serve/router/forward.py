@@ -160,7 +160,7 @@ class Forward:
         self._well = False
         body = await answer.content.read()
         self._well = answer.status < 500
-        self._passage.look(body)
+        self._passage.usage.look(body)
         headers.popall("Content-Length")
         return web.Response(body=body, status=answer.status, headers=headers)
 
@@ -188,7 +188,9 @@ class Forward:
                     awaited.end()
                     if not chunk:
                         break
-                    self._passage.look(chunk)
+                    if self._events is not None and not self._passage.first:
+                        self._passage.first = time.monotonic()
+                    self._passage.usage.look(chunk)
                     if passed := self._whole_events(
                         self._name.take(chunk) if self._name else chunk
                     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -19,6 +19,7 @@ from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
 from mirage.serve.router.key_metrics import KeyMetrics, TokenKind
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.strikes import MOST_STRIKES
+from mirage.serve.whatif.past import NO_STREAM, EndedRequest, UntoldRequests
 
 KEY = web.RequestKey("mirage_key", AccessKey)
 """Key of a request's key, if it was asked for one."""
@@ -40,13 +41,12 @@ class Passage:
     usage: AnswerUsage = field(default_factory=AnswerUsage)
     sent: bool = False
     """True once an engine was given it."""
-    counted: bool = True
-    """False if no key and no limit asks for its tokens."""
-
-    def look(self, chunk: bytes) -> None:
-        """The next bytes of the answer."""
-        if self.counted:
-            self.usage.look(chunk)
+    since: float = 0.0
+    """Time at which it came; this and `first` are of the gate's clock."""
+    untold: UntoldRequests = field(default_factory=UntoldRequests)
+    """Place where its lengths and times are noted."""
+    first: float = 0.0
+    """Time at which a stream began; 0 if its answer is none."""
 
     def tokens(self, status: int) -> dict[TokenKind, int]:
         """Tokens that it took, by kind; it ended with `status`, or by leaving its client."""
@@ -54,9 +54,19 @@ class Passage:
         if usage.known:  # of a stream that was left, perhaps not to its end
             completion = max(usage.completion, usage.events) if left else usage.completion
             return {TokenKind.PROMPT: usage.prompt, TokenKind.COMPLETION: completion}
-        if not self.counted or not self.sent or (status >= 400 and not left):
+        if not self.sent or (status >= 400 and not left):
             return {}
         return {TokenKind.ESTIMATED: self.prompt_guess + usage.events}
+
+    def note(self, took: Mapping[TokenKind, int], now: float) -> None:
+        """Note its lengths and times, if it was one for tokens: its answer tells some."""
+        if not took or not (self.usage.known or self.usage.events):
+            return
+        prompt = took.get(TokenKind.PROMPT, self.prompt_guess)
+        output = took.get(TokenKind.COMPLETION, self.usage.events)
+        first_s = self.first - self.since if self.first else NO_STREAM
+        times = self.since, prompt, output, first_s, now - self.since
+        self.untold.add(EndedRequest(*times, counted=self.usage.known))
 
 
 class AccessGate:
@@ -151,11 +161,11 @@ class AccessGate:
             parties.append(LimitedParty("key", key.name, key.limits))
         guess = prompt_guess(len(shaped.body), row.max_model_len)
         tokens = guess + shaped.output.most(row.max_model_len)
-        entered = self._limiter.enter(parties, tokens, self._clock())
+        now = self._clock()
+        entered = self._limiter.enter(parties, tokens, now)
         if isinstance(entered, OverLimit):
             raise rate_limited(entered)
-        counted = key is not None or any(one.tokens is not None for one in entered)
-        return Passage(model, guess, entered, counted=counted)
+        return Passage(model, guess, entered, since=now, untold=tenant.untold)
 
     def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
         """A request has been answered with `status`; None: it did not get as far as its model."""
@@ -164,8 +174,9 @@ class AccessGate:
             self._counts.answered(key.name, model, status)
         if passage is None:
             return
-        took = passage.tokens(status)
-        self._limiter.leave(passage.entries, sum(took.values()), self._clock())
+        took, now = passage.tokens(status), self._clock()
+        self._limiter.leave(passage.entries, sum(took.values()), now)
+        passage.note(took, now)
         if key is not None:
             for kind, tokens in took.items():
                 self._counts.took(key.name, model, kind, tokens)

@@ -35,6 +35,7 @@ from mirage.serve.routed.messages import (
     KeysHold,
     NotAdmitted,
     RequestOver,
+    RequestsEnded,
     RouterAlive,
     RouterDrains,
     RouterEnds,
@@ -259,6 +260,13 @@ class SupervisorLink:
         self._told = {one.name: one.count for one in self.tenants}
         self._say(TableSeen(self._revision, counts))
 
+    def _tell_ended(self) -> None:
+        """Tell lengths and times of what has ended, while somebody hears them."""
+        if self.is_up and not self._writer.is_closing():
+            for one in self.tenants:
+                if rows := one.untold.take():
+                    self._say(RequestsEnded(one.name, rows))
+
     async def _beat(self) -> None:
         awaited: dict[str, list[int]] = {}
         while True:
@@ -267,4 +275,5 @@ class SupervisorLink:
             for name, waits in awaited.items():
                 if waits != before.get(name, []):
                     self._say(AnswersAwaited(name, waits))
+            self._tell_ended()
             await asyncio.sleep(BEAT_S)

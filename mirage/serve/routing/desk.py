@@ -28,6 +28,7 @@ from mirage.serve.routed.messages import (
     EngineEnded,
     FromRouter,
     KeysHold,
+    RequestsEnded,
     RouterDrains,
     RouterEnds,
     RouterWelcome,
@@ -232,6 +233,8 @@ class RouterDesk:
         line.hear(message)
         if isinstance(message, AnswersAwaited):
             self._owed(message.tenant, message.waits)
+        elif isinstance(message, RequestsEnded):
+            self._registry.ended(message.tenant, message.rows, time.monotonic())
         elif isinstance(message, EndJudged):
             self._memory[message.tenant] = message.memory
             verdict = self._verdicts.get(message.tenant)

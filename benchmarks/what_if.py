@@ -1,0 +1,296 @@
+"""What `mirage apply --dry-run` predicts against what the change does, on real engines.
+
+python -m benchmarks.what_if [--scene NAME]... [--rounds 2] [--seconds 30] [--rate 4] [--json FILE]
+
+Each scene serves two small models, sends chats for some seconds, asks what another configuration
+would do, and makes it: chats of the same times and lengths are sent under both, in turns. Printed
+is each figure of each tenant that stays: measured now and after (medians of the rounds), the same
+as predicted, and whether a figure that is predicted to change by a quarter changes that way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from mirage.serve.admin.address import listening
+from mirage.serve.admin.client import AdminClient
+from mirage.serve.whatif.figures import TenantFigures, measured, span_s
+from mirage.tools.demo.models import make_models
+from mirage.tools.replay import client
+from mirage.tools.replay.client import Journal
+from mirage.workload.dealing import TenantRequest
+
+MODELS = ("llama", "qwen3")
+MEMORY = "72MiB"
+PROMPT, OUTPUT = (24, 96), (48, 144)
+"""Least and most tokens."""
+FIGURES: dict[str, Callable[[TenantFigures], float | None]] = {
+    "TTFT P50, ms": lambda one: one.ttft_ms and one.ttft_ms.p50,
+    "TTFT P99, ms": lambda one: one.ttft_ms and one.ttft_ms.p99,
+    "TPOT P50, ms": lambda one: one.tpot_ms and one.tpot_ms.p50,
+    "TPOT P99, ms": lambda one: one.tpot_ms and one.tpot_ms.p99,
+    "tokens/s": lambda one: one.tokens_s,
+    "preempted": lambda one: one.preemptions,
+}
+CHANGED = 1.25
+"""Ratio from which on a change is predicted; of preemptions, with three more at least."""
+PATIENCE_S = 240.0
+
+
+class Scene(NamedTuple):
+    """A configuration of two tenants, what is changed of it, and requests a second to each."""
+
+    title: str
+    policy: str
+    now: Mapping[str, Mapping[str, Any]]
+    after: Mapping[str, Mapping[str, Any]]
+    load: Mapping[str, float]
+    """Multiples of the rate."""
+
+
+EVEN = {"share": 40}
+SCENES = {
+    "share": Scene(
+        "the share of llama is lowered under pressure, by more than half of its KV memory",
+        "static",
+        {"llama": {"share": 60}, "qwen3": EVEN},
+        {"llama": EVEN, "qwen3": EVEN},
+        {"llama": 1.0, "qwen3": 0.25},
+    ),
+    "cap": Scene(
+        "layers of qwen3, which few ask, may not be lent to llama any more",
+        "mirage",
+        {"llama": EVEN, "qwen3": {"share": 60, "max_percent": 100}},
+        {"llama": EVEN, "qwen3": {"share": 60, "max_percent": 0}},
+        {"llama": 1.5, "qwen3": 0.1},
+    ),
+    "removal": Scene(
+        "qwen3, which is as busy as llama, is removed",
+        "pooled",
+        {"llama": EVEN, "qwen3": {"share": 60}},
+        {"llama": EVEN},
+        {"llama": 1.0, "qwen3": 1.0},
+    ),
+}
+
+
+class Served(NamedTuple):
+    """A server and its operators' socket."""
+
+    url: str
+    socket: Path
+    admin: AdminClient
+
+    def mirage(self, *words: str) -> str:
+        """Output of a command of an operator."""
+        command = [sys.executable, "-m", "mirage", *words, "--socket", str(self.socket)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        return done.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scene", action="append", choices=SCENES, help="all by default")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rate", type=float, default=4.0, help="requests a second")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    console, results = Console(width=120), {}
+    for name in options.scene or SCENES:
+        with tempfile.TemporaryDirectory(prefix="mirage-if-", dir=os.environ.get("TMPDIR")) as temp:
+            results[name] = run(SCENES[name], Path(temp), options, console)
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if wrong := [n for n, rows in results.items() if any(row["right"] is False for row in rows)]:
+        raise SystemExit(f"in another order than predicted: {', '.join(wrong)}")
+
+
+def run(
+    scene: Scene, folder: Path, options: argparse.Namespace, console: Console
+) -> list[dict[str, Any]]:
+    """Rows of one scene, which are shown too."""
+    now, after = (
+        _config(folder, scene, scene.now, "now"),
+        _config(folder, scene, scene.after, "after"),
+    )
+    runs: dict[Path, list[dict[str, TenantFigures]]] = {now: [], after: []}
+    told: dict[str, Any] = {}
+    with _serving(now) as served:
+        for number in range(options.rounds):
+            for path in (now, after):
+                if number or path is after:
+                    served.mirage("apply", "-f", str(path), "--wait")
+                calls = _calls(_load(scene, path), options, number)
+                begin = 10_000 * sum(map(len, runs.values()))  # no prompt is asked twice
+                runs[path].append(
+                    _asked(served, [replace(c, index=c.index + begin) for c in calls])
+                )
+                if not told:
+                    words = ("apply", "-f", str(after), "--dry-run")
+                    console.print(served.mirage(*words), highlight=False, markup=False)
+                    told = json.loads(served.mirage(*words, "--json"))
+    if told["prediction"] is None:
+        raise SystemExit(told["no_prediction"])
+    rows = list(_rows(told["prediction"], runs[now], runs[after]))
+    _show(scene, rows, console)
+    return rows
+
+
+def _load(scene: Scene, path: Path) -> dict[str, float]:
+    served = [tenant["name"] for tenant in yaml.safe_load(path.read_text())["tenants"]]
+    return {name: rate for name, rate in scene.load.items() if name in served}
+
+
+def _config(
+    folder: Path, scene: Scene, tenants: Mapping[str, Mapping[str, Any]], name: str
+) -> Path:
+    models = make_models(folder / "models", which=list(MODELS))
+    content = {
+        "device": {"memory": MEMORY},
+        "dtype": "float32",
+        "policy": scene.policy,
+        "tenants": [
+            {"name": tenant, "model": str(models[tenant]), "max_model_len": 330}
+            | {"max_num_seqs": 32}
+            | deepcopy(dict(keys))
+            for tenant, keys in tenants.items()
+        ],
+    }
+    (path := folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return path
+
+
+@contextmanager
+def _serving(config: Path) -> Iterator[Served]:
+    ready = config.parent / "ready.json"
+    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
+    with (config.parent / "log").open("w") as log:
+        started = subprocess.Popen([sys.executable, "-m", "mirage", *words], stderr=log)
+    try:
+        while not ready.exists():
+            if started.poll() is not None:
+                raise SystemExit((config.parent / "log").read_text())
+            time.sleep(0.2)
+        (socket,) = (path for path, who in listening().items() if who.pid == started.pid)
+        url = json.loads(ready.read_text())["url"]
+        yield Served(url, socket, AdminClient(socket))
+    finally:
+        started.terminate()
+        started.wait()
+
+
+def _calls(
+    load: Mapping[str, float], options: argparse.Namespace, number: int
+) -> list[TenantRequest]:
+    """Chats of lengths and times by chance, the same for each configuration of a round."""
+    found = []
+    for tenant, factor in load.items():
+        drawn = random.Random(f"{tenant} {number}")
+        at = drawn.expovariate(options.rate * factor)
+        while at < options.seconds:
+            lengths = drawn.randint(*PROMPT), drawn.randint(*OUTPUT)
+            found.append((at, tenant, *lengths))
+            at += drawn.expovariate(options.rate * factor)
+    return [TenantRequest(index, *one, False) for index, one in enumerate(sorted(found))]
+
+
+def _asked(served: Served, calls: list[TenantRequest]) -> dict[str, TenantFigures]:
+    """Figures of each tenant, as the server has noted them."""
+    names = {call.tenant for call in calls}
+    before = {name: _preempted(served, name) for name in names}
+    since = time.time()
+    journal = asyncio.run(_send(served.url, calls))
+    if failed := [outcome.error for outcome in journal.outcomes if outcome.error]:
+        print(f"{len(failed)} requests failed: {failed[0]}", file=sys.stderr)
+    time.sleep(1.0)  # the router tells twice a second
+    rows = [row for row in served.admin.past() if row.t >= since]
+    seconds = span_s(rows)
+    return {
+        name: measured(
+            [row for row in rows if row.tenant == name],
+            _preempted(served, name) - before[name],
+            seconds,
+        )
+        for name in names
+    }
+
+
+async def _send(url: str, calls: list[TenantRequest]) -> Journal:
+    journal = Journal()
+    async with client.session(url, PATIENCE_S) as http:
+        await client.send_all(http, calls, 0, journal)
+    return journal
+
+
+def _preempted(served: Served, name: str) -> int:
+    with urllib.request.urlopen(f"{served.url}/mirage/state") as answer:
+        return int(json.load(answer)["tenants"].get(name, {}).get("preemptions", 0))
+
+
+def _rows(
+    prediction: Mapping[str, Any],
+    now: list[dict[str, TenantFigures]],
+    after: list[dict[str, TenantFigures]],
+) -> Iterator[dict[str, Any]]:
+    """A row for each tenant that stays and each figure."""
+    for tenant in after[0]:
+        said = prediction["tenants"][tenant]
+        foretold = [msgspec.convert(said[when], TenantFigures) for when in ("now", "after")]
+        for title, value in FIGURES.items():
+            seen = [
+                statistics.median(value(one[tenant]) or 0 for one in runs) for runs in (now, after)
+            ]
+            told = [value(one) or 0 for one in foretold]
+            yield {
+                "tenant": tenant,
+                "figure": title,
+                "measured": seen,
+                "every": [[value(one[tenant]) for one in runs] for runs in (now, after)],
+                "predicted": told,
+                "right": _right(told, seen, 3 if title == "preempted" else 0),
+            }
+
+
+def _right(told: list[float], seen: list[float], least: float) -> bool | None:
+    """Whether it changes as is predicted; None if no change is."""
+    low, high = sorted(told)
+    if high <= low * CHANGED or high - low < least:
+        return None
+    return (told[1] > told[0]) == (seen[1] > seen[0])
+
+
+def _show(scene: Scene, rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table("tenant", "figure", title=scene.title)
+    for column in ("measured now", "after", "predicted now", "after", "order"):
+        table.add_column(column, justify="right")
+    words = {True: "right", False: "WRONG", None: ""}
+    for row in rows:
+        figures = (f"{value:,.1f}" for value in (*row["measured"], *row["predicted"]))
+        table.add_row(row["tenant"], row["figure"], *figures, words[row["right"]])
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Seconds from the end of one step to the end of the next, with all that an engine does. Pure."""
+
+from __future__ import annotations
+
+MEMORY = 0.995
+"""What of a step still counts one step later: some two hundred steps count."""
+
+
+class StepPeriods:
+    """Mean of the last steps of an engine, be one in flight at a time or more."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        """Time at which the step that ends next began to count; None while the engine rests."""
+        self._n = self._tokens = self._seconds = 0.0
+
+    def begins(self, now: float) -> None:
+        """A step is scheduled, at `now` seconds of any clock."""
+        if self._since is None:
+            self._since = now
+
+    def rests(self) -> None:
+        """Nothing is computed from here on; time until the next step begins does not count."""
+        self._since = None
+
+    def ends(self, tokens: int, now: float) -> None:
+        """The oldest step in flight is over; it has computed so many tokens."""
+        if self._since is not None:
+            self._n = self._n * MEMORY + 1
+            self._tokens = self._tokens * MEMORY + tokens
+            self._seconds = self._seconds * MEMORY + now - self._since
+        self._since = now
+
+    def beside_s(self, token_s: float) -> float:
+        """Seconds of a step beside its tokens, each of which takes `token_s`; 0 while unknown."""
+        return max(0.0, self._seconds - token_s * self._tokens) / self._n if self._n else 0.0

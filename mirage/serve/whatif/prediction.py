@@ -1,0 +1,152 @@
+"""A prediction: the last hour's requests simulated twice, and what was measured of them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import msgspec
+
+from mirage.config import ConfigError
+from mirage.control.targets import DoesNotFitError
+from mirage.serve.whatif.figures import LatencySpread, TenantFigures, measured, simulated, span_s
+from mirage.serve.whatif.forms import PastRow, Scene, WhatIfFacts
+from mirage.serve.whatif.world import arrivals, world
+from mirage.simulate.roofline import PS
+from mirage.simulate.world import Observer
+
+LEAST = 20
+"""Requests of which something can be said."""
+MOST = 20_000
+"""Requests that are simulated: the newest."""
+LIMIT_S = 60.0
+"""Longest time of one simulation."""
+LOOK = 256
+"""Events between two looks at the clock."""
+
+
+class NoPrediction(Exception):
+    """Nothing can be predicted; the message is one line that says why."""
+
+
+class TenantPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant. None of `now` where it is new, of `after` where it is removed."""
+
+    measured: TenantFigures | None
+    now: TenantFigures | None
+    after: TenantFigures | None
+    steps: str
+    """Source of the times of its steps."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change would do."""
+
+    requests: int
+    span_s: float
+    """Seconds in which the requests were answered."""
+    tenants: dict[str, TenantPrediction]
+    notes: tuple[str, ...]
+
+
+class _Limited(Observer):
+    """Ends a world that takes too long. Raises `NoPrediction`."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float]) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._until, self._events = clock() + limit_s, 0
+
+    def happened(self) -> None:
+        self._events += 1
+        if self._events % LOOK == 0 and self._clock() > self._until:
+            raise NoPrediction(f"its simulation takes longer than {self._limit_s:g} s")
+
+
+def predict(
+    facts: WhatIfFacts,
+    past: Sequence[PastRow],
+    *,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Prediction:
+    """Latencies before and after a change. Raises `NoPrediction`."""
+    served = facts.now.tenants
+    cached = {name for name, one in served.items() if one.shape.max_extents}
+    known = sorted((row for row in past if row.tenant in cached), key=lambda row: row.t)
+    rows = known[-MOST:]
+    if len(rows) < LEAST:
+        raise NoPrediction(f"fewer than {LEAST} requests in the last hour")
+    now = _run(facts.now, rows, limit_s, clock)
+    after = _run(facts.after, rows, limit_s, clock)
+    of: dict[str, list[PastRow]] = defaultdict(list)
+    for row in rows:
+        of[row.tenant].append(row)
+    seconds = span_s(rows)
+    preempted = facts.preempted if rows == known else {}
+    before = {name: measured(of[name], preempted.get(name), seconds) for name in of}
+    return Prediction(
+        requests=len(rows),
+        span_s=seconds,
+        tenants={
+            name: TenantPrediction(
+                measured=before.get(name),
+                now=now.get(name),
+                after=after.get(name),
+                steps=_source(name, facts),
+            )
+            for name in (served | facts.after.tenants)
+        },
+        notes=(*facts.notes, *_notes(rows, served.keys() - cached)),
+    )
+
+
+def _run(
+    scene: Scene, rows: Sequence[PastRow], limit_s: float, clock: Callable[[], float]
+) -> dict[str, TenantFigures]:
+    asked = arrivals(scene, rows)
+    if unknown := [name for name in asked if scene.tenants[name].steps is None]:
+        raise NoPrediction(f"how long a step of {', '.join(unknown)} takes is not known yet")
+    try:
+        made = world(scene, asked)
+        made.observer = _Limited(limit_s, clock)
+        made.run()
+    except (DoesNotFitError, ConfigError) as error:
+        raise NoPrediction(str(error)) from None
+    made.check()
+    seconds = max(1, *(engine.tally.last_finish for engine in made.engines)) / PS
+    return {engine.name: simulated(engine, seconds) for engine in made.engines}
+
+
+def _source(name: str, facts: WhatIfFacts) -> str:
+    one = facts.after.tenants.get(name) or facts.now.tenants[name]
+    return one.steps.source if one.steps is not None else "nothing"
+
+
+def _notes(rows: Sequence[PastRow], left: Collection[str]) -> Iterator[str]:
+    if left:
+        yield f"{', '.join(sorted(left))}: a model without a KV cache is simulated without requests"
+    if guessed := sum(not row.counted for row in rows):
+        yield (
+            f"of {guessed} of {len(rows)} requests no usage was told: their tokens are guessed by "
+            "bytes and events"
+        )
+
+
+def errors(prediction: Prediction) -> dict[str, dict[str, float]]:
+    """By tenant and figure, what is simulated of now by what was measured of it."""
+    return {
+        name: found
+        for name, one in prediction.tenants.items()
+        if one.now is not None
+        and one.measured is not None
+        and (found := dict(_ratios(one.now, one.measured)))
+    }
+
+
+def _ratios(now: TenantFigures, before: TenantFigures) -> Iterator[tuple[str, float]]:
+    for figure in ("ttft_ms", "tpot_ms", "whole_ms"):
+        ours: LatencySpread | None = getattr(now, figure)
+        theirs: LatencySpread | None = getattr(before, figure)
+        if ours is not None and theirs is not None and theirs.p50:
+            yield figure, ours.p50 / theirs.p50
