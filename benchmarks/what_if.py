@@ -1,6 +1,6 @@
 """What `mirage apply --dry-run` predicts against what the change does, on real engines.
 
-python -m benchmarks.what_if [--scene NAME]... [--rounds 2] [--seconds 30] [--rate 4] [--json FILE]
+python -m benchmarks.what_if [--scene NAME]... [--rounds 2] [--seconds 30] [--json FILE]
 
 Each scene serves two small models, sends chats for some seconds, asks what another configuration
 would do, and makes it: chats of the same times and lengths are sent under both, in turns. Printed
@@ -35,7 +35,7 @@ from rich.table import Table
 
 from mirage.serve.admin.address import listening
 from mirage.serve.admin.client import AdminClient
-from mirage.serve.whatif.figures import TenantFigures, measured, span_s
+from mirage.serve.whatif.figures import TenantFigures, measured
 from mirage.tools.demo.models import make_models
 from mirage.tools.replay import client
 from mirage.tools.replay.client import Journal
@@ -59,14 +59,14 @@ PATIENCE_S = 240.0
 
 
 class Scene(NamedTuple):
-    """A configuration of two tenants, what is changed of it, and requests a second to each."""
+    """A configuration of two tenants, what is changed of it, and how much each is asked."""
 
     title: str
     policy: str
     now: Mapping[str, Mapping[str, Any]]
     after: Mapping[str, Mapping[str, Any]]
     load: Mapping[str, float]
-    """Multiples of the rate."""
+    """Multiples of the rate at which so many would run at once, of one that runs alone."""
 
 
 EVEN = {"share": 40}
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--scene", action="append", choices=SCENES, help="all by default")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--rate", type=float, default=4.0, help="requests a second")
+    parser.add_argument("--at-once", type=float, default=6.0, help="requests that run, on average")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     console, results = Console(width=120), {}
@@ -138,18 +138,20 @@ def run(
     runs: dict[Path, list[dict[str, TenantFigures]]] = {now: [], after: []}
     told: dict[str, Any] = {}
     with _serving(now) as served:
+        rate = options.at_once / _alone_s(served, MODELS[0])
+        print(f"{scene.title}: {rate:.2f} requests a second")
         for number in range(options.rounds):
             for path in (now, after):
                 if number or path is after:
                     served.mirage("apply", "-f", str(path), "--wait")
-                calls = _calls(_load(scene, path), options, number)
+                calls = _calls(_load(scene, path), rate, options.seconds, number)
                 begin = 10_000 * sum(map(len, runs.values()))  # no prompt is asked twice
                 runs[path].append(
                     _asked(served, [replace(c, index=c.index + begin) for c in calls])
                 )
                 if not told:
                     words = ("apply", "-f", str(after), "--dry-run")
-                    console.print(served.mirage(*words), highlight=False, markup=False)
+                    print(served.mirage(*words))
                     told = json.loads(served.mirage(*words, "--json"))
     if told["prediction"] is None:
         raise SystemExit(told["no_prediction"])
@@ -201,18 +203,26 @@ def _serving(config: Path) -> Iterator[Served]:
         started.wait()
 
 
+def _alone_s(served: Served, name: str) -> float:
+    """Seconds that a chat of the mean length takes when nothing else runs."""
+    mean = sum(PROMPT) // 2, sum(OUTPUT) // 2
+    calls = [TenantRequest(9_999_000 + i, 0.0, name, *mean, False) for i in range(3)]
+    taken = [asyncio.run(_send(served.url, [call])).outcomes[0].e2el_s for call in calls]
+    return statistics.median(taken)
+
+
 def _calls(
-    load: Mapping[str, float], options: argparse.Namespace, number: int
+    load: Mapping[str, float], rate: float, seconds: float, number: int
 ) -> list[TenantRequest]:
     """Chats of lengths and times by chance, the same for each configuration of a round."""
     found = []
     for tenant, factor in load.items():
         drawn = random.Random(f"{tenant} {number}")
-        at = drawn.expovariate(options.rate * factor)
-        while at < options.seconds:
+        at = drawn.expovariate(rate * factor)
+        while at < seconds:
             lengths = drawn.randint(*PROMPT), drawn.randint(*OUTPUT)
             found.append((at, tenant, *lengths))
-            at += drawn.expovariate(options.rate * factor)
+            at += drawn.expovariate(rate * factor)
     return [TenantRequest(index, *one, False) for index, one in enumerate(sorted(found))]
 
 
@@ -226,12 +236,9 @@ def _asked(served: Served, calls: list[TenantRequest]) -> dict[str, TenantFigure
         print(f"{len(failed)} requests failed: {failed[0]}", file=sys.stderr)
     time.sleep(1.0)  # the router tells twice a second
     rows = [row for row in served.admin.past() if row.t >= since]
-    seconds = span_s(rows)
     return {
         name: measured(
-            [row for row in rows if row.tenant == name],
-            _preempted(served, name) - before[name],
-            seconds,
+            [row for row in rows if row.tenant == name], _preempted(served, name) - before[name]
         )
         for name in names
     }

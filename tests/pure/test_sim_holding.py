@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mirage.control.targets import unnumbered
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, ModelShape
-from mirage.simulate.build import _copies
+from mirage.simulate.build import copies_of
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.roofline import LAYER_SETS
 from mirage.streaming.layer_sets import even, nested
@@ -201,22 +201,22 @@ def test_layers_are_loaded_that_were_streamed_and_are_so_no_more(sets, before, a
     (was, slots), (becomes, then) = before, after
     streamed = {layer for layer in order(was + slots) if was}
     still = {layer for layer in order(becomes + then) if becomes}
-    assert _copies(LAYER_SETS[sets], 40)(before, after) == len(streamed - still)
+    assert copies_of(LAYER_SETS[sets], 40)(before, after) == len(streamed - still)
 
 
 @given(before=pairs, more=st.integers(0, 10))
 def test_nested_sets_load_nothing_to_give_more(before, more) -> None:
     alpha, beta = before
-    assert _copies(LAYER_SETS["nested"], 40)(before, (min(37, alpha + more), beta)) == 0
+    assert copies_of(LAYER_SETS["nested"], 40)(before, (min(37, alpha + more), beta)) == 0
 
 
 def test_even_sets_move_where_nested_ones_do_not() -> None:
-    assert _copies(LAYER_SETS["nested"], 40)((4, 1), (5, 1)) == 0
-    assert _copies(LAYER_SETS["even"], 40)((4, 1), (5, 1)) == 4
+    assert copies_of(LAYER_SETS["nested"], 40)((4, 1), (5, 1)) == 0
+    assert copies_of(LAYER_SETS["even"], 40)((4, 1), (5, 1)) == 4
 
 
 @pytest.mark.parametrize("sets", ["nested", "even"])
 def test_all_that_is_streamed_is_loaded_in_the_end(sets) -> None:
-    copies = _copies(LAYER_SETS[sets], 40)
+    copies = copies_of(LAYER_SETS[sets], 40)
     assert [copies((alpha, 2), (0, 1)) for alpha in (0, 1, 20)] == [0, 3, 22]
     assert copies((0, 1), (20, 2)) == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from model_facts import make_facts
-from model_folder import make_folder
+from model_folder import OPT_13B
 
 from mirage.config import Config
 from mirage.protocol import Report
@@ -128,9 +129,9 @@ def test_steps_are_those_of_the_engine_and_of_a_gpu_alone_those_without_others()
     assert steps.compute[0][0] == 8 * 0.0005 * 1e12
 
 
-def test_a_profile_counts_before_what_engines_measure(tmp_path: Any) -> None:
-    make_folder(tmp_path / "model", model_type="llama")
-    told = config(tenant("a", 100) | {"model": str(tmp_path / "model")}, dtype="float32")
+def test_a_profile_counts_before_what_engines_measure(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OPT_13B))
+    told = config(tenant("a", 100) | {"model": str(tmp_path)})
     device = told.device.model_copy(update={"profile": "host"})
     told = told.model_copy(update={"device": device})
     (one,) = scene(
@@ -264,7 +265,7 @@ def test_the_table_has_now_and_after_and_the_error() -> None:
     found = foretold(applied(facts(now, after)), lambda: asks("a"))
     lines = found.text.splitlines()
     assert lines[0].startswith("simulated with the 60 requests of the last 8 s")
-    assert lines[1].split()[:3] == ["TENANT", "REQUESTS", "TTFT,"]
+    assert lines[1].split()[:3] == ["TENANT", "REQUESTS", "TTFT"]
     assert [line.split()[0] for line in lines[2:5]] == ["a", "now", "after"]
     assert lines[5].startswith("error: now is simulated at, of the measured median: a TTFT ")
     assert lines[6] == "steps: by its engine's own steps"

@@ -8,11 +8,14 @@ import msgspec
 import numpy as np
 
 from mirage.serve.whatif.forms import PastRow
+from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import PS
 from mirage.simulate.tally import Distribution
 
 PERCENTS = (50.0, 99.0)
+LEAST_S = 1e-3
+"""Seconds of a span at least."""
 
 
 class LatencySpread(msgspec.Struct, frozen=True):
@@ -31,7 +34,7 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
     whole_ms: LatencySpread | None
     """Time until the last token."""
     tokens_s: float
-    """Output tokens a second."""
+    """Output tokens a second, from the tenant's first arrival to its last end."""
     preemptions: int | None
 
 
@@ -40,8 +43,8 @@ def span_s(rows: Sequence[PastRow]) -> float:
     return max(row.t + row.whole_s for row in rows) - min(row.t for row in rows)
 
 
-def measured(rows: Sequence[PastRow], preemptions: int | None, seconds: float) -> TenantFigures:
-    """Figures of one tenant's requests in a span of so many seconds."""
+def measured(rows: Sequence[PastRow], preemptions: int | None) -> TenantFigures:
+    """Figures of one tenant's requests."""
     streams = [row for row in rows if row.first_s is not None]
     between = [
         (row.whole_s - (row.first_s or 0.0)) / (row.output - 1) for row in streams if row.output > 1
@@ -51,22 +54,23 @@ def measured(rows: Sequence[PastRow], preemptions: int | None, seconds: float) -
         ttft_ms=_spread([row.first_s or 0.0 for row in streams]),
         tpot_ms=_spread(between),
         whole_ms=_spread([row.whole_s for row in rows]),
-        tokens_s=sum(row.output for row in rows) / seconds,
+        tokens_s=sum(row.output for row in rows) / max(LEAST_S, span_s(rows)),
         preemptions=preemptions,
     )
 
 
-def simulated(engine: Engine, seconds: float) -> TenantFigures:
-    """Figures of an engine whose world has ended after so many seconds."""
+def simulated(engine: Engine, asked: Sequence[SimulatedRequest]) -> TenantFigures:
+    """Figures of an engine that was `asked` so, and whose world has ended."""
     tally = engine.tally
     tally.flush()
     counters = tally.counters
+    seconds = (tally.last_finish - asked[0].arrival) / PS if asked else 0.0
     return TenantFigures(
         requests=counters.completed,
         ttft_ms=_of(tally.ttft),
         tpot_ms=_of(tally.tpot),
         whole_ms=_of(tally.e2el),
-        tokens_s=counters.output_tokens / seconds,
+        tokens_s=counters.output_tokens / max(LEAST_S, seconds),
         preemptions=counters.preemptions,
     )
 

@@ -13,7 +13,6 @@ from mirage.control.targets import DoesNotFitError
 from mirage.serve.whatif.figures import LatencySpread, TenantFigures, measured, simulated, span_s
 from mirage.serve.whatif.forms import PastRow, Scene, WhatIfFacts
 from mirage.serve.whatif.world import arrivals, world
-from mirage.simulate.roofline import PS
 from mirage.simulate.world import Observer
 
 LEAST = 20
@@ -82,12 +81,11 @@ def predict(
     of: dict[str, list[PastRow]] = defaultdict(list)
     for row in rows:
         of[row.tenant].append(row)
-    seconds = span_s(rows)
     preempted = facts.preempted if rows == known else {}
-    before = {name: measured(of[name], preempted.get(name), seconds) for name in of}
+    before = {name: measured(of[name], preempted.get(name)) for name in of}
     return Prediction(
         requests=len(rows),
-        span_s=seconds,
+        span_s=span_s(rows),
         tenants={
             name: TenantPrediction(
                 measured=before.get(name),
@@ -114,8 +112,7 @@ def _run(
     except (DoesNotFitError, ConfigError) as error:
         raise NoPrediction(str(error)) from None
     made.check()
-    seconds = max(1, *(engine.tally.last_finish for engine in made.engines)) / PS
-    return {engine.name: simulated(engine, seconds) for engine in made.engines}
+    return {one.name: simulated(one, asked.get(one.name, [])) for one in made.engines}
 
 
 def _source(name: str, facts: WhatIfFacts) -> str:

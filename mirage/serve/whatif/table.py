@@ -8,8 +8,8 @@ from mirage.serve.whatif.figures import LatencySpread, TenantFigures
 from mirage.serve.whatif.prediction import Prediction, TenantPrediction, errors
 
 HEADINGS = (
-    *("TENANT", "", "REQUESTS", "TTFT, ms: P50", "P99", "TPOT, ms: P50", "P99"),
-    *("WHOLE, ms: P50", "P99", "TOKENS/S", "PREEMPTED"),
+    *("TENANT", "", "REQUESTS", "TTFT P50", "P99", "TPOT P50", "P99"),
+    *("WHOLE P50", "P99", "TOKENS/S", "PREEMPTED"),
 )
 TEXTS = 2
 """Columns of text, from the left; the others are numbers."""
@@ -29,7 +29,7 @@ def _title(prediction: Prediction) -> str:
     told = f"{span:.0f} s" if span < 120 else f"{span / 60:.0f} min"
     return (
         f"simulated with the {prediction.requests} requests of the last {told}, as they are served "
-        "now and would be after:"
+        "now and would be after (ms):"
     )
 
 
@@ -69,7 +69,7 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
         cell.ljust(width) if column < TEXTS else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
-    return "   ".join(cells).rstrip()
+    return "  ".join(cells).rstrip()
 
 
 def _error(prediction: Prediction) -> Iterator[str]:
