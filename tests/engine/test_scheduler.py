@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from no_device import BLOCKS, computed, made, step
 from vllm import SamplingParams
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from mirage.control.turn_taking import Admits
+from mirage.engine import scheduler
 from mirage.engine.scheduler import MirageAsyncScheduler, MirageScheduler
 from mirage.protocol import Turn
 
@@ -119,3 +121,34 @@ def test_a_held_request_keeps_others_out_and_nobody_is_preempted(
     assert core.get_request_counts() == (1, 1) and not core.counts.preemptions
     assert core.agent.said[-1].running == 1
     assert scheduled(core) == {"a", "b"}, "in the next step it finds blocks"
+
+
+def test_a_report_has_the_time_from_step_to_step_without_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, clock = made(tmp_path, monkeypatch, temporal=True), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    core.mailbox.post(Turn(True))
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            output = core.schedule()
+            clock.now += 0.25
+            computed(core, output)
+
+    assert core.report().step_s == 0.0
+    core.add_request(request("a"))
+    steps(3)
+    clock.now += 0.5  # between two steps, which are not idle
+    steps(1)
+    assert core.report().step_s == pytest.approx((4 * 0.25 + 0.5) / 4, rel=0.01)
+    core.finish_requests(["a"], RequestStatus.FINISHED_ABORTED)
+    core.schedule()
+    clock.now += 100.0
+    core.add_request(request("b"))
+    core.mailbox.post(Turn(False))
+    core.schedule()
+    clock.now += 100.0
+    core.mailbox.post(Turn(True))
+    steps(1)
+    assert core.report().step_s == pytest.approx((5 * 0.25 + 0.5) / 5, rel=0.01)
