@@ -42,7 +42,6 @@ from mirage.tools.replay.client import Journal
 from mirage.workload.dealing import TenantRequest
 
 MODELS = ("llama", "qwen3")
-MEMORY = "72MiB"
 PROMPT, OUTPUT = (24, 96), (48, 144)
 """Least and most tokens."""
 FIGURES: dict[str, Callable[[TenantFigures], float | None]] = {
@@ -67,9 +66,11 @@ class Scene(NamedTuple):
     after: Mapping[str, Mapping[str, Any]]
     load: Mapping[str, float]
     """Multiples of the rate at which so many would run at once, of one that runs alone."""
+    memory: str = "72MiB"
 
 
-EVEN = {"share": 40}
+EVEN, HALF = {"share": 40}, {"share": 50}
+KEPT = HALF | {"max_percent": 0}
 SCENES = {
     "share": Scene(
         "the share of llama is lowered under pressure, by more than half of its KV memory",
@@ -81,16 +82,18 @@ SCENES = {
     "cap": Scene(
         "layers of qwen3, which few ask, may not be lent to llama any more",
         "mirage",
-        {"llama": EVEN, "qwen3": {"share": 60, "max_percent": 100}},
-        {"llama": EVEN, "qwen3": {"share": 60, "max_percent": 0}},
-        {"llama": 1.5, "qwen3": 0.1},
+        {"llama": KEPT, "qwen3": {"share": 50, "max_percent": 100}},
+        {"llama": KEPT, "qwen3": {"share": 50, "max_percent": 0}},
+        {"llama": 1.0, "qwen3": 0.1},
+        "58MiB",
     ),
     "removal": Scene(
         "qwen3, which is as busy as llama, is removed",
         "pooled",
-        {"llama": EVEN, "qwen3": {"share": 60}},
-        {"llama": EVEN},
+        {"llama": HALF, "qwen3": HALF},
+        {"llama": HALF},
         {"llama": 1.0, "qwen3": 1.0},
+        "60MiB",
     ),
 }
 
@@ -170,7 +173,7 @@ def _config(
 ) -> Path:
     models = make_models(folder / "models", which=list(MODELS))
     content = {
-        "device": {"memory": MEMORY},
+        "device": {"memory": scene.memory},
         "dtype": "float32",
         "policy": scene.policy,
         "tenants": [
