@@ -5,7 +5,8 @@ python -m benchmarks.what_if [--scene NAME]... [--rounds 2] [--seconds 30] [--js
 Each scene serves two small models, sends chats for some seconds, asks what another configuration
 would do, and makes it: chats of the same times and lengths are sent under both, in turns. Printed
 is each figure of each tenant that stays: measured now and after (medians of the rounds), the same
-as predicted, and whether a figure that is predicted to change by a quarter changes that way.
+as predicted, and whether a figure that is predicted to change by a quarter changes that way, by a
+tenth at least. It ends with 1 if one changes the other way.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ FIGURES: dict[str, Callable[[TenantFigures], float | None]] = {
 }
 CHANGED = 1.25
 """Ratio from which on a change is predicted; of preemptions, with three more at least."""
+SEEN = 1.1
+"""Ratio up to which two measurements are the same."""
 PATIENCE_S = 240.0
 
 
@@ -126,7 +129,7 @@ def main() -> None:
             results[name] = run(SCENES[name], Path(temp), options, console)
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
-    if wrong := [n for n, rows in results.items() if any(row["right"] is False for row in rows)]:
+    if wrong := [n for n, rows in results.items() if any(row["order"] == "WRONG" for row in rows)]:
         raise SystemExit(f"in another order than predicted: {', '.join(wrong)}")
 
 
@@ -279,26 +282,27 @@ def _rows(
                 "measured": seen,
                 "every": [[value(one[tenant]) for one in runs] for runs in (now, after)],
                 "predicted": told,
-                "right": _right(told, seen, 3 if title == "preempted" else 0),
+                "order": _order(told, seen, 3 if title == "preempted" else 0),
             }
 
 
-def _right(told: list[float], seen: list[float], least: float) -> bool | None:
-    """Whether it changes as is predicted; None if no change is."""
+def _order(told: list[float], seen: list[float], least: float) -> str:
+    """Whether it changes as is predicted, in a word; empty if no change is."""
     low, high = sorted(told)
     if high <= low * CHANGED or high - low < least:
-        return None
-    return (told[1] > told[0]) == (seen[1] > seen[0])
+        return ""
+    if max(seen) <= min(seen) * SEEN:
+        return "not seen"
+    return "right" if (told[1] > told[0]) == (seen[1] > seen[0]) else "WRONG"
 
 
 def _show(scene: Scene, rows: list[dict[str, Any]], console: Console) -> None:
     table = Table("tenant", "figure", title=scene.title)
     for column in ("measured now", "after", "predicted now", "after", "order"):
         table.add_column(column, justify="right")
-    words = {True: "right", False: "WRONG", None: ""}
     for row in rows:
         figures = (f"{value:,.1f}" for value in (*row["measured"], *row["predicted"]))
-        table.add_row(row["tenant"], row["figure"], *figures, words[row["right"]])
+        table.add_row(row["tenant"], row["figure"], *figures, row["order"])
     console.print(table)
 
 
