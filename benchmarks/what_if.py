@@ -1,4 +1,4 @@
-"""What `mirage apply --dry-run` predicts against what the change does, on real engines.
+"""Predictions of `mirage apply --dry-run` against what the change does, on real engines.
 
 python -m benchmarks.what_if [--scene NAME]... [--rounds 2] [--seconds 30] [--json FILE]
 
@@ -287,7 +287,7 @@ def _rows(
 
 
 def _order(told: list[float], seen: list[float], least: float) -> str:
-    """Whether it changes as is predicted, in a word; empty if no change is."""
+    """One word for whether it changes as is predicted; empty if no change is."""
     low, high = sorted(told)
     if high <= low * CHANGED or high - low < least:
         return ""

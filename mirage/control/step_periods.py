@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MEMORY = 0.995
-"""What of a step still counts one step later: some two hundred steps count."""
+"""Part of a step that still counts one step later: some two hundred steps count."""
 
 
 class StepPeriods:

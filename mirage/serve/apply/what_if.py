@@ -27,7 +27,7 @@ class ServedConfig(NamedTuple):
 
 
 def known_engines(registry: Registry, roster: Roster) -> dict[str, KnownEngine]:
-    """What is known of each tenant's engine now."""
+    """Each tenant's engine, as far as it is known now."""
     return {
         name: KnownEngine(
             registry.shapes.get(name),
@@ -57,7 +57,7 @@ def what_if(
 
 
 def _then(one: KnownEngine, name: str, change: ConfigDifference) -> KnownEngine:
-    """What is known of an engine when the change is made."""
+    """An engine as far as it is known when the change is made."""
     if name not in change.needs_engines:
         return one
     if "model" in _restarts(name, change):

@@ -40,7 +40,7 @@ class TenantPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change would do."""
+    """Effects of a change."""
 
     requests: int
     span_s: float

@@ -73,7 +73,7 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _error(prediction: Prediction) -> Iterator[str]:
-    """How far the simulation of now is from what was measured, by medians."""
+    """The simulation of now over what was measured, by medians."""
     found = errors(prediction)
     if not found:
         yield "error: unknown, nothing was measured of these requests"
