@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 LEASE_MARGIN_S = 15.0
