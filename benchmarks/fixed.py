@@ -84,8 +84,7 @@ def bounds(world: World, seeds: Seeds, trials: int, number: int) -> Bounds:
         settings, oracle = {}, rule
     setup = ablations.setup(world)
     layers = larger(world, setup.hardware.memory_bytes / GIB + layers_gib(setup), "pooled", judging)
-    endless = larger(world, ENDLESS * setup.hardware.memory_bytes / GIB, "static", judging)
-    return Bounds(settings, rule, oracle, layers, endless)
+    return Bounds(settings, rule, oracle, layers, endless(world, judging))
 
 
 def searched(world: World, pooled: dict[int, Metrics], trials: int, number: int) -> Settings:
@@ -155,6 +154,12 @@ def worth(figures: Ratios) -> float:
     """
     beyond = max(0.0, log(figures["TPOT P99"] / MOST_TPOT))
     return log(figures["tokens/s"]) - FIRST_TOKENS * log(figures["TTFT P99"]) - BEYOND * beyond
+
+
+def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
+    """Figures of `world` with memory without end, over `pooled`'s by their seeds."""
+    memory = ENDLESS * ablations.setup(world).hardware.memory_bytes
+    return larger(world, memory / GIB, "static", pooled)
 
 
 def larger(world: World, gib: float, policy: str, pooled: dict[int, Metrics]) -> Ratios:
