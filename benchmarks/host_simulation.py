@@ -63,7 +63,7 @@ class HostRoofline(Roofline):
         super().__init__(model, hardware, *args)
         self._host = host
         if (own := host.steps.get(model.title)) is not None:
-            self.overhead_ps, self._sequence_ps, self._compute = 0, 0, [own]
+            self.overhead, self.compute = NOTHING, (own,)
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """Either an engine has a core to itself, or all share all cores."""

@@ -378,10 +378,6 @@ ENVIRONMENT = merged(
     refused("models are local folders", "VLLM_MODEL_REDIRECT_PATH"),
     refused("models are local folders", "VLLM_USE_MODELSCOPE", but=("0", "false")),
     refused(DECLARED, "VLLM_ALLOW_RUNTIME_LORA_UPDATING", but=("0", "false")),
-    refused(
-        DECLARED,
-        *("VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
-        but=("",),
-    ),
+    refused(DECLARED, "VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
 )
 """Variables of vLLM's that engines would inherit, and the values that do no harm."""
