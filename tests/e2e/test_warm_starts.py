@@ -48,6 +48,7 @@ def said(starts: WarmStarts, environment: dict[str, str], folder: Path) -> tuple
     log = folder / "said"
     log.unlink(missing_ok=True)
     child = starts.start([sys.executable, "-c", SAYS], environment, log)
+    child.begin()
     assert child.wait() == 5
     return isinstance(child, AdoptedChild), log.read_text()
 
