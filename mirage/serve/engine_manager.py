@@ -178,6 +178,8 @@ class EngineManager:
         """Fault of the GPU behind that exception; None if there is none."""
         self._by_us: Ending | None = None
         """End that this server brought about; None if it did not."""
+        self._begins = False
+        """True while a start has no process yet: what ends it then ends the process at once."""
         self._served = self._has_served = False
         """True if the present engine has served, and if any has."""
         self._frozen = False
@@ -253,8 +255,12 @@ class EngineManager:
         self._stepped.clear()
         self._no_room = ""
         self._oom = OomKills()
-        await self._starting()
-        await self._get_ready()
+        self._begins = True
+        try:
+            await self._starting()
+            await self._get_ready()
+        finally:
+            self._begins = False
         await self.adapters.begins()
         self._serves()
         self.backend.enters(LifeState.READY)
@@ -291,6 +297,9 @@ class EngineManager:
         except OSError as error:
             self._failure = f"it cannot be started ({error})"
             raise EngineFailed(f"tenant {self._name!r}: {self._failure}") from None
+        self._begins = False
+        if self._by_us is not None:
+            self._engine.kill()
         self._standstill = Standstill(self._engine.pid, self._hang_s, self._running())
         progress = asyncio.create_task(self._tell_progress())
         watch = asyncio.create_task(self._end_if_stopped())
@@ -776,13 +785,14 @@ class EngineManager:
         self._end_it(words, Ending("engine", unreachable=why))
 
     def _end_it(self, words: str, ending: Ending) -> None:
-        if self._by_us is None and self._engine.is_running:
+        if self._by_us is None and (self._begins or self._engine.is_running):
             self._by_us = ending
             if words:
                 self._say(words)
             self._is_down()
             self.backend.reason = f"its {ending}"
-            self._engine.kill()
+            if self._engine.is_running:
+                self._engine.kill()
 
     def _say(self, line: str) -> None:
         say(f"{self._name}: {line}")

@@ -92,6 +92,29 @@ def run(scenario: Any) -> None:
         asyncio.run(scenario)
 
 
+def test_one_that_is_stopped_before_its_process_is_there_does_not_serve(tmp_path: Path) -> None:
+    """A fork takes seconds on a busy machine: its tenant, once removed, never went."""
+
+    async def scenario() -> None:
+        async with served(tmp_path / "1", "a", memory="64MiB") as one:
+            manager = one.domain.managers["a"]
+            begins = manager._engine._start
+
+            def slowly(*words: Any) -> Any:
+                time.sleep(1.0)
+                return begins(*words)
+
+            manager._engine._start = slowly
+            os.kill((await one.pids("a"))["core"], signal.SIGKILL)
+            await until(lambda: manager._begins)
+            manager.stops()
+            await until(lambda: not manager._begins)
+            await until(lambda: not manager._engine.is_running)
+            assert manager.backend.state is not LifeState.READY
+
+    run(scenario())
+
+
 def test_each_has_its_sockets_its_ledger_its_registry_and_its_pool(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with both(tmp_path) as (one, two):
