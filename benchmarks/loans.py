@@ -109,7 +109,7 @@ class Bench:
         return Round(token_s, told_s, layers)
 
     async def _settled(self, http: aiohttp.ClientSession, *, lends: bool) -> None:
-        """Until chat has lent its layers, or has them back."""
+        """Wait until chat has lent its layers, or has them back."""
         until = time.monotonic() + SETTLES_S
         while (await self._layers(http) > 0) != lends:
             if time.monotonic() > until:
@@ -141,7 +141,7 @@ class Bench:
         return (times[-1] - times[0]) / (self._tokens - 1)
 
     def sentences(self) -> list[str]:
-        """All loans."""
+        """Sentences on all loans."""
         return [sentence(one) for one in self._admin.why(None, LAST_S).loans]
 
 

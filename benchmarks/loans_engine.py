@@ -36,7 +36,7 @@ from mirage.protocol import (
     ToEngine,
 )
 from mirage.serve.launcher import SERVER
-from mirage.serve.starting import Child, Start, start_program
+from mirage.serve.starting import NewChild, Start, start_program
 from mirage.wire import Channel, encode
 
 BORROWER = "code"
@@ -50,7 +50,7 @@ POLL_S = 0.05
 def starting(others: Start) -> Start:
     """Start of this program for the borrower, and by `others` of all other engines."""
 
-    def start(command: list[str], environment: Mapping[str, str], log: Path) -> Child:
+    def start(command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
         if BORROWER not in command:
             return others(command, environment, log)
         words = command[1 + len(SERVER) :]
@@ -79,7 +79,7 @@ class Core:
         self._newest = Allotment(0, 0, 0, 0, footprint(SHAPE, 0, 0))
 
     def run(self, address: str) -> None:
-        """Until the server ends."""
+        """Speak with the server until it ends."""
         with socket.socket(socket.AF_UNIX) as self._control:
             self._control.connect(address)
             held = self._newest.grant_bytes

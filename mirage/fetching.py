@@ -35,7 +35,7 @@ class WantedFile(NamedTuple):
 
     name: str
     checksum: str
-    """With its kind before it: ``sha256:...``, or ``git:...`` of an object in a repository."""
+    """Checksum with its kind before it: ``sha256:...``, or ``git:...`` of an object in a repository."""
     bytes: int | None = None
 
 

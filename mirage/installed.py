@@ -35,7 +35,7 @@ Stamp = tuple[str, int, int]
 
 
 def modules() -> list[Stamp]:
-    """All of our modules."""
+    """Stamps of all our modules."""
     return [
         stamp
         for name in PACKAGES

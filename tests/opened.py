@@ -1,4 +1,4 @@
-"""Whether anybody opens or reads a file meanwhile, as the kernel tells it (inotify)."""
+"""Opens and reads of files meanwhile, as the kernel tells them (inotify)."""
 
 from __future__ import annotations
 

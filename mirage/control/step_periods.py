@@ -20,7 +20,7 @@ class StepPeriods:
             self._since = now
 
     def rests(self) -> None:
-        """Nothing is computed from here on; time until the next step begins does not count."""
+        """Note a rest: time until the next step begins does not count."""
         self._since = None
 
     def ends(self, tokens: int, now: float) -> None:

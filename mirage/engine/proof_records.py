@@ -106,7 +106,7 @@ def key_of(vllm_config: Any, settings: EngineSettings) -> str | None:
 
 
 def facts_of(vllm_config: Any, settings: EngineSettings) -> dict[str, Any]:
-    """All of that by kinds; None for what cannot be known.
+    """Facts of the key by their kinds; None for a fact that cannot be known.
 
     Weights are known by the same facts as the keeper's masters: name, device, inode, size and time
     of change of each file of the model's folder. To read gigabytes for a hash of their contents

@@ -60,7 +60,7 @@ class HubFile(NamedTuple):
     etag: str
     """Name of its content in the cache."""
     checksum: str
-    """As `fetching` has it."""
+    """Checksum in the form of `fetching`."""
 
 
 class HubListing(NamedTuple):

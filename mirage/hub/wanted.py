@@ -20,7 +20,7 @@ UNSAFE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
 
 
 class Pathed(Protocol):
-    """Something at a path in a repository."""
+    """File at a path in a repository."""
 
     @property
     def path(self) -> str: ...

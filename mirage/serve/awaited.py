@@ -76,6 +76,6 @@ class AwaitedAnswer:
             self._scope.reschedule(0)
 
     def over(self) -> None:
-        """Nothing of it is awaited any more. Idempotent."""
+        """End the wait for it. Idempotent."""
         self.wait = 0
         self._book.over(self)

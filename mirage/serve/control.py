@@ -116,7 +116,7 @@ class Unkept:
     """`Keepers` of engines that nobody starts again, as where the server itself is measured."""
 
     def unwelcome(self, hello: Hello) -> str:
-        """Nobody is awaited that comes back."""
+        """Reason to send away any engine that comes back: none is awaited."""
         return "" if hello.holdings is None else "nobody awaits it"
 
     def came(self, tenant: str, pid: int) -> None:

@@ -210,7 +210,7 @@ class Registry:
         return self.reports.get(tenant) or self.gone.get(tenant)
 
     def measured(self, tenant: str) -> Report | None:
-        """As `last_report`, but the last that tells of steps, if any does."""
+        """Last report that tells of steps, if any does; else that of `last_report`."""
         report = self.reports.get(tenant)
         known = report is not None and report.step_s > 0
         return report if known else self.gone.get(tenant, report)

@@ -59,7 +59,7 @@ class LoopbackHub(ThreadingHTTPServer):
         self.ends_after: int | None = None
         """Bytes of a large file after which a connection is cut, once for each request."""
         self.status: int | None = None
-        """What every request is answered with."""
+        """Answer to every request."""
         self.lies: dict[str, bytes] = {}
         """Other content of files, by their paths, than the hub tells of."""
         self.claims: dict[str, int] = {}

@@ -123,7 +123,7 @@ class Noting:
     states: list[str] = field(default_factory=list)
 
     def unwelcome(self, hello: Hello) -> str:
-        """Nobody is."""
+        """Reason to send an engine away; empty here."""
         return ""
 
     def came(self, tenant: str, pid: int) -> None:

@@ -63,7 +63,7 @@ def blobs(place: HubPlace) -> list[str]:
 
 
 def library(place: HubPlace, code: str) -> str:
-    """What a program prints that uses huggingface_hub with that hub and cache."""
+    """Output of a program that uses huggingface_hub with that hub and cache."""
     environment = {**os.environ, "HF_ENDPOINT": place.endpoint, "HF_HUB_CACHE": str(place.cache)}
     environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     done = subprocess.run(

@@ -43,7 +43,7 @@ def why(server: Operated, query: str = "") -> dict[str, Any]:
 
 
 def loan(server: Operated) -> dict[str, Any]:
-    """Of a to b."""
+    """Loan of a to b."""
     loans = why(server)["loans"]
     return next(one for one in loans if (one["lender"], one["borrower"]) == ("a", "b"))
 

@@ -42,7 +42,7 @@ class AdapterState(StrEnum):
     """State of one declared adapter."""
 
     WAITING = "waiting"
-    """There is no engine: the next one loads it."""
+    """Waits for an engine, which loads it at its start."""
     LOADING = "loading"
     LOADED = "loaded"
     FAILED = "failed"
@@ -122,7 +122,7 @@ class AdapterBook:
         return {name: one.known_as for name, one in self.serving().items()}
 
     def told(self) -> dict[str, AdapterTold]:
-        """All declared ones."""
+        """State of each declared adapter, by its name."""
         return {name: self._told(name, folder) for name, folder in self.declared.items()}
 
     def _told(self, name: str, folder: Path) -> AdapterTold:

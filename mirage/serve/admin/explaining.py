@@ -43,11 +43,11 @@ class Explaining:
         self._began = running()
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them."""
+        """Routes of `mirage why`."""
         return [web.get("/why", self._why)]
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Only what changes is copied here; all else is done beside the event loop."""
+        """Answer to `GET /why`: data that changes is copied here, the rest is done in a thread."""
         found = self._found(request)
         return await asyncio.to_thread(lambda: as_json(told(found), self._revision))
 
@@ -87,7 +87,7 @@ LIMIT = ("limit", "a number", 1, PAGE_LOANS)
 
 
 class LoansFound(NamedTuple):
-    """All that an answer is made of; nobody changes it any more."""
+    """Data of one answer, which does not change any more."""
 
     tenant: str | None
     t: float

@@ -37,7 +37,7 @@ def foretold(told: ApplyTold, past: Callable[[], Sequence[PastRow]]) -> Foretold
 
 
 def as_object(told: ApplyTold, found: Foretold) -> str:
-    """All of it as JSON."""
+    """Answer and prediction as JSON."""
     plain: dict[str, Any] = msgspec.to_builtins(told)
     del plain["what_if"]
     plain["prediction"] = None

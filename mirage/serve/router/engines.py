@@ -37,7 +37,7 @@ HOST = "engine"
 
 
 class EngineAway(aiohttp.ClientConnectionError):
-    """Nobody listens at an engine's socket."""
+    """Failure to connect to an engine's socket: no process listens there."""
 
 
 class EngineAnswer(NamedTuple):

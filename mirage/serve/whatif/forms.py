@@ -27,7 +27,7 @@ class SceneTenant(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: ModelShape
     steps: SceneSteps | None
-    """None of an engine that has computed nothing yet, and of which no profile tells."""
+    """Step times; None for an engine that has computed nothing yet and has no profile."""
     load_s: float
     """Seconds to load a layer."""
     own: StateBytes

@@ -68,7 +68,7 @@ class UntoldRequests:
             del self._rows[: ROW.size]
 
     def take(self) -> bytes:
-        """All of them, of which none is left then."""
+        """Rows of all ended requests that were not taken before."""
         taken = bytes(self._rows)
         self._rows.clear()
         return taken
@@ -148,7 +148,7 @@ class PastRequests:
 
     @property
     def chunks(self) -> list[PastChunk]:
-        """All that is kept, for who looks at it beside the caller's thread."""
+        """Copy of the kept chunks, which another thread may read."""
         return self._chunks.copy()
 
 

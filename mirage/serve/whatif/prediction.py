@@ -26,7 +26,7 @@ LOOK = 256
 
 
 class NoPrediction(Exception):
-    """Nothing can be predicted; the message is one line that says why."""
+    """Refusal to predict; the message is one line that says why."""
 
 
 class TenantPrediction(msgspec.Struct, frozen=True, kw_only=True):
