@@ -35,7 +35,7 @@ class WantedFile(NamedTuple):
 
     name: str
     checksum: str
-    """Checksum with its kind before it: ``sha256:...``, or ``git:...`` of an object in a repository."""
+    """Checksum behind its kind: ``sha256:...``, or ``git:...`` of an object in a repository."""
     bytes: int | None = None
 
 
