@@ -16,12 +16,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +32,7 @@ import yaml
 from scipy import stats
 
 from benchmarks.loans_engine import BORROW, BORROWER, REST
-from mirage.serve.admin.address import listening
+from benchmarks.served import serving
 from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.explained import sentence
 from mirage.tools.demo.models import make_models
@@ -52,7 +49,6 @@ with ablated(decode_cap=False):
     main(sys.argv[1:], Means(start=starting(start_program)))
 """
 LENDER = "chat"
-READY_S = 900.0
 SETTLES_S = 60.0
 PROMPT = 16
 LAST_S = 100_000.0
@@ -192,24 +188,9 @@ def write_config(folder: Path, *, layers: int, layer_mib: int, lent: int, link_g
 @contextmanager
 def served(config: Path, file: Path) -> Iterator[tuple[str, AdminClient]]:
     """Address and operators' end of a server."""
-    ready = config.parent / "ready.json"
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
     around = {"PYTHONPATH": str(ROOT), "LOANS_FILE": str(file)}
-    with (config.parent / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, *words], stderr=log, env=os.environ | around
-        )
-    try:
-        until = time.monotonic() + READY_S
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > until:
-                raise SystemExit((config.parent / "log").read_text())
-            time.sleep(0.1)
-        (socket,) = (path for path, who in listening().items() if who.pid == process.pid)
-        yield json.loads(ready.read_text())["url"], AdminClient(socket)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    with serving(config, (sys.executable, "-c", SERVE), os.environ | around) as server:
+        yield server.url, AdminClient(server.socket)
 
 
 def show(pairs: Sequence[Pair]) -> None:

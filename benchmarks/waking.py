@@ -17,12 +17,9 @@ import argparse
 import http.client
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -30,7 +27,7 @@ from urllib.parse import urlsplit
 import psutil
 import yaml
 
-from mirage.serve.admin.address import listening
+from benchmarks.served import ServedCommand, serving
 from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.forms import OperatorAct
 from mirage.tools.demo.models import make_models
@@ -61,8 +58,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mirage-waking-") as folder:
         config = _config(Path(folder), options)
-        with _serving(config) as (server, url):
-            _report(options, *_rounds(server, url, options))
+        with serving(config) as served:
+            _report(options, *_rounds(served, options))
 
 
 def _config(folder: Path, options: argparse.Namespace) -> Path:
@@ -87,29 +84,9 @@ def _config(folder: Path, options: argparse.Namespace) -> Path:
     return path
 
 
-@contextmanager
-def _serving(config: Path) -> Iterator[tuple[psutil.Process, str]]:
-    ready = config.parent / "ready.json"
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
-    with (config.parent / "log").open("w") as log:
-        started = subprocess.Popen([sys.executable, "-m", "mirage", *words], stderr=log)
-    try:
-        while not ready.exists():
-            if started.poll() is not None:
-                raise SystemExit((config.parent / "log").read_text())
-            time.sleep(0.1)
-        yield psutil.Process(started.pid), json.loads(ready.read_text())["url"]
-    finally:
-        started.terminate()
-        started.wait()
-
-
-def _rounds(
-    server: psutil.Process, url: str, options: argparse.Namespace
-) -> tuple[float, list[Round]]:
+def _rounds(served: ServedCommand, options: argparse.Namespace) -> tuple[float, list[Round]]:
     """Seconds to a first token of a model that is awake, and what each round took."""
-    (socket,) = (path for path, who in listening().items() if who.pid == server.pid)
-    admin = AdminClient(socket)
+    server, url, admin = psutil.Process(served.pid), served.url, AdminClient(served.socket)
     _first_token_s(url, options.prompt)
     # Prefixes are cached in the first round alone, so each prompt is another one.
     awake = [_first_token_s(url, options.prompt, number) for number in range(3, 8)]

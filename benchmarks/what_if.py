@@ -23,7 +23,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from mirage.serve.admin.address import listening
+from benchmarks.served import serving
 from mirage.serve.admin.client import AdminClient
 from mirage.serve.whatif.figures import TenantFigures, measured
 from mirage.tools.demo.models import make_models
@@ -143,7 +142,8 @@ def run(
     )
     runs: dict[Path, list[dict[str, TenantFigures]]] = {now: [], after: []}
     told: dict[str, Any] = {}
-    with _serving(now) as served:
+    with serving(now) as server:
+        served = Served(server.url, server.socket, AdminClient(server.socket))
         rate = options.at_once / _alone_s(served, MODELS[0])
         print(f"{scene.title}: {rate:.2f} requests a second")
         for number in range(options.rounds):
@@ -188,25 +188,6 @@ def _config(
     }
     (path := folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     return path
-
-
-@contextmanager
-def _serving(config: Path) -> Iterator[Served]:
-    ready = config.parent / "ready.json"
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
-    with (config.parent / "log").open("w") as log:
-        started = subprocess.Popen([sys.executable, "-m", "mirage", *words], stderr=log)
-    try:
-        while not ready.exists():
-            if started.poll() is not None:
-                raise SystemExit((config.parent / "log").read_text())
-            time.sleep(0.2)
-        (socket,) = (path for path, who in listening().items() if who.pid == started.pid)
-        url = json.loads(ready.read_text())["url"]
-        yield Served(url, socket, AdminClient(socket))
-    finally:
-        started.terminate()
-        started.wait()
 
 
 def _alone_s(served: Served, name: str) -> float:
