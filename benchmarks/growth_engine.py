@@ -1,10 +1,11 @@
 """A light engine that grows its KV memory piece by piece, and streams chunks at a pace.
 
 Takes the command line of `mirage.serve.launcher.command`. For each piece it says what it wants, as
-an engine does after a step, waits for its allotment and maps the memory; a line of ``GROWTH_FILE``
+an engine does after a step, waits for its allotment and maps the memory. A line of ``GROWTH_FILE``
 has the time when it asked, on the clock of all processes, and the seconds until the piece was
-usable. ``GROWTH_CORE`` is the processor that it runs on. A completion of N `max_tokens` is a stream
-of so many events, `best_of` of them a second.
+usable; or, after ``maps``, the time when any engine began to map or unmap, and the seconds of that.
+``GROWTH_CORE`` is the processor that it runs on. A completion of N `max_tokens` is a stream of so
+many events, `best_of` of them a second.
 """
 
 from __future__ import annotations
@@ -115,8 +116,7 @@ class Core:
                 return False
         took = time.monotonic() - asked
         if asked % TURN_S > SETTLES_S:
-            with Path(os.environ["GROWTH_FILE"]).open("a") as log:
-                log.write(f"{asked} {took}\n")
+            self._log(f"{asked} {took}")
         return True
 
     def _rest(self, wanted: int = LEAST) -> bool:
@@ -131,7 +131,7 @@ class Core:
         """Hold what it says, and want so many extents; false at the end of the server."""
         if not isinstance(told, Allotment):
             return told is not None
-        self._newest = told
+        self._newest, begun, before = told, time.monotonic(), len(self._pages)
         while len(self._pages) < told.kv_extents:
             pages = self._driver.create(EXTENT // PAGE)
             self._driver.map(self._begin + len(self._pages) * EXTENT, pages)
@@ -140,8 +140,15 @@ class Core:
             pages = self._pages.pop()
             self._driver.unmap(self._begin + len(self._pages) * EXTENT, EXTENT)
             self._driver.release(pages)
+        mapped_s = time.monotonic() - begun
         self._report(wanted)
+        if len(self._pages) != before:
+            self._log(f"maps {begun} {mapped_s}")
         return True
+
+    def _log(self, line: str) -> None:
+        with Path(os.environ["GROWTH_FILE"]).open("a") as log:
+            log.write(line + "\n")
 
     def _report(self, wanted: int) -> None:
         told, has = self._newest, len(self._pages)

@@ -1,12 +1,13 @@
 """Seconds in which KV memory grows, from asked to usable, with and without a stream of chunks.
 
-python benchmarks/growth_latency.py [--rounds 5] [--seconds 10] [--chunks 20000] [--streams 20]
+python -m benchmarks.growth_latency [--rounds 5] [--seconds 10] [--chunks 20000] [--streams 20]
 
 `mirage serve` runs as a command, with light engines (`growth_engine.py`) that ask, map and answer
 as vLLM's do. Two of them take turns to grow beyond their shares: a piece is asked for, given up by
 the other one, granted and mapped. Engines have the second processor; the router, whatever process
 it is, and the load have the first. Rounds with and without chunks take turns. Printed are P50 and
-P99 of each, the rate at which chunks came through, and the ratio of the two P99.
+P99 of each, the rate at which chunks came through, and the ratio of the two P99; then how much of
+the time is mapping and unmapping of host memory, which the kernel clears.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
 import numpy as np
 import yaml
+from numpy.typing import NDArray
+
+from benchmarks.growth_engine import EVENT
 
 ROOT = Path(__file__).parents[1]
 ENGINE = str(Path(__file__).with_name("growth_engine.py"))
@@ -120,8 +124,6 @@ async def rounds(url: str, options: argparse.Namespace) -> dict[bool, list[Windo
 
 async def read(url: str, body: bytes) -> int:
     """Chunks of one stream, read as they come."""
-    from growth_engine import EVENT
-
     headers = {"Content-Type": "application/json"}
     count = 0
     async with (
@@ -134,10 +136,16 @@ async def read(url: str, body: bytes) -> int:
     return count // len(EVENT)
 
 
+def _numbers(lines: Iterable[list[str]]) -> NDArray[np.float64]:
+    return np.array([[float(number) for number in line] for line in lines]).reshape(-1, 2)
+
+
 def show(windows: dict[bool, list[Window]], found: Path, chunks: int) -> None:
     """A line for each kind of rounds, and how they compare."""
-    lines = (line.split() for line in found.read_text().splitlines())
-    grown = np.array([[float(number) for number in line] for line in lines]).reshape(-1, 2)
+    lines = [line.split() for line in found.read_text().splitlines()]
+    grown = _numbers(line for line in lines if line[0] != "maps")
+    mapped = _numbers(line[1:] for line in lines if line[0] == "maps")
+    mapped = mapped[np.argsort(mapped[:, 0])]
     p99 = {}
     for talks, some in windows.items():
         inside = [(begin <= grown[:, 0]) & (grown[:, 0] < end) for begin, end, _ in some]
@@ -154,6 +162,14 @@ def show(windows: dict[bool, list[Window]], found: Path, chunks: int) -> None:
             f"{name:<28} {len(took):>6} times  P50 {p50:6.2f} ms  P99 {p99[talks]:6.2f} ms  "
             f"(of rounds {min(spread):.2f} to {max(spread):.2f})"
         )
+    begins = np.searchsorted(mapped[:, 0], grown[:, 0])
+    ends = np.searchsorted(mapped[:, 0], grown.sum(axis=1))
+    total = np.concatenate([[0.0], mapped[:, 1].cumsum()])
+    maps = (total[ends] - total[begins]) * 1e3
+    rest = grown[:, 1] * 1e3 - maps
+    for words, each in (("mapping, of both engines", maps), ("the rest", rest)):
+        p50, last = np.percentile(each, (50, 99))
+        print(f"{words:<28} {'':>12} P50 {p50:6.2f} ms  P99 {last:6.2f} ms")
     print(f"P99 with chunks is {p99[True] / p99[False]:.2f} of P99 without; aim {AIM_S * 1e3:g} ms")
 
 

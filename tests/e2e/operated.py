@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from supervised import HERE, WITH_FAKES, Served, serving, write_config
+from supervised import DEADLINE_S, HERE, WITH_FAKES, Served, serving, write_config
 
 ROSTER = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
 LIMIT_S = 30
@@ -81,18 +81,25 @@ class Operated:
 
     def mirage(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command of an operator."""
-        return subprocess.run(
-            [sys.executable, WITH_FAKES, *words],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(self.short)},
-            cwd=self.server.config.parent,
-        )
+        return mirage(self.short, *words, folder=self.server.config.parent)
 
 
 def around(short: Path) -> dict[str, str]:
     return {"TMPDIR": str(short), "XDG_RUNTIME_DIR": "", "FAKE_ENGINE": "obeys", "COLUMNS": "200"}
+
+
+def mirage(
+    short: Path, *words: str | Path, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command, in a `folder`, of whoever has their temporary files in `short`."""
+    return subprocess.run(
+        [sys.executable, WITH_FAKES, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
+        cwd=folder,
+    )
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from resource import RLIMIT_NOFILE, setrlimit
@@ -18,13 +16,6 @@ from supervised import WITH_FAKES
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """The folder for temporary files of the commands under test."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def mirage(

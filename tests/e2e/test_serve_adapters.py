@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,19 +15,13 @@ import pytest
 import yaml
 from model_folder import make_adapter
 from operated import Operated, around, content, operated, tenant
+from short_folders import short_of_module  # noqa: F401
 from supervised import Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
 LORA = {"enable_lora": True}
 LEASE_S = 300.0
-
-
-@pytest.fixture(scope="module")
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

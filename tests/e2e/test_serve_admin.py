@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 import yaml
-from operated import content
+from operated import around, content, mirage
+from short_folders import short_of_module  # noqa: F401
 from supervised import HERE, WITH_FAKES, Served, serving, write_config
 
 from mirage.serve.admin.shown import HEADINGS
@@ -29,17 +30,6 @@ pytestmark = pytest.mark.e2e
 
 ROSTER = {"busy_s": 0.0, "busy_worth": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
 LIMIT_S = 30
-
-
-@pytest.fixture(scope="module")
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-def around(short: Path) -> dict[str, str]:
-    return {"TMPDIR": str(short), "XDG_RUNTIME_DIR": "", "FAKE_ENGINE": "obeys", "COLUMNS": "200"}
 
 
 @contextmanager
@@ -65,17 +55,6 @@ def served(
 def server(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("s"), short, "--log-level", "error") as running:
         yield running
-
-
-def mirage(short: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of an operator."""
-    return subprocess.run(
-        [sys.executable, WITH_FAKES, *words],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
-    )
 
 
 def said(short: Path, *words: str) -> str:

@@ -9,9 +9,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -23,8 +20,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import yaml
-from operated import Operated, around, content
-from supervised import DEADLINE_S, HERE, WITH_FAKES, Served, assert_gone, serving, write_config
+from operated import Operated, around, content, mirage
+from supervised import DEADLINE_S, Served, assert_gone, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -32,13 +29,6 @@ LEASE_S = 300.0
 KILLS = 4
 AT_FIRST = 1310720
 """Bytes that an engine holds until it has obeyed an allotment."""
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder for temporary files whose name leaves room for sockets' names."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def config_of(folder: Path, **changes: Any) -> Path:
@@ -96,16 +86,6 @@ def engines(short: Path) -> dict[str, tuple[int, int]]:
 
 def processes(found: dict[str, tuple[int, int]]) -> set[psutil.Process]:
     return {psutil.Process(pid) for pids in found.values() for pid in pids}
-
-
-def mirage(short: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, WITH_FAKES, *words],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
-    )
 
 
 def state(server: Served, name: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 from collections.abc import Iterator
@@ -23,13 +22,6 @@ from operated import LIMIT_S, Operated, around, content, operated, tenant
 from supervised import HERE, WITH_FAKES, write_config
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def write(site: Operated, told: dict[str, object]) -> None:

@@ -16,15 +16,9 @@ import pytest
 import yaml
 from model_folder import make_adapter
 from operated import Operated, content, operated, tenant
+from short_folders import short_of_module  # noqa: F401
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -72,13 +71,6 @@ class Kept:
 
     def weights(self, name: str) -> Any:
         return self.ask("GET", f"/tenants/{name}")[1]["weights"]
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,13 +13,6 @@ from operated import Operated, around, content
 from supervised import serving, write_config
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def test_the_file_says_how_slow_clients_may_be(tmp_path: Path, short: Path) -> None:

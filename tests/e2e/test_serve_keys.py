@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import stat
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +14,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 import yaml
-from operated import LIMIT_S, Operated, around, content, tenant
-from supervised import HERE, WITH_FAKES, Served, serving, write_config
+from operated import Operated, around, content, mirage, tenant
+from supervised import Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -28,27 +23,10 @@ PLAIN = "a-plain-one-of-the-environment"
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = write_config(tmp_path, "a")
     path.write_text(yaml.safe_dump(content("a", "b")))
     return path
-
-
-def mirage(short: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, WITH_FAKES, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
-    )
 
 
 def new_key(short: Path, *words: str | Path) -> str:

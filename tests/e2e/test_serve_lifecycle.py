@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,6 @@ from supervised import DEADLINE_S, assert_gone, serving, write_config
 pytestmark = pytest.mark.e2e
 
 PIDS = {"prompt": "pids"}
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder for temporary files whose name leaves room for sockets' names."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def ask(served, model: str):  # type: ignore[no-untyped-def]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import ssl
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,20 +16,13 @@ import pytest
 import trustme
 import yaml
 from certified import Certified
-from operated import LIMIT_S, Operated, around, content
+from operated import Operated, around, content, mirage
 from refusing import refused
-from supervised import HERE, WITH_FAKES, Served, serving, write_config
+from supervised import Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
 TLS = {"http": {"tls": {"certificate": "tls/site.pem", "key": "tls/site.key"}}}
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture
@@ -66,16 +55,6 @@ def is_believed(served: Served, client: ssl.SSLContext) -> bool:
         return ask(served, client, "/live")[0] == 200
     except ssl.SSLCertVerificationError:
         return False
-
-
-def mirage(short: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, WITH_FAKES, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **around(short)},
-    )
 
 
 def test_a_renewed_certificate_holds_when_told(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from operated import Operated, content, operated, tenant
+from short_folders import short_of_module  # noqa: F401
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def short() -> Iterator[Path]:
-    """The folder for temporary files, with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
