@@ -34,7 +34,7 @@ KILLED, BUSY = "llama", "qwen3"
 LAYERS, MEMORY = 8, "60MiB"
 SETTLED_S, PATIENCE_S = 3.0, 600.0
 WHOLE = (
-    "import mirage.serve.engine_manager as manager; manager.hollow_start = lambda *given: None; "
+    "import mirage.serve.engines.command as command; command.hollow_start = lambda *given: None; "
     "from mirage.cli import main; import sys; main(sys.argv[1:])"
 )
 """The `mirage` command whose engines never start hollow."""

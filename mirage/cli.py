@@ -251,11 +251,11 @@ def serve(
     from mirage.serve.apply.applier import Origin
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.apply.state_file import StateFile
-    from mirage.serve.engine_manager import say
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
     from mirage.serve.proposal.proposed import source_of
     from mirage.serve.ready_file import ReadyFile
+    from mirage.serve.said import say
     from mirage.serve.succession import device_name
     from mirage.serve.supervisor import ServeOptions, serve, signals_exit
     from mirage.serve.telling import LOOKING, telling

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from mirage.serve.engine_manager import EngineManager
+from mirage.serve.engines.manager import EngineManager
 from mirage.serve.routed.table import REACHABLE
 from mirage.serve.rundir import RunDir
 from mirage.serve.unreachable import Unreachable

@@ -22,7 +22,7 @@ from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.changing import DomainChange, TenantChanges
 from mirage.serve.control import ControlServer
 from mirage.serve.device import DeviceHealth, asked
-from mirage.serve.engine_manager import EngineManager, say
+from mirage.serve.engines.manager import EngineManager
 from mirage.serve.fit import Fit
 from mirage.serve.keeper import WeightsKeeper
 from mirage.serve.managed import ManagedEngines, Share
@@ -34,6 +34,7 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.declared import roster_of
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.rundir import RunDir
+from mirage.serve.said import say
 from mirage.serve.tenants import DeviceTenants
 from mirage.serve.tiers import TierPool
 from mirage.serve.together import Crew, together

@@ -10,9 +10,9 @@ from mirage.config import load
 from mirage.hub_name import HubName
 from mirage.options import ServedWords, TrustOption
 from mirage.processes.interrupt import terminate_like_interrupt
-from mirage.serve.engine_manager import say
 from mirage.serve.hubs import fetch_model, trusts_code
 from mirage.serve.proposal.words import is_config, named
+from mirage.serve.said import say
 
 
 def fetch_command(words: ServedWords, trust: TrustOption = None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
 from mirage.protocol import Hello, Report
-from mirage.serve.engine_manager import EngineManager
+from mirage.serve.engines.manager import EngineManager
 from mirage.serve.restarts import Pause
 from mirage.serve.roster.attendance import Attendance
 

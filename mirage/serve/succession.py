@@ -15,9 +15,9 @@ from mirage.serve.adoption.record import RECORD_FORM, ConfigRecord, RouterRecord
 from mirage.serve.apply.difference import difference
 from mirage.serve.apply.recorded import config_of, found_record
 from mirage.serve.apply.source import Written
-from mirage.serve.engine_manager import say
 from mirage.serve.preflight import Preflight
 from mirage.serve.rundir import RunDir
+from mirage.serve.said import say
 
 OF_SERVERS = frozenset({"http", "hang_s", "lease_s", "warm_starts", "replay"})
 """Parts of a configuration of which an engine knows nothing."""

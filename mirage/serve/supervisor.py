@@ -35,7 +35,6 @@ from mirage.serve.apply.source import Written
 from mirage.serve.ask import PROBE
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.domain import Domain
-from mirage.serve.engine_manager import say
 from mirage.serve.errors import EngineFailed
 from mirage.serve.means import Means
 from mirage.serve.preflight import preflight, refusal
@@ -43,6 +42,7 @@ from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
+from mirage.serve.said import say
 from mirage.serve.succession import device_name, router_left, run_record, succession
 from mirage.serve.telling import LOOKING, telling
 from mirage.serve.together import together

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mirage.serve.engine_manager import say
+from mirage.serve.said import say
 
 LOOKING = "looking at the models, before any engine starts"
 

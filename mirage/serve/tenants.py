@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from mirage.config import TenantSection
-from mirage.serve.engine_manager import EngineManager
+from mirage.serve.engines.manager import EngineManager
 from mirage.serve.errors import EngineFailed
 from mirage.serve.managed import Share
 from mirage.serve.registry import Registry, TenantServer

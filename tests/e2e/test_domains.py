@@ -107,7 +107,7 @@ def test_one_that_is_stopped_before_its_process_is_there_does_not_serve(tmp_path
 
             manager._engine._start = slowly
             os.kill((await one.pids("a"))["core"], signal.SIGKILL)
-            await until(lambda: manager._begins)
+            await until(lambda: manager._run.begins)
             manager.stops()
             # Its share goes on calling: the process after this one may serve.
             await until(lambda: begun and begun[0].poll() is not None)

@@ -1,0 +1,61 @@
+"""Command line, variables and memory of a tenant's next engine, as its declaration has them."""
+
+from __future__ import annotations
+
+from mirage.config import Config, TenantSection
+from mirage.protocol import Allotment
+from mirage.serve import launcher
+from mirage.serve.adoption.code import order_of
+from mirage.serve.fit import Fit
+from mirage.serve.hollow import hollow_start
+from mirage.serve.rundir import RunDir
+from mirage.units import size
+
+
+class EngineCommand:
+    """Start of an engine of one declared tenant: with its share, or with less (hollow)."""
+
+    def __init__(
+        self,
+        config: Config,
+        tenant: TenantSection,
+        fit: Fit,
+        rundir: RunDir,
+        server: tuple[str, ...],
+    ) -> None:
+        self._model, self._fit = tenant.model, fit
+        self.environment = launcher.environment(config, rundir) | launcher.switches(tenant)
+        self.fetches_s = launcher.fetches_s(tenant)
+        """Seconds for which its API server may fetch what a request names."""
+        self._begins = hollow_start(config, tenant, fit)
+
+        def line(begins: Allotment | None = None) -> list[str]:
+            socket, control = rundir.engine_socket(tenant.name), rundir.control_socket
+            proofs = launcher.proofs_folder(config, rundir)
+            return launcher.command(config, tenant, fit, socket, control, server, proofs, begins)
+
+        self._whole = line()
+        self._hollow = None if self._begins is None else line(self._begins)
+
+    def words(self, hollow: bool = False) -> list[str]:
+        """Arguments of the process."""
+        return self._hollow if hollow and self._hollow is not None else self._whole
+
+    def order(self) -> str:
+        """Hash of what an engine is started with. Reads the times of the model's files."""
+        return order_of(self._whole, self.environment, self._model)
+
+    @property
+    def hollow_bytes(self) -> int | None:
+        """Bytes of device memory with which a hollow start begins; None if there is none."""
+        return None if self._begins is None else self._begins.grant_bytes
+
+    def told(self, hollow: bool) -> str:
+        """``"starting (share 12.0 GiB, parameters 8.0 GiB, 512 KV blocks)"``."""
+        if hollow and self._begins is not None:
+            streamed = self._begins.alpha + self._begins.beta
+            held, layers = size(self._begins.grant_bytes), self._fit.layers
+            return f"starting with {held}, {streamed} of {layers} layers streamed"
+        share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)
+        blocks = max(0, self._fit.base_blocks - 1)
+        return f"starting (share {share}, parameters {parameters}, {blocks} KV blocks)"

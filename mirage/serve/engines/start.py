@@ -1,0 +1,171 @@
+"""Start of one engine: its process, its server, its connection, its first step."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mirage.serve.ending import Ending, failed_step
+from mirage.serve.engines.run import EngineRun
+from mirage.serve.errors import EngineFailed
+from mirage.serve.limits import with_causes
+from mirage.serve.process import EngineProcess
+from mirage.serve.standstill import Standstill
+from mirage.serve.within import within
+
+FIRST_STEP = "loaded, computing a first step"
+STOPPED_POLL_S = 1.0
+"""Seconds between two looks whether a process of a start is stopped."""
+LEAST_S = 0.5
+"""Seconds left for the first step, if the rest of a start took all of its timeout."""
+
+
+@dataclass(frozen=True)
+class StartLimits:
+    """Seconds for which parts of a start are waited for."""
+
+    timeout_s: float
+    """From its process to its first step."""
+    hello_s: float
+    """Of a server that is up, until its core is at the control socket."""
+    hang_s: float
+    """Of a process that is stopped, or of all that compute nothing."""
+    progress_s: float
+    """Between two lines about it."""
+
+
+class EngineStart:
+    """Brings one engine to its first step, and tells of it."""
+
+    def __init__(
+        self,
+        run: EngineRun,
+        engine: EngineProcess,
+        limits: StartLimits,
+        running: Callable[[], float],
+        say: Callable[[str], None],
+        hangs: Callable[[str], None],
+    ) -> None:
+        """`running` tells the seconds for which this server has run; `hangs` ends the engine."""
+        self._run, self._engine, self._limits = run, engine, limits
+        self._running, self._say, self._hangs = running, say, hangs
+        self._begun = self._running()
+        self._standstill: Standstill | None = None
+
+    async def succeeds(self, process: Awaitable[None]) -> None:
+        """Returns once its model has computed a step; `process` makes its process.
+
+        Raises `OSError` if it has no process, and `EngineFailed` if it does not get so far.
+        """
+        lap = self._laps()
+        await process
+        self._run.begins = False
+        if self._run.by_us is not None:
+            self._engine.kill()
+        self._begun = self._running()
+        self._standstill = Standstill(self._engine.pid, self._limits.hang_s, self._begun)
+        beside = [asyncio.create_task(each) for each in (self._tell(), self._end_if_stopped())]
+        try:
+            lap("process")
+            await self._answers()
+            lap("server")
+            self._run.up = True
+            if self._run.waits_for_nothing:
+                self._engine.kill()
+            await self._introduced()
+            lap("connection")
+            await self._has_stepped()
+            lap("first step")
+        finally:
+            for task in beside:
+                task.cancel()
+
+    def _laps(self) -> Callable[[str], None]:
+        """Function that notes the seconds of a part of this start when the part is over."""
+        last = time.monotonic()
+
+        def lap(part: str) -> None:
+            nonlocal last
+            self._run.seconds[part], last = time.monotonic() - last, time.monotonic()
+
+        return lap
+
+    async def _tell(self) -> None:
+        """A start takes from seconds to minutes: every now and then a sign that it goes on."""
+        while True:
+            await asyncio.sleep(self._limits.progress_s)
+            words = FIRST_STEP if self._run.in_first_step else self._engine.progress()
+            words = self._stands_still() or words
+            seconds = f"{self._running() - self._begun:.0f} of {self._limits.timeout_s:g} s"
+            self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
+
+    async def _end_if_stopped(self) -> None:
+        """End a start of which a process has been stopped for `hang_s`: nobody may continue it."""
+        assert self._standstill is not None
+        while True:
+            await asyncio.sleep(min(STOPPED_POLL_S, self._limits.hang_s / 4))
+            with suppress(OSError):
+                if why := self._standstill.stopped_too_long(self._running()):
+                    self._run.frozen = True
+                    self._hangs(why)
+                    return
+
+    async def _answers(self) -> None:
+        limit_s = self._limits.timeout_s
+        try:
+            await within(limit_s, self._running, self._engine.ready())
+        except TimeoutError:
+            raise self._late(f"not ready after {limit_s:g} s") from None
+
+    async def _introduced(self) -> None:
+        limit_s = self._limits.hello_s
+        try:
+            await within(limit_s, self._running, self._engine.until(self._run.connected))
+        except TimeoutError:
+            late = "its server is up, but its engine did not connect to the control socket in"
+            why = f": {still}" if (still := self._stands_still()) else ""
+            raise EngineFailed(f"{late} {limit_s:g} s{why}") from None
+
+    async def _has_stepped(self) -> None:
+        """Raises `EngineFailed` unless its model computes a step in the time of its start.
+
+        Like a user's request that step waits for the turn and for memory, and may compile for
+        minutes. Whether it hangs is judged by the engine's signs of life, as ever.
+        """
+        limit_s = self._limits.timeout_s
+        left = max(LEAST_S, self._begun + limit_s - self._running())
+        try:
+            await within(left, self._running, self._engine.until(self._run.stepped))
+        except TimeoutError:
+            raise self._late(f"its first step was not computed after {limit_s:g} s") from None
+        if self._run.no_room:
+            raise EngineFailed(self._run.no_room)
+
+    def _late(self, what: str) -> EngineFailed:
+        return EngineFailed(f"{what}: {self._stands_still() or 'raise --startup-timeout'}")
+
+    def _stands_still(self) -> str:
+        """Reason why its start does not go on, as far as its processes show."""
+        with suppress(OSError):
+            return self._standstill.look(self._running()) if self._standstill else ""
+        return ""
+
+    async def why_not(self, error: EngineFailed) -> str:
+        """Reason why it did not start; waits until a core that left in its first step is gone."""
+        if self._run.refused is not None:
+            return f"the control server refused its engine: {self._run.refused}"
+        if self._run.by_us is not None:
+            return f"while it started, its {self._run.by_us}"
+        why = await self._step_failed() or str(error)
+        return with_causes(why, self._run.oom.lately())
+
+    async def _step_failed(self) -> str:
+        """Ending of the core in its first step, in words; empty without one, or if no fault."""
+        if not self._run.lost_in_first_step:
+            return ""
+        await self._engine.core_gone()  # a core that just closes its socket has no status yet
+        ending = Ending("engine core", self._engine.core_status(), self._run.error)
+        return failed_step(ending, await asyncio.to_thread(self._engine.last_error))
