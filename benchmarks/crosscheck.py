@@ -231,7 +231,8 @@ def read_report(folder: Path) -> dict[str, Any]:
 def real_figures(run: Mapping[str, Any]) -> dict[str, float]:
     """A run of a report, with the mean over time of the layers that were away."""
     away = [
-        [value or 0 for value in tenant["alpha"]] for tenant in run["timeline"]["tenants"].values()
+        [value or 0 for value in tenant["layers_remapped"]]
+        for tenant in run["timeline"]["tenants"].values()
     ]
     return {
         **{aim.key: run[aim.key] for aim in AIMS if aim.key in run},

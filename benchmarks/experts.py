@@ -153,7 +153,7 @@ class Served:
         while engine.has_unfinished_requests():
             report = self.control()
             most.experts = max(most.experts, report.experts)
-            most.layers = max(most.layers, report.alpha)
+            most.layers = max(most.layers, report.layers_remapped)
             most.blocks = max(most.blocks, report.kv_blocks)
             for out in engine.step():
                 ttfts.setdefault(out.request_id, time.perf_counter() - start)

@@ -18,7 +18,7 @@ import optuna
 
 from benchmarks import ablations
 from benchmarks.worlds import FIGURES, Ratios, World
-from mirage.control.targets import entitled, most_alpha
+from mirage.control.targets import entitled, most_remapped
 from mirage.simulate.experiment import Setup
 from mirage.simulate.run import Metrics, run
 
@@ -41,7 +41,7 @@ CAPS = 95, 50, 30, 20, 10, 5, 0
 """Per cent of a model's layers."""
 ANYWHERE: dict[str, tuple[Any, ...]] = {
     "decode_cap": (True, False),
-    "beta": ("dynamic", 1, 2),
+    "stream_slots": ("dynamic", 1, 2),
     "serve": ("admission", "growth"),
     "tbt_ms": (None, 25.0, 40.0, 1000.0),
     "hysteresis_s": (0.5, 2.0),
@@ -49,7 +49,7 @@ ANYWHERE: dict[str, tuple[Any, ...]] = {
 IN_TURNS: dict[str, tuple[Any, ...]] = {"lend_pool": (None, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0)}
 AT_ONCE: dict[str, tuple[Any, ...]] = {"rest_s": (30.0, 5.0, 1.0, 0.0)}
 LEFT_OPEN: dict[str, tuple[Any, ...]] = {"drain": ("auto", False, True)}
-ABLATIONS = "decode_cap", "beta", "lend_pool"
+ABLATIONS = "decode_cap", "stream_slots", "lend_pool"
 
 
 class Seeds(NamedTuple):
@@ -174,7 +174,7 @@ def layers_gib(setup: Setup) -> float:
     """Device memory that brings as much KV memory as all layers are that may ever go."""
     rules, nbytes = setup.rules(setup.variant("mirage")), 0
     for name, shape in setup.shapes.items():
-        nbytes += most_alpha(entitled(setup.served(name)), shape, rules) * shape.layer_bytes
+        nbytes += most_remapped(entitled(setup.served(name)), shape, rules) * shape.layer_bytes
     return nbytes / GIB / (setup.total_share / 100)
 
 

@@ -152,7 +152,9 @@ class Core:
 
     def _report(self, wanted: int) -> None:
         told, has = self._newest, len(self._pages)
-        report = Report(told.revision, True, _held(has), told.alpha, told.beta, has, 0)
+        report = Report(
+            told.revision, True, _held(has), told.layers_remapped, told.stream_slots, has, 0
+        )
         report.kv_usable_extents = report.kv_blocks = has
         report.kv_used_extents = report.kv_used_blocks = min(wanted, has)
         report.growth_extents = report.admission_extents = wanted

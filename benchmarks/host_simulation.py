@@ -72,12 +72,12 @@ class HostRoofline(Roofline):
         served = [plus(bound, _bound(host.engine)) for bound in super()._bounds(Streaming(), 1)]
         own = [_times(bound, dearer) for bound in served]
         # The copies that a step asks for are made on the same cores.
-        copied = (streaming.alpha + streaming.beta) * round(host.load_s * PS)
+        copied = (streaming.layers_remapped + streaming.stream_slots) * round(host.load_s * PS)
         copies = CostBound(copied, 0, 0, 0, 0)
-        beside = plus(_bound(host.front), copies if streaming.alpha else NOTHING)
+        beside = plus(_bound(host.front), copies if streaming.layers_remapped else NOTHING)
         spent = [plus(bound, beside) for bound in own]
         bounds = own + [_times(bound, (co_runners + host.others) / host.cores) for bound in spent]
-        if streaming.alpha:
+        if streaming.layers_remapped:
             bounds += self._streamed(bounds, streaming)
         return tuple(bounds)
 
@@ -183,18 +183,18 @@ def sampled(world: HostWorld) -> Metrics:
 
     Up to the last report: the controller may have deadlines long after the last request is done.
     """
-    alphas, blocks = [], []
+    remapped_counts, blocks = [], []
     holds: dict[str, Report] = {}
     said = deque(sorted(world.said, key=itemgetter(0)))
     for sample in np.arange(0, said[-1][0], SAMPLE_S):
         while said and said[0][0] <= sample:
             _, name, report = said.popleft()
             holds[name] = report
-        alphas.append(sum(r.alpha for r in holds.values()))
+        remapped_counts.append(sum(r.layers_remapped for r in holds.values()))
         blocks.append(sum(r.kv_blocks for r in holds.values()))
     return {
-        "layers_remapped_max": max(alphas),
-        "layers_remapped_mean": float(np.mean(alphas)),
+        "layers_remapped_max": max(remapped_counts),
+        "layers_remapped_mean": float(np.mean(remapped_counts)),
         "kv_blocks_granted_max": max(blocks),
     }
 

@@ -116,7 +116,7 @@ class Bench:
     async def _layers(self, http: aiohttp.ClientSession) -> int:
         async with http.get(f"{self._url}/mirage/state") as answer:
             state = await answer.json()
-        return int(state["tenants"].get(LENDER, {}).get("alpha", 0))
+        return int(state["tenants"].get(LENDER, {}).get("layers_remapped", 0))
 
     def _told(self) -> tuple[float, int]:
         """Seconds that were added to tokens of chat so far, and these tokens."""

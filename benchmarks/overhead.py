@@ -2,8 +2,8 @@
 
 python benchmarks/overhead.py [--rounds N]
 
-Two engines live in this process, plain vLLM and ours (alpha 0, KV cache not growing), with
-the same linear kernels, and take turns of ten decode steps each, so that a drift of the
+Two engines live in this process, plain vLLM and ours (no layer remapped, KV cache not growing),
+with the same linear kernels, and take turns of ten decode steps each, so that a drift of the
 machine meets both. Printed: the median step of each, in milliseconds, and the median of the
 ratios of neighbouring turns.
 """

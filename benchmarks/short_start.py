@@ -130,7 +130,7 @@ def ran(ended: list[BusyStream], at: float) -> list[float]:
 async def lent(session: aiohttp.ClientSession, url: str) -> bool:
     """True if layers of the idle tenant are lent."""
     async with session.get(f"{url}/mirage/state") as answer:
-        return bool(json.loads(await answer.read())["tenants"][KILLED]["alpha"] >= 2)
+        return bool(json.loads(await answer.read())["tenants"][KILLED]["layers_remapped"] >= 2)
 
 
 def written(folder: Path, tokens: int) -> Path:

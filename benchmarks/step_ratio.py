@@ -93,9 +93,9 @@ class Allotments:
         from mirage.protocol import Allotment
 
         self._revision += 1
-        alpha, extents = LAYERS_AWAY * away, self._extents - EXTENTS_AWAY * away
-        grant = footprint(self._scheduler.shape, alpha, extents)
-        self._scheduler.mailbox.post(Allotment(self._revision, alpha, int(away), extents, grant))
+        remapped, extents = LAYERS_AWAY * away, self._extents - EXTENTS_AWAY * away
+        grant = footprint(self._scheduler.shape, remapped, extents)
+        self._scheduler.mailbox.post(Allotment(self._revision, remapped, int(away), extents, grant))
 
 
 class Scheduling:

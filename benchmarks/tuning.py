@@ -145,7 +145,7 @@ def figures(question: Question, found: Recommendation) -> dict[str, float]:
     idle, active = mean_lent(found.judged, "default")
     return {
         "layers that hide behind 32 requests": sum(
-            one.hidden[2].alpha for one in question.explained
+            one.hidden[2].layers_remapped for one in question.explained
         ),
         "GiB lent by active models, default": active / GIB,
         "GiB lent by idle models, default": idle / GIB,

@@ -19,11 +19,11 @@ AS_PUBLISHED: Mapping[str, Any] = {
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "prefixes-first": {"keep_prefixes": False},
     "lru": {"victims": "lru"},
-    "alpha-plus-one": {"beta": 1},
-    "alpha-plus-two": {"beta": 2},
+    "one-slot": {"stream_slots": 1},
+    "two-slots": {"stream_slots": 2},
     "no-reversion": {"reversion": False},
     "uncapped": AS_PUBLISHED,
-    "uncapped-one-slot": {**AS_PUBLISHED, "beta": 1},
+    "uncapped-one-slot": {**AS_PUBLISHED, "stream_slots": 1},
 }
 KNOWN: Mapping[str, Variant] = {
     **VARIANTS,

@@ -10,13 +10,13 @@ from mirage.protocol import ModelShape
 from mirage.units import ceil_div
 
 
-def footprint(shape: ModelShape, alpha: int, kv_extents: int, experts: int = 0) -> int:
-    """Bytes of device memory of an engine with `alpha` layers, or `experts` of each, given away.
+def footprint(shape: ModelShape, remapped: int, kv_extents: int, experts: int = 0) -> int:
+    """Bytes of device memory of an engine that gives `remapped` layers, or `experts` of each.
 
-    Its beta slots are inside: n - alpha - beta resident layers, and beta slots. So are the spare
-    frames that all layers share, one for each expert that a layer gives.
+    That includes slots, each the size of one layer, and the spare frames that all layers share, one
+    for each expert that a layer gives.
     """
-    layers = (shape.layers - alpha) * shape.layer_bytes
+    layers = (shape.layers - remapped) * shape.layer_bytes
     if experts:
         layers -= experts * experts_gain(shape)
     return shape.fixed_bytes + layers + kv_extents * shape.extent_bytes
@@ -45,9 +45,9 @@ def token_bytes(shape: ModelShape) -> float:
     return block_bytes(shape) / shape.block_tokens
 
 
-def gained_extents(shape: ModelShape, alpha: int) -> int:
-    """KV extents that the memory of `alpha` layers of the same model holds."""
-    return alpha * shape.layer_bytes // shape.extent_bytes
+def gained_extents(shape: ModelShape, remapped: int) -> int:
+    """KV extents that the memory of so many layers of the same model holds."""
+    return remapped * shape.layer_bytes // shape.extent_bytes
 
 
 def least_blocks(request_blocks: int) -> int:

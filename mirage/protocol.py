@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 20
+PROTOCOL_VERSION = 21
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 LEASE_MARGIN_S = 15.0
@@ -59,10 +59,10 @@ class Report(Counters, tag="report", tag_field="type"):
     """Temporal sharing: whether a step may be running. Always true under spatial sharing."""
     held_bytes: int
     """Device memory that the engine holds now."""
-    alpha: int
+    layers_remapped: int
     """Layers whose memory is given away now."""
-    beta: int
-    """Slots that the streamed layers share now; 0 where alpha is 0."""
+    stream_slots: int
+    """Slots that the streamed layers share now; 0 where no layer is remapped."""
     kv_extents: int
     """Extents that hold memory: usable, or retiring and not yet given back."""
     kv_used_extents: int
@@ -89,7 +89,7 @@ class Report(Counters, tag="report", tag_field="type"):
     keeps_below: bool = False
     """True if cached prefixes that leave the device are kept below it."""
     experts: int = 0
-    """Experts of each layer whose memory is given away now; alpha is 0 then."""
+    """Experts of each layer whose memory is given away now; then no layer is remapped."""
     expert_load_s: float = 0.0
     """Seconds to load one expert while a step waits, measured; 0 while unknown."""
     expert_routed: list[float] = msgspec.field(default_factory=list)
@@ -148,10 +148,10 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
 
     revision: int
     """Grows by one with each allotment of the engine."""
-    alpha: int
+    layers_remapped: int
     """Layers whose memory is given away."""
-    beta: int
-    """Slots that the alpha + beta streamed layers share: 1 or 2; 0 where alpha is 0."""
+    stream_slots: int
+    """Slots that the streamed layers share: 1 or 2; 0 where no layer is remapped."""
     kv_extents: int
     """Extents that hold memory."""
     grant_bytes: int
@@ -161,14 +161,14 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     recall: bool = False
     """True if running requests are preempted, newest first, until they fit into `kv_extents`."""
     experts: int = 0
-    """Experts of each layer whose memory is given away; only where alpha is 0."""
+    """Experts of each layer whose memory is given away; only where no layer is remapped."""
     lent: bool = False
     """True if layers of any model pay for memory in turns."""
     asleep: bool = False
     """True for an engine that shall compute nothing and hold `geometry.asleep_bytes`, no more.
 
-    Then `alpha` is all layers, or 0 if they stay; `beta` and `experts` are 0; `kv_extents` is 1, or
-    0 of a model without a KV cache."""
+    Then `layers_remapped` is all layers, or 0 if they stay; `stream_slots` and `experts` are 0;
+    `kv_extents` is 1, or 0 of a model without a KV cache."""
 
 
 class EngineHoldings(msgspec.Struct, frozen=True):

@@ -9,9 +9,7 @@ import msgspec
 
 from mirage.counters import Counters
 
-SCHEMA_VERSION = 2
-WHOLE_TIMELINE = 1
-"""The version whose ``/mirage/timeline`` had all samples in one answer."""
+SCHEMA_VERSION = 3
 PLACES = ("device", "peer", "host", "ssd")
 """Places of KV blocks, quickest first: fields ``tokens_from_...``."""
 INTERVAL_S = 0.1
@@ -25,9 +23,9 @@ class TenantSample(Counters):
     """Usable KV blocks: granted and not retiring."""
     kv_used_blocks: int
     """Blocks of them that belong to a running request."""
-    alpha: int
+    layers_remapped: int
     """Layers whose memory was given away."""
-    beta: int
+    stream_slots: int
     """Slots that the streamed layers share."""
     running: int
     """Requests."""

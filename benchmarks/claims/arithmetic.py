@@ -51,15 +51,15 @@ def batch_that_hides(percent: float) -> int:
 
 
 def two_slots_from(layers: int = 40) -> int:
-    """The alpha from which two slots hide where one does not, whatever T_T and T_c.
+    """The number of layers remapped from which two slots hide where one does not.
 
-    For each alpha the load time is raised until one slot no longer hides; two slots pay from
-    the alpha on at which they still do.
+    For each number the load time is raised until one slot no longer hides; two slots pay from
+    the number on at which they still do, whatever T_T and T_c.
     """
-    for alpha in range(1, layers - 2):
-        one_slot = (layers - alpha - 1) / (alpha + 1)
-        if hides(alpha, 2, layers, one_slot * (1 + 1e-9), 1.0):
-            return alpha
+    for remapped in range(1, layers - 2):
+        one_slot = (layers - remapped - 1) / (remapped + 1)
+        if hides(remapped, 2, layers, one_slot * (1 + 1e-9), 1.0):
+            return remapped
     return layers
 
 

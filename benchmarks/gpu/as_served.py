@@ -43,7 +43,7 @@ def alike(bench: Bench) -> list[Row]:
         wrong.append("nothing was compiled")
     if found["eager"]:
         wrong.append("no graph was captured")
-    if not (found["alpha"] and found["bytes_streamed"]):
+    if not (found["layers_remapped"] and found["bytes_streamed"]):
         wrong.append("no layer streamed")
     seen = bool(changes(broken["rounds"]))
     rounds = found.pop("rounds")
@@ -51,7 +51,7 @@ def alike(bench: Bench) -> list[Row]:
         Row(
             name,
             what,
-            "; ".join(wrong) or f"bit-identical, up to {found['alpha']} layers away",
+            "; ".join(wrong) or f"bit-identical, up to {found['layers_remapped']} layers away",
             "bit-identical",
             not wrong and len(rounds) == len(HOLDS),
             found,

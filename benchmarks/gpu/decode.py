@@ -8,7 +8,7 @@ from functools import partial
 from benchmarks.bounds import step_bound
 from benchmarks.gpu.bench import HIDDEN, MATRICES, Bench, Model, model
 from benchmarks.gpu.rows import Row, alternating, at_most, median, ms, timed
-from mirage.control.hiding import largest_alpha
+from mirage.control.hiding import largest_hidden
 from vmm.space import Range
 
 BATCHES = (64, 512, 2048)
@@ -42,26 +42,26 @@ def at_the_cap(bench: Bench) -> list[Row]:
 
 def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float) -> list[Row]:
     n = len(made.layers)
-    alpha, beta = largest_alpha(n, load_s, compute_s, (1, 2), n)
-    more, slots = min(n - 2, alpha + ABOVE), 2
+    remapped, slots = largest_hidden(n, load_s, compute_s, (1, 2), n)
+    more = min(n - 2, remapped + ABOVE)
     seconds = alternating(
         {
             "none": partial(_at, made, run, 0, 1),
-            "cap": partial(_at, made, run, alpha, beta),
-            "above": partial(_at, made, run, more, slots),
+            "cap": partial(_at, made, run, remapped, slots),
+            "above": partial(_at, made, run, more, 2),
         },
         ROUNDS,
     )
     none, cap, above = (median(seconds[name]) for name in ("none", "cap", "above"))
-    right = _outputs(made, 0, 1) == _outputs(made, alpha, beta) == _outputs(made, more, slots)
+    right = _outputs(made, 0, 1) == _outputs(made, remapped, slots) == _outputs(made, more, 2)
     texts = "outputs alike" if right else "outputs differ"
-    bound = step_bound(more, slots, n, load_s, compute_s)
+    bound = step_bound(more, 2, n, load_s, compute_s)
     sizes = f"{n} layers of {made.layers[0].nbytes / 1e6:.0f} MB, {batch} tokens a step"
     details = {
         "t_load_s": load_s,
         "t_compute_s": compute_s,
-        "alpha": alpha,
-        "beta": beta,
+        "layers_remapped": remapped,
+        "stream_slots": slots,
         "above": more,
         "bound_s": bound,
         "seconds": {"none": none, "cap": cap, "above": above},
@@ -69,15 +69,15 @@ def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float)
     return [
         Row(
             f"decode loop, {batch}",
-            f"{sizes}: alpha at its cap ({alpha}, {beta} slots) against none",
+            f"{sizes}: layers remapped to the cap ({remapped}, {slots} slots) against none",
             f"{cap / none:.3f} ({ms(cap)} against {ms(none)}), {texts}",
-            f"<= {NEAR}" if alpha else "no layer hides at this size",
-            right and at_most(cap / none, NEAR) if alpha else None,
+            f"<= {NEAR}" if remapped else "no layer hides at this size",
+            right and at_most(cap / none, NEAR) if remapped else None,
             details,
         ),
         Row(
             f"above the cap, {batch}",
-            f"{sizes}: alpha {more}, against the bound of the link",
+            f"{sizes}: {more} layers remapped, against the bound of the link",
             f"{above / bound:.3f} ({ms(above)} against {ms(bound)})",
             f"<= {BOUND}",
             right and at_most(above / bound, BOUND),
@@ -86,12 +86,12 @@ def _against(made: Model, batch: int, run: Run, load_s: float, compute_s: float)
     ]
 
 
-def _outputs(made: Model, alpha: int, beta: int) -> list[float]:
+def _outputs(made: Model, remapped: int, slots: int) -> list[float]:
     """Outputs of each layer in the second of two steps; all layers hold different numbers."""
     import torch
 
     x = torch.ones(1, HIDDEN, dtype=torch.bfloat16, device="cuda")
-    made.streamer.set(alpha, beta)
+    made.streamer.set(remapped, slots)
     for _ in range(2):
         outs = []
         for index in range(len(made.layers)):
@@ -102,9 +102,9 @@ def _outputs(made: Model, alpha: int, beta: int) -> list[float]:
     return [float(out) for out in outs]
 
 
-def _at(made: Model, run: Run, alpha: int, beta: int) -> float:
+def _at(made: Model, run: Run, remapped: int, slots: int) -> float:
     """Seconds of a step in the steady state of a set."""
-    made.streamer.set(alpha, beta)
+    made.streamer.set(remapped, slots)
     run()
     run()
     return _synchronized(made, run)
@@ -152,7 +152,7 @@ def _load_s(made: Model) -> float:
 
 
 def streamed_is_right(bench: Bench) -> Row:
-    """Layers are what they should be, at every alpha, step after step, and with aborted ones."""
+    """Layers are what they should be, however many are remapped, with aborted steps too."""
     wrong = 0
     with model(bench, layers=6) as made:
         n, nbytes = len(made.layers), made.layers[0].nbytes
@@ -160,8 +160,8 @@ def streamed_is_right(bench: Bench) -> Row:
         out_pages = made.pool.take(frame // made.driver.page_bytes, "check")
         out = Range(made.driver, frame)
         out.back(0, out_pages)
-        for alpha, beta in ((0, 1), (1, 1), (2, 2), (n - 2, 2), (n - 1, 1), (1, 2), (0, 1)):
-            made.streamer.set(alpha, beta)
+        for remapped, slots in ((0, 1), (1, 1), (2, 2), (n - 2, 2), (n - 1, 1), (1, 2), (0, 1)):
+            made.streamer.set(remapped, slots)
             for last in (n, 3, n):  # the second is aborted
                 for index in range(last):
                     made.streamer.before(index)
@@ -172,7 +172,7 @@ def streamed_is_right(bench: Bench) -> Row:
             made.streamer.check_integrity()
     return Row(
         "streamed layers",
-        f"{n} layers copied out by the stream that computes, at every alpha, some steps aborted",
+        f"{n} layers copied out by the stream that computes, any number away, some steps aborted",
         "all right" if not wrong else f"{wrong} wrong",
         "all right",
         not wrong,

@@ -21,15 +21,15 @@ class Memory:
         self._revision = 0
         self.base = scheduler.kv.blocks.book.backed_extents()
         self.most_extents = self.base
-        self.most_alpha = 0
+        self.most_remapped = 0
 
-    def hold(self, alpha: int, extents: int, beta: int = 1) -> None:
-        """Let `alpha` layers be away, in `beta` slots, and so many KV extents be there."""
+    def hold(self, remapped: int, extents: int, slots: int = 1) -> None:
+        """Remap so many layers, through so many slots, and hold so many KV extents."""
         self._revision += 1
-        grant = footprint(self.shape, alpha, extents)
-        self.scheduler.mailbox.post(Allotment(self._revision, alpha, beta, extents, grant))
+        grant = footprint(self.shape, remapped, extents)
+        self.scheduler.mailbox.post(Allotment(self._revision, remapped, slots, extents, grant))
         memory = self.scheduler.worker.memory
-        self.most_alpha = max(self.most_alpha, memory.alpha)
+        self.most_remapped = max(self.most_remapped, memory.layers_remapped)
         backed = self.scheduler.kv.blocks.book.backed_extents()
         self.most_extents = max(self.most_extents, backed)
 

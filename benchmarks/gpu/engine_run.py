@@ -134,7 +134,7 @@ def moved(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
         "rounds": rounds,
         "compiled": scheduler.worker.memory.compiled,
         "layers": memory.shape.layers,
-        "alpha": memory.most_alpha,
+        "layers_remapped": memory.most_remapped,
         "extents": [memory.base, memory.most_extents],
         "bytes_streamed": streamer.bytes_streamed if streamer else 0,
         "t_load_s": scheduler.worker.times.layer_load_s,

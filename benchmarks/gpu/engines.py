@@ -68,7 +68,7 @@ def compiled(bench: Bench) -> Row:
 
 
 def alike_eagerly(bench: Bench) -> list[Row]:
-    """Tokens and logprobs at each alpha, and without the waits."""
+    """Tokens and logprobs at each number of layers remapped, and without the waits."""
     bench.need_kernels()  # the engine tests have it on a host
     return _alike(bench, way=EAGERLY)
 
@@ -95,11 +95,11 @@ def _smoke(bench: Bench, *, way: str) -> Row:
     facts, wrong = found.facts, _wrong(found)
     wrong += _otherwise(way, facts)
     base, most = facts["extents"]
-    if not (facts["alpha"] and most > base and facts["bytes_streamed"]):
+    if not (facts["layers_remapped"] and most > base and facts["bytes_streamed"]):
         wrong.append("memory did not move")
     value = (
-        f"started in {facts['started_s']:.0f} s, {facts['alpha']} of {facts['layers']} layers "
-        f"away, KV extents {base} to {most}, {facts['bytes_streamed'] >> 20} MiB streamed: "
+        f"started in {facts['started_s']:.0f} s, {facts['layers_remapped']} of {facts['layers']} "
+        f"layers away, KV extents {base} to {most}, {facts['bytes_streamed'] >> 20} MiB streamed: "
     )
     value += "; ".join(wrong) if wrong else "all texts the same"
     return Row(f"engine, {way}", what, value, aim, not wrong, facts)

@@ -21,13 +21,13 @@ LAYER_S = 1e-4
 def streamed_layers(bench: Bench) -> Row:
     """Host time of enqueuing layers by the bytes of a copy, measured in turns."""
     with model(bench, layers=COUNT) as made:
-        found = {alpha: _by_chunk(bench, made, alpha) for alpha in AWAY}
+        found = {remapped: _by_chunk(bench, made, remapped) for remapped in AWAY}
         made.streamer.set(0, 1)
     most = max(each[DEFAULT] for each in found.values())
     return Row(
         "enqueuing a layer",
         "host time of a streamed layer, by the bytes of a copy",
-        "; ".join(f"{alpha} away: {_told(each)}" for alpha, each in found.items()),
+        "; ".join(f"{remapped} away: {_told(each)}" for remapped, each in found.items()),
         f"<= {LAYER_S * 1e6:.0f} us at {DEFAULT}",
         at_most(most, LAYER_S),
         {"layer_s": found},
@@ -38,15 +38,15 @@ def _told(each: dict[str, float]) -> str:
     return ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in each.items())
 
 
-def _by_chunk(bench: Bench, made: Model, alpha: int) -> dict[str, float]:
+def _by_chunk(bench: Bench, made: Model, remapped: int) -> dict[str, float]:
     """Median seconds of a streamed layer by the name of a chunk.
 
     Two more than are away are streamed, since slots are two.
     """
-    made.streamer.set(alpha, 2)
+    made.streamer.set(remapped, 2)
     ways = {name: partial(_step, bench, made, nbytes) for name, nbytes in CHUNKS.items()}
     middle = medians(alternating(ways, STEPS))
-    return {name: seconds / (alpha + 2) for name, seconds in middle.items()}
+    return {name: seconds / (remapped + 2) for name, seconds in middle.items()}
 
 
 def _step(bench: Bench, made: Model, chunk_bytes: int | None) -> float:

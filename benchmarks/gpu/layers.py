@@ -35,7 +35,7 @@ def measured(bench: Bench) -> Iterator[Row]:
         return
     model = "a small model" if bench.dry else "OPT-13b, compiled"
     for batch, steps in found["steps"].items():
-        yield by_alpha(f"{model}, {batch} requests", batch, steps)
+        yield by_remapped(f"{model}, {batch} requests", batch, steps)
     yield around_moves(model, found["moves"])
     yield beside_the_ledger(model, found["outside"])
     yield trace(found["trace"])
@@ -60,11 +60,11 @@ def _config(bench: Bench) -> Config:
     return stock.large(dummies.hollow(small.MODELS / "opt-13b"), way=COMPILED, memory="60GiB")
 
 
-def by_alpha(what: str, batch: str, steps: dict[str, dict[str, float]]) -> Row:
+def by_remapped(what: str, batch: str, steps: dict[str, dict[str, float]]) -> Row:
     """A step at each number of layers away."""
     pieces, cap = steps["0 in pieces"], steps["cap"]
     ratio = cap["step_s"] / pieces["step_s"]
-    hides = cap["alpha"] > 0
+    hides = cap["layers_remapped"] > 0
     return Row(
         f"layers away, {batch} requests",
         f"{what}: a decode step by layers away",
@@ -77,7 +77,7 @@ def by_alpha(what: str, batch: str, steps: dict[str, dict[str, float]]) -> Row:
 
 
 def _named(name: str, one: dict[str, float]) -> str:
-    return f"{name} ({one['alpha']:.0f})" if name.startswith("cap") else name
+    return f"{name} ({one['layers_remapped']:.0f})" if name.startswith("cap") else name
 
 
 def _said(one: dict[str, float]) -> str:

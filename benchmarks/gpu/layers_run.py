@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.gpu.decoding import Decoding, say
 from benchmarks.gpu.engine_memory import Memory, in_pieces
 from benchmarks.gpu.spans import Spans
-from mirage.control.hiding import largest_alpha
+from mirage.control.hiding import largest_hidden
 
 PIECES = "0 in pieces"
 TRACED = 20
@@ -34,7 +34,7 @@ def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     }
     found["outside"] = outside(memory, spec)
     found["steps"] = {
-        str(batch): _by_alpha(decoding, memory, spans, batch, spec["tokens"])
+        str(batch): _by_remapped(decoding, memory, spans, batch, spec["tokens"])
         for batch in spec["batches"]
     }
     found["moves"] = _moved(decoding, memory, spec["batches"][0])
@@ -42,32 +42,38 @@ def measured(engine: Any, spec: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _by_alpha(
+def _by_remapped(
     decoding: Decoding, memory: Memory, spans: Spans, batch: int, tokens: int
 ) -> dict[str, dict[str, float]]:
     """Times of a step by the name of each number of layers away."""
 
-    def at(alpha: int, beta: int, how: AbstractContextManager[None] | None = None) -> Any:
-        say(f"decoding, {batch} requests, {alpha} layers away")
-        memory.hold(alpha, memory.base, beta)
+    def at(
+        remapped: int, stream_slots: int, how: AbstractContextManager[None] | None = None
+    ) -> Any:
+        say(f"decoding, {batch} requests, {remapped} layers away")
+        memory.hold(remapped, memory.base, stream_slots)
         memory.settle()
         with how or nullcontext(), spans.counted() as counts:
             took = decoding.steps(batch, tokens)
-        return {"alpha": alpha, "beta": beta, "step_s": statistics.median(took)} | counts
+        return {
+            "layers_remapped": remapped,
+            "stream_slots": stream_slots,
+            "step_s": statistics.median(took),
+        } | counts
 
     engine, n = memory.scheduler.worker.memory, memory.shape.layers
     decoding.steps(batch, tokens)  # or the first to be measured would load the kernels of this size
     found = {"0": at(0, 1), PIECES: at(0, 1, in_pieces(engine))}
     load_s, compute_s = memory.scheduler.worker.times.layer_load_s, found[PIECES]["compute_s"]
-    cap, beta = largest_alpha(n, load_s, compute_s, (1, 2), n) if compute_s else (0, 1)
+    cap, stream_slots = largest_hidden(n, load_s, compute_s, (1, 2), n) if compute_s else (0, 1)
     most = memory.shape.movable_layers - 2
-    for name, alpha, slots in (
+    for name, remapped, slots in (
         ("1", 1, 1),
         ("2", 2, 1),
-        ("cap", min(cap, most), beta),
+        ("cap", min(cap, most), stream_slots),
         ("cap + 2", min(cap + 2, most), 2),
     ):
-        found[name] = at(alpha, slots)
+        found[name] = at(remapped, slots)
     memory.hold(0, memory.base)
     memory.settle()
     return {name: one | {"load_s": load_s} for name, one in found.items()}

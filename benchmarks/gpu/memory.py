@@ -250,14 +250,14 @@ def one_more(bench: Bench) -> Row:
         few, many = min(2, most), min(10, most)
         streamer = made.streamer
         took = {}
-        for alpha in (few, many):
-            streamer.set(alpha, 2)
+        for remapped in (few, many):
+            streamer.set(remapped, 2)
             made.driver.synchronize()
-            took[alpha] = timed(lambda alpha=alpha: streamer.set(alpha + 1, 2))
+            took[remapped] = timed(lambda remapped=remapped: streamer.set(remapped + 1, 2))
             made.driver.synchronize()
     return Row(
         "one layer more",
         "giving one layer more away, between two steps",
-        ", ".join(f"at alpha {alpha} {ms(s)}" for alpha, s in took.items()),
+        ", ".join(f"at {remapped} layers remapped {ms(s)}" for remapped, s in took.items()),
         details=took,
     )

@@ -50,8 +50,8 @@ def _layers(engine: Any) -> Switch:
     """Host memory has the parameters all the while, and requests go on meanwhile."""
     memory = Memory(engine.engine_core.engine_core.scheduler)
 
-    def hold(alpha: int) -> None:
-        memory.hold(alpha, memory.base)
+    def hold(remapped: int) -> None:
+        memory.hold(remapped, memory.base)
         memory.settle()
 
     most = memory.layers(ALL_BUT_ONE)

@@ -42,8 +42,8 @@ from mirage.control.targets import (
     entitled,
     is_sent,
     least,
-    most_alpha,
     most_experts,
+    most_remapped,
     share_extents,
     toward,
 )
@@ -312,7 +312,9 @@ class Controller:
         tenants = self._present(now)
         targets = self._targets(tenants, now)
         returning = any(
-            t.name == name and t.allotment is not None and t.allotment.alpha > targets[name].alpha
+            t.name == name
+            and t.allotment is not None
+            and t.allotment.layers_remapped > targets[name].layers_remapped
             for t in tenants
         )
         return returning and any(t.pending for t in tenants if t.name != name)
@@ -327,7 +329,7 @@ class Controller:
         tenants = self._present(now)
         targets = self._targets(tenants, now)
         return sum(
-            max(0, t.layers_out - targets[name].alpha) * t.report.layer_load_s
+            max(0, t.layers_out - targets[name].layers_remapped) * t.report.layer_load_s
             for t in tenants
             if t.name == name
         )
@@ -498,15 +500,19 @@ class Controller:
     def _check_limits(self, t: TenantSnapshot) -> None:
         assert t.allotment is not None
         sent, shape = t.allotment, t.shape
-        most = most_alpha(t.tenant, shape, self._rules)
+        most = most_remapped(t.tenant, shape, self._rules)
         mirage = self._policy is Policy.MIRAGE
         experts = most_experts(t.tenant, shape, self._rules) if mirage else 0
         legal = (
-            sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents, sent.experts)
+            sent.grant_bytes
+            == footprint(shape, sent.layers_remapped, sent.kv_extents, sent.experts)
             and 0 <= sent.experts <= experts
-            and not (sent.alpha and sent.experts)
-            and 0 <= sent.alpha <= (most if mirage else 0)
-            and (sent.alpha == 0 or sent.alpha + sent.beta <= shape.layers - t.tenant.floor_layers)
+            and not (sent.layers_remapped and sent.experts)
+            and 0 <= sent.layers_remapped <= (most if mirage else 0)
+            and (
+                sent.layers_remapped == 0
+                or sent.layers_remapped + sent.stream_slots <= shape.layers - t.tenant.floor_layers
+            )
             and shape.min_extents <= sent.kv_extents <= shape.max_extents
         )
         if not legal:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from math import inf
 
 from mirage.config import Policy
-from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.hidden_layers import hidden_layers
 from mirage.control.lending import MOST_PART, worth_keeping, worth_lending
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import most_alpha
+from mirage.control.targets import most_remapped
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import footprint
 
@@ -77,7 +77,7 @@ def covers(
 
     def layers(t: TenantSnapshot) -> int:
         if t.name == name:
-            return hidden_alpha(t, t.report.layer_compute_s, capped)
-        return most_alpha(t.tenant, t.shape, rules)
+            return hidden_layers(t, t.report.layer_compute_s, capped)
+        return most_remapped(t.tenant, t.shape, rules)
 
     return away <= sum(layers(t) * t.shape.layer_bytes for t in tenants)

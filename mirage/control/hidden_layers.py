@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage.control.hiding import best_beta, most_hidden_at_best
+from mirage.control.hiding import best_slots, most_hidden_at_best
 from mirage.control.rules import Rules
 from mirage.control.step_times import nested_step
-from mirage.control.targets import most_alpha
+from mirage.control.targets import most_remapped
 from mirage.control.tenant_state import TenantSnapshot
 
 CLEARLY = 0.98
 """A step must get that much shorter before another number of slots is worth the copies."""
 
 
-def hidden_alpha(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int = 1) -> int:
+def hidden_layers(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int = 1) -> int:
     """Layers that an active tenant may give: those whose loads fit behind its decode compute.
 
     Without `rules.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
     the least that lets them be measured. T_T was measured alone; of `streams` tenants that
     stream at once, each has its part of the link.
     """
-    return hidden_each(t, most_alpha(t.tenant, t.shape, rules), [t_compute], rules, streams)[0]
+    return hidden_each(t, most_remapped(t.tenant, t.shape, rules), [t_compute], rules, streams)[0]
 
 
 def hidden_each(
     t: TenantSnapshot, ever: int, computes: Sequence[float], rules: Rules, streams: int
 ) -> list[int]:
-    """`hidden_alpha` at each T_c of `computes`, of a tenant that may give `ever` layers."""
+    """`hidden_layers` at each T_c of `computes`, of a tenant that may give `ever` layers."""
     if ever == 0 or not rules.decode_cap:
         return [ever] * len(computes)
     t_load, least = t.report.layer_load_s * streams, min(1, ever)
@@ -40,25 +40,29 @@ def hidden_each(
     ]
 
 
-def slots(t: TenantSnapshot, alpha: int, rules: Rules, streams: int) -> int:
-    """Beta for `alpha` layers, 0 for none. Kept while alpha stays, unless others make a shorter
-    step."""
-    if alpha == 0:
+def slots(t: TenantSnapshot, remapped: int, rules: Rules, streams: int) -> int:
+    """Slots for so many remapped layers, 0 for none.
+
+    Kept while that number stays, unless other slots make a clearly shorter step.
+    """
+    if remapped == 0:
         return 0
-    fitting = [b for b in _betas(rules) if alpha + b <= _streamable(t)] or [1]
-    sent = t.allotment.beta if t.allotment and t.allotment.alpha == alpha else 0
+    fitting = [b for b in _slot_counts(rules) if remapped + b <= _streamable(t)] or [1]
+    sent = (
+        t.allotment.stream_slots if t.allotment and t.allotment.layers_remapped == remapped else 0
+    )
     times = t.shape.layers, t.report.layer_load_s * streams, t.report.layer_compute_s
     if min(times) <= 0:
         return sent if sent in fitting else max(fitting)
-    best = best_beta(alpha, *times, fitting)
+    best = best_slots(remapped, *times, fitting)
     if best == sent or sent not in fitting:
         return best
-    better = nested_step(alpha, best, *times) < CLEARLY * nested_step(alpha, sent, *times)
+    better = nested_step(remapped, best, *times) < CLEARLY * nested_step(remapped, sent, *times)
     return best if better else sent
 
 
-def _betas(rules: Rules) -> tuple[int, ...]:
-    return (1, 2) if rules.beta == "dynamic" else (rules.beta,)
+def _slot_counts(rules: Rules) -> tuple[int, ...]:
+    return (1, 2) if rules.stream_slots == "dynamic" else (rules.stream_slots,)
 
 
 def _streamable(t: TenantSnapshot) -> int:

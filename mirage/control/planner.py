@@ -77,7 +77,7 @@ from mirage.control.prefixes import keeping_prefixes
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import most_alpha, unnumbered
+from mirage.control.targets import most_remapped, unnumbered
 from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Fill
@@ -201,7 +201,7 @@ class _Filled(NamedTuple):
 
 def _enough(t: TenantSnapshot, rules: Rules, *, awaited: bool) -> float:
     """Seconds without work after which it has rested."""
-    way_back_s = most_alpha(t.tenant, t.shape, rules) * t.report.layer_load_s
+    way_back_s = most_remapped(t.tenant, t.shape, rules) * t.report.layer_load_s
     return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s, awaited=awaited)
 
 
@@ -238,9 +238,9 @@ def _filled(
 
 def _target(t: TenantSnapshot, row: TenantRow, paid: int, closed: int, terms: Terms) -> Allotment:
     """Target of a row; layers of all tenants pay for `paid` bytes, and newcomers leave `closed`."""
-    alpha, experts = (0, row.given) if row.gives_experts else (row.given, 0)
-    beta = slots(t, alpha, terms.rules, terms.streams)
+    layers_remapped, experts = (0, row.given) if row.gives_experts else (row.given, 0)
+    stream_slots = slots(t, layers_remapped, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
-    given = alpha, beta, row.kv, open_extents(row, closed)
+    given = layers_remapped, stream_slots, row.kv, open_extents(row, closed)
     lent = paid > 0 and terms.turns is not None
     return unnumbered(t.shape, *given, recall=recall, experts=experts, lent=lent)

@@ -16,8 +16,8 @@ class HeldMemory(msgspec.Struct, frozen=True):
     """The memory of an engine. Extents hold memory, perhaps until requests let go of them."""
 
     held_bytes: int
-    alpha: int
-    beta: int
+    layers_remapped: int
+    stream_slots: int
     extents: int
     used_extents: int
     """With at least one block of a running request."""
@@ -85,8 +85,8 @@ def make_report(
         revision=revision,
         holds_turn=holds_turn,
         held_bytes=held.held_bytes,
-        alpha=held.alpha,
-        beta=held.beta,
+        layers_remapped=held.layers_remapped,
+        stream_slots=held.stream_slots,
         kv_extents=held.extents,
         kv_used_extents=held.used_extents,
         kv_usable_extents=max(held.used_extents, in_extents(blocks, extent_blocks)),

@@ -23,14 +23,14 @@ class Rules(Remap):
     """True if newcomers leave free what running requests soon need; if False, with `serve:
     admission` alone.
     """
-    beta: Literal[1, 2, "dynamic"] = "dynamic"
+    stream_slots: Literal[1, 2, "dynamic"] = "dynamic"
     """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
     reversion: bool = True
     """True if layers come back when the pressure ends."""
     keep_prefixes: bool = True
     """Lend layers before cached prefixes that would be missed more."""
     decode_cap: bool = True
-    """Bound alpha by what hides behind the model's own decode steps."""
+    """Remap no more layers than hide behind the model's own decode steps."""
     lend_pool: Annotated[float, Field(ge=0, le=100)] | None = None
     """Part of all KV memory, as it is with all layers in place, that layers may add at most in
     turns, instead of what is worth its price."""

@@ -1,7 +1,8 @@
 """Time of a step of which some layers are streamed.
 
-m = alpha + beta of n layers share beta slots. T_T is the time to load one layer from host memory,
-T_c the compute time of one layer; any numeric type will do, and only their ratio matters.
+Of n layers m = `layers_remapped` + `stream_slots` are streamed. They share the slots. T_T is the
+time to load one layer from host memory, T_c the compute time of one layer. Any numeric type will
+do, and only their ratio matters.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from mirage.streaming.layer_sets import gaps, nested
 MOST_LAPS = 4096
 
 
-def nested_step(alpha: int, beta: int, n: int, t_load: float, t_compute: float) -> float:
-    """`step_time` of the streamed set that an engine uses: of `nested`, the first alpha + beta.
+def nested_step(remapped: int, slots: int, n: int, t_load: float, t_compute: float) -> float:
+    """`step_time` of the streamed set that an engine uses: the first layers of `nested`.
 
     Over what layers that lie evenly take where gaps differ: by up to 10 % where it just hides.
     """
-    if alpha == 0:
+    if remapped == 0:
         return n * t_compute
-    return max(a * t_load + b * t_compute for a, b in _nested_bounds(n, alpha + beta, beta))
+    return max(a * t_load + b * t_compute for a, b in _nested_bounds(n, remapped + slots, slots))
 
 
 @cache
-def _nested_bounds(n: int, m: int, beta: int) -> tuple[tuple[float, float], ...]:
-    bounds = step_cost_bounds(nested(n)[:m], n, beta)
+def _nested_bounds(n: int, m: int, slots: int) -> tuple[tuple[float, float], ...]:
+    bounds = step_cost_bounds(nested(n)[:m], n, slots)
     return tuple((float(a), float(b)) for a, b in bounds)
 
 
 def step_time(
     layers: Iterable[int],
     n: int,
-    beta: int,
+    slots: int,
     t_load: float,
     t_compute: float,
     most_laps: int = MOST_LAPS,
@@ -43,23 +44,23 @@ def step_time(
     """Time of one step in the steady state, walked layer by layer around the circle.
 
     Loads happen one at a time in layer order. One may start when a slot is free, that is,
-    when the streamed layer beta places earlier has run; a streamed layer runs when it is
+    when the streamed layer `slots` places earlier has run; a streamed layer runs when it is
     loaded. Walks laps until the state repeats (at most `most_laps`, enough for exact numbers
     of a test's size) and returns the mean time of the laps that repeat.
     """
     ring = gaps(layers, n)
-    if len(ring) <= beta:
+    if len(ring) <= slots:
         return n * t_compute
-    elapsed, laps = _walked(ring, beta, t_load, t_compute, most_laps)
+    elapsed, laps = _walked(ring, slots, t_load, t_compute, most_laps)
     return elapsed / laps
 
 
 def _walked(
-    ring: Sequence[int], beta: int, t_load: float, t_compute: float, most_laps: int
+    ring: Sequence[int], slots: int, t_load: float, t_compute: float, most_laps: int
 ) -> tuple[float, int]:
     """The time of the laps that repeat, and their number."""
     clock = loaded = 0 * t_load
-    ran = deque([clock] * beta, maxlen=beta)
+    ran = deque([clock] * slots, maxlen=slots)
     seen: dict[tuple[float, ...], tuple[int, float]] = {}
     for lap in range(most_laps):
         state = (clock - loaded, *(clock - end for end in ran))
@@ -75,7 +76,7 @@ def _walked(
 
 
 def step_cost_bounds(
-    layers: Iterable[int], n: int, beta: int
+    layers: Iterable[int], n: int, slots: int
 ) -> tuple[tuple[Fraction, Fraction], ...]:
     """`step_time` as a maximum: of a T_T + b T_c over the pairs (a, b), for any T_T and T_c.
 
@@ -83,9 +84,9 @@ def step_cost_bounds(
     longer of T_T and (g - 1) T_c, and then T_c. Two slots: the envelope is searched.
     """
     ring = gaps(layers, n)
-    if len(ring) <= beta:
+    if len(ring) <= slots:
         return ((Fraction(0), Fraction(n)),)
-    if beta == 1:
+    if slots == 1:
         return _one_slot(ring)
     found = _between(ring, (Fraction(len(ring)), Fraction(0)), (Fraction(0), Fraction(n)))
     return tuple(sorted(found, reverse=True))

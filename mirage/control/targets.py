@@ -19,8 +19,8 @@ class DoesNotFitError(ValueError):
 
 def unnumbered(
     shape: ModelShape,
-    alpha: int,
-    beta: int,
+    remapped: int,
+    slots: int,
     kv_extents: int,
     open_extents: int | None = None,
     *,
@@ -32,8 +32,8 @@ def unnumbered(
 
     Its grant is what all of it takes; the other arguments are its fields.
     """
-    nbytes = footprint(shape, alpha, kv_extents, experts)
-    return Allotment(0, alpha, beta, kv_extents, nbytes, open_extents, recall, experts, lent)
+    nbytes = footprint(shape, remapped, kv_extents, experts)
+    return Allotment(0, remapped, slots, kv_extents, nbytes, open_extents, recall, experts, lent)
 
 
 def is_sent(sent: Allotment, target: Allotment) -> bool:
@@ -76,7 +76,7 @@ def share_extents(tenant: Tenant, shape: ModelShape, device_bytes: int) -> int:
     return min(extents, shape.max_extents)
 
 
-def most_alpha(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
+def most_remapped(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     """The most layers that may ever be given away; 0 of a model whose layers stay.
 
     At most `max_percent` of them (the tenant's own, else `rules`'), and such that
@@ -91,25 +91,25 @@ def most_alpha(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
 
 def least(tenant: Tenant, shape: ModelShape, rules: Rules) -> Allotment:
     """The least with which an engine serves: all layers away that may be, KV for one request."""
-    alpha = most_alpha(tenant, shape, rules)
-    return unnumbered(shape, alpha, most_slots(rules) if alpha else 0, shape.min_extents)
+    remapped = most_remapped(tenant, shape, rules)
+    return unnumbered(shape, remapped, most_slots(rules) if remapped else 0, shape.min_extents)
 
 
 def asleep(shape: ModelShape) -> Allotment:
     """Allotment of an engine that sleeps: nothing that it can give."""
-    alpha = shape.layers if shape.movable_layers else 0
+    remapped = shape.layers if shape.movable_layers else 0
     extents = 1 if shape.max_extents else 0
-    return Allotment(0, alpha, 0, extents, asleep_bytes(shape), asleep=True)
+    return Allotment(0, remapped, 0, extents, asleep_bytes(shape), asleep=True)
 
 
 def most_slots(rules: Rules) -> int:
     """Slots that streamed layers of one model may share."""
-    return 1 if rules.beta == 1 else 2
+    return 1 if rules.stream_slots == 1 else 2
 
 
 def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
     """The most experts of each layer that may ever be given away; none where no layer may."""
-    return shape.movable_experts if rules.experts and most_alpha(tenant, shape, rules) else 0
+    return shape.movable_experts if rules.experts and most_remapped(tenant, shape, rules) else 0
 
 
 def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
@@ -119,11 +119,13 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
     """
     if to.grant_bytes <= limit:
         return to
-    held = CountedMemory(shape, now.alpha, now.beta, now.experts, now.kv_extents, limit)
+    held = CountedMemory(
+        shape, now.layers_remapped, now.stream_slots, now.experts, now.kv_extents, limit
+    )
     way = Way(held)
     for _ in range(2 if held.absent else 1):  # layers come back in the first, KV in the second
         for move in way.moves_to(to):
             held.make(move)
-    given = held.alpha, held.beta, held.extents
+    given = held.layers_remapped, held.stream_slots, held.extents
     terms = {"recall": to.recall, "lent": to.lent}
     return unnumbered(shape, *given, to.open_extents, experts=held.experts, **terms)

@@ -12,7 +12,7 @@ from mirage.control.hidden_layers import hidden_each
 from mirage.control.rows import TenantRow
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import most_alpha, most_experts, share_extents
+from mirage.control.targets import most_experts, most_remapped, share_extents
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.units import align_up
 
@@ -39,7 +39,7 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
     """`rests`: whether it lends all that it may while it is idle. To be copied, not changed."""
     shape, rules = t.shape, terms.rules
     moves = terms.policy is Policy.MIRAGE
-    ever = most_alpha(t.tenant, shape, rules) if moves else 0
+    ever = most_remapped(t.tenant, shape, rules) if moves else 0
 
     least, most = shape.min_extents, shape.max_extents
 

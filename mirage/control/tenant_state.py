@@ -74,7 +74,9 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     @property
     def layers_out(self) -> int:
         """Layers that are given away, or told to be."""
-        return max(self.report.alpha, self.allotment.alpha if self.allotment else 0)
+        return max(
+            self.report.layers_remapped, self.allotment.layers_remapped if self.allotment else 0
+        )
 
     @property
     def staying_part(self) -> float:
@@ -195,8 +197,8 @@ class MetadataStore:
             revision=0,
             holds_turn=False,
             held_bytes=held_bytes,
-            alpha=0,
-            beta=0,
+            layers_remapped=0,
+            stream_slots=0,
             kv_extents=0,
             kv_used_extents=0,
         )

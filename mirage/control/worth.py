@@ -62,12 +62,14 @@ class Layers(NamedTuple):
         """The link's speed as the loads of layers show it; 0 while unknown."""
         return self.layer_bytes / self.load_s if self.load_s > 0 else 0.0
 
-    def step_s(self, alpha: int) -> float:
-        """A decode step with `alpha` layers given away, by the number of slots that is best."""
-        betas = [beta for beta in (1, 2) if alpha + beta <= self.n]
-        if alpha == 0 or not betas:
+    def step_s(self, remapped: int) -> float:
+        """A decode step with so many layers given away, by the number of slots that is best."""
+        slot_counts = [slots for slots in (1, 2) if remapped + slots <= self.n]
+        if remapped == 0 or not slot_counts:
             return self.n * self.compute_s
-        return min(nested_step(alpha, b, self.n, self.load_s, self.compute_s) for b in betas)
+        return min(
+            nested_step(remapped, b, self.n, self.load_s, self.compute_s) for b in slot_counts
+        )
 
 
 class Mixture(NamedTuple):
@@ -98,18 +100,20 @@ def unused(nbytes: float, *, cached_bytes: float, again: float, compute_bytes_s:
     return Price(KvSource.UNUSED, again * _over(cached_bytes, compute_bytes_s), nbytes)
 
 
-def idle_layers(model: Layers, alpha: int) -> Price:
+def idle_layers(model: Layers, remapped: int) -> Price:
     """Layers of a model that does not run: nothing goes down, each is loaded once, at its wake."""
-    return Price(KvSource.IDLE_LAYERS, alpha * model.load_s, alpha * model.layer_bytes)
+    return Price(KvSource.IDLE_LAYERS, remapped * model.load_s, remapped * model.layer_bytes)
 
 
-def active_layers(model: Layers, before: int, alpha: int, span_s: float) -> Price:
-    """`alpha` layers given away instead of `before`, by a model that decodes all the while.
+def active_layers(model: Layers, before: int, remapped: int, span_s: float) -> Price:
+    """`remapped` layers given away instead of `before`, by a model that decodes all the while.
 
     What hides costs nothing.
     """
-    seconds = _slower(model.step_s(before), model.step_s(alpha), span_s) if alpha > before else 0.0
-    return Price(KvSource.LAYERS, seconds, (alpha - before) * model.layer_bytes)
+    seconds = (
+        _slower(model.step_s(before), model.step_s(remapped), span_s) if remapped > before else 0.0
+    )
+    return Price(KvSource.LAYERS, seconds, (remapped - before) * model.layer_bytes)
 
 
 def cold_experts(mixture: Mixture, before: int, given: int, span_s: float) -> Price:

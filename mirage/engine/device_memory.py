@@ -52,14 +52,14 @@ class DeviceMemory:
     # -- what is where ------------------------------------------------------------------
 
     @property
-    def alpha(self) -> int:
+    def layers_remapped(self) -> int:
         """Layers whose memory was given away."""
-        return self.streamer.alpha if self.streamer else 0
+        return self.streamer.layers_remapped if self.streamer else 0
 
     @property
-    def beta(self) -> int:
+    def stream_slots(self) -> int:
         """Slots that the streamed layers share."""
-        return self.streamer.beta if self.streamer else 0
+        return self.streamer.stream_slots if self.streamer else 0
 
     @property
     def giver(self) -> ExpertStreamer | None:
@@ -99,13 +99,13 @@ class DeviceMemory:
         kv = self.pool.held_bytes if self.settings.elastic else kv_extents * extent_bytes
         return self.outside_bytes + kv
 
-    def layer_pages(self, alpha: int, experts: int) -> int:
+    def layer_pages(self, remapped: int, experts: int) -> int:
         """Pages of layers, slots and spare frames of experts; 0 if no layer moves."""
         if self.giver is not None:
-            return self.giver.pages(alpha, experts)
+            return self.giver.pages(remapped, experts)
         if self.streamer is None:
             return 0
-        return (len(self.streamer.layers) - alpha) * self.streamer.frame_pages
+        return (len(self.streamer.layers) - remapped) * self.streamer.frame_pages
 
     def affordable_extents(self) -> int:
         """Extents that could be mapped with the pages at hand."""
@@ -141,16 +141,16 @@ class DeviceMemory:
         """A new grant for everything this engine holds."""
         self.pool.set_grant(max(0, grant_bytes - self.outside_bytes))
 
-    def move_layers(self, alpha: int, beta: int, experts: int = 0) -> None:
+    def move_layers(self, remapped: int, slots: int, experts: int = 0) -> None:
         """Change the streamed set, or the experts that are away, between steps.
 
         Raises `TransferError`, `GrantExceeded`.
         """
         assert self.streamer is not None, "only policy mirage moves layers"
         if self.giver is not None:
-            self.giver.set(alpha, beta, experts)
+            self.giver.set(remapped, slots, experts)
         else:
-            self.streamer.set(alpha, beta)
+            self.streamer.set(remapped, slots)
 
     def map_extents(self, extents: list[int]) -> list[int]:
         """Back and clear KV extents, the first that the device has memory for; those."""
@@ -179,7 +179,7 @@ class DeviceMemory:
 
         Raises `RuntimeError`, which ends the engine: its memory could no longer be trusted.
         """
-        layers = self.layer_pages(self.alpha, self.experts) * self.settings.page
+        layers = self.layer_pages(self.layers_remapped, self.experts) * self.settings.page
         kv = 0
         if self.kv is not None:
             kv = len(self.kv.extents.mapped) * self.kv.extents.extent_bytes

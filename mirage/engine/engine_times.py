@@ -33,7 +33,7 @@ class EngineTimes:
             return
         memory = self._memory
         self.token_cost.begin(tokens)
-        self._compute_time.begin(memory.alpha + memory.beta)
+        self._compute_time.begin(memory.layers_remapped + memory.stream_slots)
         try:
             with memory.backend.timed(self.stepped):
                 yield

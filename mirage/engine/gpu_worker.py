@@ -23,8 +23,9 @@ logger = logging.getLogger("mirage.engine.gpu_worker")
 MANY_TOKENS = 512
 """GPU libraries choose kernels by the number of rows, and by 512 those of prompts are taken."""
 STREAMING = (
-    "CUDA graphs are to be captured while layers stream (alpha {}, beta {}) or experts are away "
-    "({}): a graph would hold no waits for them. Serve with device.graphs false, and report this"
+    "CUDA graphs are to be captured while layers stream ({} remapped, {} slots), or experts "
+    "are away ({}): a graph would hold no waits for them. "
+    "Serve with device.graphs false, and report this"
 )
 EAGERLY = "no CUDA graphs, every step runs eagerly: %s"
 
@@ -79,7 +80,9 @@ def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
     def capturing(*args: Any, **kwargs: Any) -> int:
         memory = worker.mirage.memory
         if memory.streaming or memory.experts:
-            raise RuntimeError(STREAMING.format(memory.alpha, memory.beta, memory.experts))
+            raise RuntimeError(
+                STREAMING.format(memory.layers_remapped, memory.stream_slots, memory.experts)
+            )
         try:
             return int(capture(*args, **kwargs))
         except Exception as error:

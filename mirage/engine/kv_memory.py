@@ -35,8 +35,8 @@ class BookedMemory(NamedTuple):
     """The device memory of an engine by its books."""
 
     held_bytes: int
-    alpha: int
-    beta: int
+    layers_remapped: int
+    stream_slots: int
     experts: int
 
 
@@ -144,7 +144,9 @@ class ElasticKVMemory(KVMemory):
     def booked(self) -> BookedMemory:
         """Memory as the worker answered its last orders."""
         books = self.reconciler.books
-        return BookedMemory(self.reconciler.held_bytes, books.alpha, books.beta, books.experts)
+        return BookedMemory(
+            self.reconciler.held_bytes, books.layers_remapped, books.stream_slots, books.experts
+        )
 
     def demand(self) -> Demand:
         """KV blocks that running and waiting requests want."""

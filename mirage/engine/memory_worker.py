@@ -104,8 +104,8 @@ class MemoryWorker:
         memory = self.memory
         return MemoryAnswer(
             orders.epoch,
-            memory.alpha,
-            memory.beta,
+            memory.layers_remapped,
+            memory.stream_slots,
             memory.experts,
             0 if memory.kv is None else len(memory.kv.extents.mapped),
             memory.held_bytes(0, 0),
@@ -152,7 +152,7 @@ class MemoryWorker:
     def _refusal(self, wanted: SetParameters) -> OutOfMemory | None:
         """The device's, where granted memory is asked for; None once parameters have moved."""
         try:
-            self.memory.move_layers(wanted.alpha, wanted.beta, wanted.experts)
+            self.memory.move_layers(wanted.layers_remapped, wanted.stream_slots, wanted.experts)
         except OutOfMemory as error:
             if not wanted.takes:
                 raise

@@ -159,13 +159,13 @@ class Proof:
         `begin` is called before each forward. Raises `UnsupportedModel` where it differs. The
         streamer is left as it was. Layers that have no memory of their own are streamed throughout.
         """
-        count, given = len(streamer.layers), (streamer.alpha, streamer.beta)
+        count, given = len(streamer.layers), (streamer.layers_remapped, streamer.stream_slots)
         settings = [given, (count - 1, 1), (count - 2, 2), given]
-        for alpha, beta in settings:
-            streamer.set(max(alpha, 0), beta)
+        for remapped, slots in settings:
+            streamer.set(max(remapped, 0), slots)
             begin()
-            where = f"with {streamer.alpha + streamer.beta} of {count} layers streamed"
-            self._compare(where)
+            streamed = streamer.layers_remapped + streamer.stream_slots
+            self._compare(f"with {streamed} of {count} layers streamed")
         forwards = len(settings) + 2
         if isinstance(streamer, ExpertStreamer) and not given[0]:
             forwards += self._experts_moved(streamer, begin)

@@ -39,7 +39,7 @@ PLACES = {*installed.CACHES, "VLLM_RPC_BASE_PATH", "VLLM_DIST_IDENT"}
 """Variables that say where files and sockets of one run are, and not how an engine computes."""
 OF_ONE_START = {
     *("control", "tier_socket", "keeper", "proofs", "tenant"),
-    *("grant_bytes", "base_blocks", "alpha", "beta"),
+    *("grant_bytes", "base_blocks", "layers_remapped", "stream_slots"),
 }
 """Settings that differ between starts, or tenants, of which one proof holds."""
 CPU_INFO, DRIVER_INFO = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version")

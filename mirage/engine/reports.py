@@ -55,8 +55,8 @@ class EngineReports:
         booked, kv = self._kv.booked(), self._kv.extents()
         return HeldMemory(
             held_bytes=booked.held_bytes,
-            alpha=booked.alpha,
-            beta=booked.beta,
+            layers_remapped=booked.layers_remapped,
+            stream_slots=booked.stream_slots,
             extents=kv.backed,
             used_extents=kv.used,
             used_blocks=max(0, kv.usable_blocks - 1 - self._kv.free_blocks),

@@ -34,10 +34,10 @@ class EngineSettings(BaseModel):
     """Device memory this engine may hold at start; None means what it needs."""
     base_blocks: int = Field(ge=0)
     """KV blocks mapped at start, the null block included; 0 for a model without a KV cache."""
-    alpha: int = Field(default=0, ge=0)
+    layers_remapped: int = Field(default=0, ge=0)
     """Layers without memory of their own at start, which then stream from the first step on. Their
     weights have to be in host memory."""
-    beta: int = Field(default=0, ge=0)
+    stream_slots: int = Field(default=0, ge=0)
     """Slots through which they stream, with as many more."""
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)

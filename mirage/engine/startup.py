@@ -129,7 +129,7 @@ class StartUp:
             logger.warning(WHOLE, f"{type(error).__name__}: {error}", exc_info=True)
 
     def _place_layers(self, proof: Proof | ProofRecord) -> None:
-        memory, hollow = self.memory, self.settings.alpha > 0
+        memory, hollow = self.memory, self.settings.layers_remapped > 0
         if hollow and not self.keeping.whole:
             raise HollowError(NOT_HOLLOW)
         place = self.parameters.place_hollow if hollow else self.parameters.place
@@ -142,7 +142,7 @@ class StartUp:
         memory.streamer, memory.masters = streamer, self.parameters.masters
         memory.kept = self.keeping
         if hollow:
-            memory.move_layers(self.settings.alpha, self.settings.beta)
+            memory.move_layers(self.settings.layers_remapped, self.settings.stream_slots)
         if isinstance(proof, Proof):
             self.prove(proof, streamer)
         if isinstance(proof, Proof) and not hollow:

@@ -121,10 +121,10 @@ def apply_s(engine: EngineStepper, times: int) -> list[float]:
     away = min(2, max(0, shape.movable_layers - 2))
 
     def move(number: int) -> None:
-        alpha, extents = (away, full) if number % 2 else (0, fewer)
-        beta = 2 if alpha else 0
-        grant = footprint(shape, alpha, extents)
-        scheduler.kv.reconciler.aim(Allotment(number + 1, alpha, beta, extents, grant))
+        remapped, extents = (away, full) if number % 2 else (0, fewer)
+        slots = 2 if remapped else 0
+        grant = footprint(shape, remapped, extents)
+        scheduler.kv.reconciler.aim(Allotment(number + 1, remapped, slots, extents, grant))
 
     return _seconds(move, times)
 

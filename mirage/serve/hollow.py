@@ -26,4 +26,4 @@ def hollow_start(config: Config, tenant: TenantSection, fit: Fit) -> Allotment |
     found = least(entitled(tenant), shape_of(config, fit), Rules.served(config))
     # A page more: an engine may hold a few bytes that vLLM does not tell of.
     begins = replace(found, grant_bytes=found.grant_bytes + fit.page.bytes)
-    return begins if found.alpha and begins.grant_bytes < fit.grant_bytes else None
+    return begins if found.layers_remapped and begins.grant_bytes < fit.grant_bytes else None

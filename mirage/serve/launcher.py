@@ -188,8 +188,8 @@ def engine_settings(
 
 def _hollow(begins: Allotment, fit: Fit) -> dict[str, Any]:
     return {
-        "alpha": begins.alpha,
-        "beta": begins.beta,
+        "layers_remapped": begins.layers_remapped,
+        "stream_slots": begins.stream_slots,
         "grant_bytes": begins.grant_bytes,
         "base_blocks": begins.kv_extents * fit.extent_blocks,
     }

@@ -17,7 +17,7 @@ from mirage.tiers.contract import Medium
 GAUGES = {
     "kv_blocks": ("mirage_kv_blocks", "KV blocks granted and usable"),
     "kv_used_blocks": ("mirage_kv_used_blocks", "KV blocks that belong to running requests"),
-    "alpha": ("mirage_layers_remapped", "Decoder layers whose memory was given away"),
+    "layers_remapped": ("mirage_layers_remapped", "Decoder layers whose memory was given away"),
     "experts": ("mirage_experts_remapped", "Experts of each layer whose memory was given away"),
     "held_bytes": ("mirage_held_bytes", "Device memory held"),
     "running": ("mirage_requests_running", "Requests in the running batch"),

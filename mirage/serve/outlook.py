@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mirage.config import Config, Policy
-from mirage.control.hiding import largest_alpha
+from mirage.control.hiding import largest_hidden
 from mirage.control.lending import worth_lending
 from mirage.control.rules import Rules
 from mirage.control.targets import most_slots
@@ -99,7 +99,7 @@ def _at_once(config: Config, fits: Mapping[str, Fit], link: float, memory: float
 
 def _hidden(fit: Fit, ratio: float) -> int:
     """Layers that stream unfelt where loading one takes `ratio` times as long as reading it."""
-    return min(fit.movable_layers, largest_alpha(fit.layers, ratio, 1.0, (1, 2), fit.layers)[0])
+    return min(fit.movable_layers, largest_hidden(fit.layers, ratio, 1.0, (1, 2), fit.layers)[0])
 
 
 def _note(text: str) -> str:

@@ -45,7 +45,7 @@ from scheduler.sharing import make_sharing
 UNBOUNDED: Mapping[str, Any] = {"queued": 1 << 40, "wait_s": inf}
 """Nobody is refused, however long the wait: limits are judged by the times."""
 Streamed = tuple[int, int]
-"""Alpha and beta."""
+"""Layers remapped, and slots."""
 
 
 def world(
@@ -239,8 +239,8 @@ def copies_of(sets: Sets, n: int) -> Callable[[Streamed, Streamed], int]:
     """Layers to load when the streamed set of the first becomes that of the second."""
 
     @cache
-    def streamed(alpha: int, beta: int) -> frozenset[int]:
-        return frozenset(sets(n, alpha + beta if alpha else 0))
+    def streamed(remapped: int, slots: int) -> frozenset[int]:
+        return frozenset(sets(n, remapped + slots if remapped else 0))
 
     def copies(before: Streamed, after: Streamed) -> int:
         return len(streamed(*before) - streamed(*after))

@@ -45,10 +45,12 @@ class StepCosts:
         """All bounds of the next step, which computes so many tokens."""
         co_runners, streams = self.co_runners()
         holding = self._holding
-        if not holding.alpha:
+        if not holding.layers_remapped:
             return self.roofline.bounds(NOTHING_STREAMED, co_runners)
         load = self.load_ps * max(1, streams)
-        return self.roofline.bounds(Streaming(holding.alpha, holding.beta, load), co_runners)
+        return self.roofline.bounds(
+            Streaming(holding.layers_remapped, holding.stream_slots, load), co_runners
+        )
 
     def took(self, tokens: int, steps: int) -> float:
         """So many steps of so many tokens are over: experts that they had to load."""

@@ -150,7 +150,7 @@ class Engine:
     @property
     def streams(self) -> bool:
         """True if steps load layers, or experts."""
-        return self.holding.alpha > 0 or self.holding.experts > 0
+        return self.holding.layers_remapped > 0 or self.holding.experts > 0
 
     def report(self) -> Report:
         """The present state."""
@@ -178,7 +178,7 @@ class Engine:
         if now >= self.tally.timeline.due:
             holding = self.holding
             used = self.queues.used_blocks
-            self.tally.timeline.add((now, holding.extents, used, holding.alpha))
+            self.tally.timeline.add((now, holding.extents, used, holding.layers_remapped))
         self.next_event = self._next_event()
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:

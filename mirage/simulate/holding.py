@@ -19,7 +19,7 @@ class SimulatedMemory(CountedMemory):
     """Layers and KV extents of an engine of `shape`; starts with `base`.
 
     `copies(before, after)` counts the layers that must be loaded when the streamed set of
-    `before` = (alpha, beta) becomes that of `after`.
+    `before` (layers remapped, slots) becomes that of `after`.
     """
 
     def __init__(
@@ -39,7 +39,8 @@ class SimulatedMemory(CountedMemory):
         self._begin(unnumbered(self.shape, self.shape.layers, 0, 0))
 
     def _begin(self, first: Allotment) -> None:
-        self.alpha, self.beta, self.experts = first.alpha, first.beta, first.experts
+        self.layers_remapped, self.stream_slots = first.layers_remapped, first.stream_slots
+        self.experts = first.experts
         self.usable_extents, self.retiring_extents = first.kv_extents, 0
         self.granted_bytes, self.revision, self.reconciled = first.grant_bytes, 0, True
         self.blocks = self._allocatable()
@@ -90,7 +91,7 @@ class SimulatedMemory(CountedMemory):
 
     @property
     def _state(self) -> tuple[int, int, int, int]:
-        return self.alpha, self.beta, self.experts, self.extents
+        return self.layers_remapped, self.stream_slots, self.experts, self.extents
 
     # -- what requests use --------------------------------------------------------------
 

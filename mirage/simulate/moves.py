@@ -33,7 +33,7 @@ class Moves:
         if moved:
             counters.moves += 1
             self.ready_at = max(now, self.ready_at) + self._apply_ps
-        counters.most_alpha = max(counters.most_alpha, holding.alpha)
+        counters.most_remapped = max(counters.most_remapped, holding.layers_remapped)
         counters.most_experts = max(counters.most_experts, holding.experts)
         return moved
 

@@ -53,11 +53,15 @@ class Returning:
         if not self._loads.under_way:
             return
         holding, streams = self._holding, self._co_runners()[1]
-        if step_ps is not None and holding.alpha:
-            streamed = (holding.alpha + holding.beta) * self._costs.load_ps * max(1, streams)
+        if step_ps is not None and holding.layers_remapped:
+            streamed = (
+                (holding.layers_remapped + holding.stream_slots)
+                * self._costs.load_ps
+                * max(1, streams)
+            )
             self._loads.pace(step_ps - streamed, step_ps)
         else:
-            self._loads.pace(1, 1 + streams - (holding.alpha > 0))
+            self._loads.pace(1, 1 + streams - (holding.layers_remapped > 0))
 
     def spill(self) -> None:
         """Suspended requests give up KV, as far as the turn's end said: it may go down."""

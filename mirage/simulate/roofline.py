@@ -65,15 +65,15 @@ LAYER_SETS: dict[str, Sets] = {"nested": lambda n, m: nested(n)[:m], "even": eve
 
 
 @cache
-def _pipeline(sets: Sets, n: int, m: int, beta: int) -> tuple[tuple[Fraction, Fraction], ...]:
-    return step_cost_bounds(sets(n, m), n, beta)
+def _pipeline(sets: Sets, n: int, m: int, slots: int) -> tuple[tuple[Fraction, Fraction], ...]:
+    return step_cost_bounds(sets(n, m), n, slots)
 
 
 class Streaming(NamedTuple):
     """Part of the parameters that a step streams. `load_ps` is T_T."""
 
-    alpha: int = 0
-    beta: int = 1
+    layers_remapped: int = 0
+    stream_slots: int = 1
     load_ps: int = 0
 
 
@@ -114,18 +114,18 @@ class BoundedSteps:
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """All bounds of a step, its overhead included."""
         bounds = [plus(_times(bound, co_runners, 1), self.overhead) for bound in self.compute]
-        if streaming.alpha:
+        if streaming.layers_remapped:
             bounds += self._streamed(bounds, streaming)
         return tuple(bounds)
 
     def _streamed(self, bounds: list[CostBound], s: Streaming) -> list[CostBound]:
         """As if the layers lay evenly, or what the very set takes."""
-        n, m = self.layers, s.alpha + s.beta
+        n, m = self.layers, s.layers_remapped + s.stream_slots
         pairs: tuple[tuple[Fraction, Fraction], ...]
         if self._sets is None:
-            pairs = ((Fraction(m), Fraction(m if s.beta == 1 else 0)),)
+            pairs = ((Fraction(m), Fraction(m if s.stream_slots == 1 else 0)),)
         else:
-            pairs = _pipeline(self._sets, n, m, s.beta)
+            pairs = _pipeline(self._sets, n, m, s.stream_slots)
         made = []
         for loads, computes in pairs:
             waited = CostBound(round(loads * s.load_ps), 0, 0, 0, 0)

@@ -95,7 +95,7 @@ def timeline(engine: Engine) -> dict[str, list[float]]:
         "t": [time / PS for time in columns[0]],
         "kv_extents": list(columns[1]),
         "kv_used_blocks": list(columns[2]),
-        "alpha": list(columns[3]),
+        "layers_remapped": list(columns[3]),
     }
 
 
@@ -129,7 +129,7 @@ def _counted(counters: list[SimulatedCounters]) -> Metrics:
         "preemptions": sum(c.preemptions for c in counters),
         "holds": sum(c.holds for c in counters),
         "moves": sum(c.moves for c in counters),
-        "layers_remapped_max": max(c.most_alpha for c in counters),
+        "layers_remapped_max": max(c.most_remapped for c in counters),
         "experts_remapped_max": max(c.most_experts for c in counters),
         "expert_loads": sum(c.expert_loads for c in counters),
         "bytes_streamed": sum(c.bytes_streamed for c in counters),

@@ -61,8 +61,8 @@ class Speaker:
             holds_turn=self._holds_turn(),
             held=HeldMemory(
                 holding.held_bytes,
-                holding.alpha,
-                holding.beta,
+                holding.layers_remapped,
+                holding.stream_slots,
                 holding.extents,
                 holding.extents_of(used),
                 used,

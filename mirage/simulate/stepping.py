@@ -138,8 +138,8 @@ class StepTaker:
         counters.prefill_tokens += steps * self._work.prefill
         counters.busy_ps += now - self.span.begin
         counters.expert_loads += self._costs.took(self._tokens, steps)
-        if holding.alpha:
-            streamed = holding.alpha + holding.beta
+        if holding.layers_remapped:
+            streamed = holding.layers_remapped + holding.stream_slots
             counters.bytes_streamed += steps * streamed * holding.shape.layer_bytes
             counters.stall_ps += self._waited()
 

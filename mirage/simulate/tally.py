@@ -136,7 +136,7 @@ class SimulatedCounters:
     bytes_streamed: int = 0
     bytes_restored: int = 0
     busy_ps: int = 0
-    most_alpha: int = 0
+    most_remapped: int = 0
     most_experts: int = 0
     """Experts of each layer that were given away at most."""
     expert_loads: float = 0.0
@@ -197,11 +197,11 @@ class Tally:
         for each in fields(self):
             setattr(self, each.name, getattr(fresh, each.name))
 
-    def sample(self, now_ps: int, extents: int, used_blocks: int, alpha: int) -> None:
+    def sample(self, now_ps: int, extents: int, used_blocks: int, remapped: int) -> None:
         """Enter the engine's memory now. This is cheap where the timeline has enough samples."""
         if now_ps < self.timeline.due:
             return
-        self.timeline.add((now_ps, extents, used_blocks, alpha))
+        self.timeline.add((now_ps, extents, used_blocks, remapped))
 
     def finished(self, request: SimulatedRequest, now: int) -> None:
         counters = self.counters

@@ -2,7 +2,7 @@
 
 A resident layer has memory of its own for all but its *cold* experts. There are as many *spare
 frames* as each layer has cold experts; some cold experts are in one. A streamed layer has no memory
-but its slot's. Three layers of four experts, of which one of each is cold, go to alpha 1, beta 1:
+but its slot's. From three layers of four experts, one of each cold, to one layer remapped:
 
     layer 0    rest e0 e1 e2 --             --
     layer 1    rest e0 e1 -- e3             rest e0 e1 e2 e3

@@ -67,10 +67,10 @@ class ExpertStreamer(LayerStreamer):
         """Experts of each layer that are given away."""
         return self.residency.given
 
-    def pages(self, alpha: int, experts: int) -> int:
+    def pages(self, remapped: int, experts: int) -> int:
         """Pages behind all layers, slots and spare frames."""
         away = experts * (len(self.layout.layers) - 1) * self._pages
-        return (len(self.layers) - alpha) * self.frame_pages - away
+        return (len(self.layers) - remapped) * self.frame_pages - away
 
     def forget(self) -> None:
         """All that was counted and observed; no expert is away."""
@@ -160,21 +160,21 @@ class ExpertStreamer(LayerStreamer):
 
     # -- between steps ------------------------------------------------------------------
 
-    def set(self, alpha: int, beta: int, experts: int = 0) -> None:
+    def set(self, remapped: int, slots: int, experts: int = 0) -> None:
         """As `LayerStreamer.set`, or give away `experts` of each layer that has some."""
-        beta = beta if alpha else 0
-        self._check_experts(alpha, experts)
+        slots = slots if remapped else 0
+        self._check_experts(remapped, experts)
         if experts == self.experts == 0:
-            super().set(alpha, beta)
+            super().set(remapped, slots)
             return
-        self._check(alpha, beta)
-        if (alpha, experts) == (self.alpha, self.experts):
+        self._check(remapped, slots)
+        if (remapped, experts) == (self.layers_remapped, self.experts):
             return
         cold = self.residency.chosen(experts)
-        absent = alpha == len(self.layers)
-        to = GivenAway(streamed_rings(self._order, alpha, beta), cold, absent=absent)
+        absent = remapped == len(self.layers)
+        to = GivenAway(streamed_rings(self._order, remapped, slots), cold, absent=absent)
         change = exchange(self.layout, len(self.layers), self.frame_bytes, self._given(), to)
-        more = self.pages(alpha, experts) - self.pages(self.alpha, self.experts)
+        more = self.pages(remapped, experts) - self.pages(self.layers_remapped, self.experts)
         fresh = self.pool.take(max(0, more), "layer")
         self._wait_for_all()
         try:
@@ -182,16 +182,16 @@ class ExpertStreamer(LayerStreamer):
         except VmmError as error:
             raise TransferError(f"experts were left half moved: {error}") from error
         self.residency.give(cold)
-        self.alpha, self.beta = alpha, beta
+        self.layers_remapped, self.stream_slots = remapped, slots
         if self.absent:
             self.arriving.clear()
         if left:
             self.pool.give(left)
         self._wish()
 
-    def _check_experts(self, alpha: int, experts: int) -> None:
-        if alpha and experts:
-            raise TransferError(f"alpha {alpha} and {experts} experts: one of both")
+    def _check_experts(self, remapped: int, experts: int) -> None:
+        if remapped and experts:
+            raise TransferError(f"{remapped} layers and {experts} experts: one of both can go")
         if not 0 <= experts <= self.layout.most:
             raise TransferError(f"{experts} experts: 0 to {self.layout.most} of each layer can go")
 

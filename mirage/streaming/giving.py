@@ -22,9 +22,9 @@ def affordable(cost: Callable[[int, int], int], now: Given, to: Given, spare: in
     room = cost(*now) + spare
     if cost(*to) <= room:
         return to
-    alpha, experts = now
+    remapped, experts = now
     if experts:
         way = [(0, e) for e in range(to[1], experts)] if not to[0] else []
     else:
-        way = [(a, 0) for a in range(max(to[0], 1 if to[1] else 0), alpha)]
+        way = [(a, 0) for a in range(max(to[0], 1 if to[1] else 0), remapped)]
     return next((given for given in way if cost(*given) <= room), now)

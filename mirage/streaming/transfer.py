@@ -1,11 +1,11 @@
 """Async Transfer Engine: decoder layers at fixed addresses, some of them streamed.
 
 Every layer has its own address range for good. A *resident* layer is backed by its own
-frame (one layer's worth of pages). The ``m = alpha + beta`` *streamed* layers share the
-frames of ``beta`` slots: a slot's frame is mapped into the ranges of all layers of its ring
-(aliasing), and holds one of them at a time. While a layer of the ring computes, the other
-slot receives the next one (paper: double buffering). Copies come from a host master that is
-never written again, so nothing is ever copied back.
+frame (one layer's worth of pages). *Streamed* layers, as many as are given away and
+one for each slot, share the frames of the slots: a slot's frame is mapped into the ranges of
+all layers of its ring (aliasing), and holds one of them at a time. While a layer of the ring
+computes, the other slot receives the next one (paper: double buffering). Copies come from a host
+master that is never written again, so nothing is ever copied back.
 
 Order, per streamed layer: its copy has completed before it runs (`before`); it has run
 before its slot is overwritten (`after`). A forward that was aborted leaves slots at other
@@ -102,7 +102,7 @@ class LayerStreamer:
         self.layers = list(layers)
         self.frame_bytes = layers[0].range.nbytes
         self.frame_pages = self.frame_bytes // driver.page_bytes
-        self.alpha, self.beta = len(self.layers) if absent else 0, 0
+        self.layers_remapped, self.stream_slots = len(self.layers) if absent else 0, 0
         self.slots: list[RingSlot] = []
         self.arriving: set[LayerFrame] = set()
         self.copies = driver.stream()
@@ -117,7 +117,7 @@ class LayerStreamer:
     @property
     def absent(self) -> bool:
         """True if no layer has a frame."""
-        return self.alpha == len(self.layers)
+        return self.layers_remapped == len(self.layers)
 
     def begin(self) -> None:
         """A step begins. Raises `TransferError` if layers are absent."""
@@ -146,25 +146,25 @@ class LayerStreamer:
         self.compute.record(slot.done)
         self._load_slot(slot, slot.following[layer])
 
-    def set(self, alpha: int, beta: int) -> None:
-        """Give away `alpha` frames, stream ``alpha + beta`` layers. Between steps only.
+    def set(self, remapped: int, slots: int) -> None:
+        """Give away so many frames, and stream through so many slots. Between steps only.
 
         All frames and no slot: then the layers are absent. Frames that become free go to the pool;
         frames needed come from it. Layers that turn resident are loaded asynchronously, `before`
         waits for them.
         """
-        beta = beta if alpha else 0
-        if (alpha, beta) == (self.alpha, self.beta):
+        slots = slots if remapped else 0
+        if (remapped, slots) == (self.layers_remapped, self.stream_slots):
             return
-        self._check(alpha, beta)
-        missing = max(0, self.alpha - alpha)
+        self._check(remapped, slots)
+        missing = max(0, self.layers_remapped - remapped)
         held, order = self._held(), self._order
-        change = transition(held, order, alpha, beta, missing, absent=self.absent)
+        change = transition(held, order, remapped, slots, missing, absent=self.absent)
         if self.absent:
             self._come_back(change)
         else:
             self._change(change, self.pool.take(missing * self.frame_pages, "layer"))
-        self.alpha, self.beta = alpha, beta
+        self.layers_remapped, self.stream_slots = remapped, slots
 
     def _come_back(self, change: Transition) -> None:
         """Absent layers: each is loaded while the next gets its memory. All of them, or none."""
@@ -205,13 +205,15 @@ class LayerStreamer:
             # Some layers have nothing behind them now: no step may run any more.
             raise TransferError(f"the streamed set was left half changed: {error}") from error
 
-    def _check(self, alpha: int, beta: int) -> None:
-        absent = (alpha, beta) == (len(self.layers), 0)
-        if min(alpha, beta) < 0 or (alpha and not beta and not absent):
-            raise TransferError(f"alpha {alpha}, beta {beta}: streamed layers need a slot")
-        if alpha + beta > len(self.layers):
+    def _check(self, remapped: int, slots: int) -> None:
+        absent = (remapped, slots) == (len(self.layers), 0)
+        if min(remapped, slots) < 0 or (remapped and not slots and not absent):
             raise TransferError(
-                f"alpha {alpha} + beta {beta} is more than the model's {len(self.layers)} layers"
+                f"{remapped} layers remapped, {slots} slots: streamed layers need a slot"
+            )
+        if remapped + slots > len(self.layers):
+            raise TransferError(
+                f"{remapped} layers remapped and {slots} slots: more than {len(self.layers)} layers"
             )
 
     def _held(self) -> list[SlotState]:

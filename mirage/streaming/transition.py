@@ -2,7 +2,7 @@
 
 Every layer has a range of addresses for good; a *frame* is the memory behind one. A resident layer
 has a frame of its own. The layers of a slot's *ring* share one, which holds one of them at a time.
-Six layers go from `alpha` 2 to `alpha` 1, with one slot; in brackets is what a frame holds:
+Of six layers two are remapped, then one, with one slot; in brackets is what a frame holds:
 
     layers    0    1    2    3    4    5            0    1    2    3    4    5
               |    |    |    |    |    |            |    |    |    |    |    |
@@ -123,19 +123,19 @@ class Transition:
 def transition(
     slots: Sequence[SlotState],
     order: Sequence[int],
-    alpha: int,
-    beta: int,
+    remapped: int,
+    stream_slots: int,
     fresh: int,
     *,
     absent: bool = False,
 ) -> Transition:
-    """The way from `slots` to the first alpha + beta layers of `order` in `beta` slots.
+    """The way from `slots` to the first layers of `order` in `stream_slots` slots.
 
     `fresh` is the number of frames that the pool adds: as many as fewer layers are given away.
-    `absent`: whether no layer has a frame now. They are to have none if `alpha` is all of them.
+    `absent`: whether no layer has a frame now. They are to have none if all are remapped.
     """
-    rings = streamed_rings(order, alpha, beta)
-    wanted = set(order[: alpha + beta]) if alpha else set[int]()
+    rings = streamed_rings(order, remapped, stream_slots)
+    wanted = set(order[: remapped + stream_slots]) if remapped else set[int]()
     kept = [_kept(slots, ring) for ring in rings]
     away = list(order) if absent else [layer for slot in slots for layer in slot.ring]
     leaving = [layer for layer in away if layer not in wanted]
@@ -157,14 +157,14 @@ def transition(
     )
 
 
-def streamed_rings(order: Sequence[int], alpha: int, beta: int) -> list[list[int]]:
-    """The first alpha + beta layers of `order`, by slot; none without alpha."""
-    return deal(sorted(order[: alpha + beta]), beta) if alpha else []
+def streamed_rings(order: Sequence[int], remapped: int, stream_slots: int) -> list[list[int]]:
+    """The streamed layers, by slot: the first of `order`; none if no layer is remapped."""
+    return deal(sorted(order[: remapped + stream_slots]), stream_slots) if remapped else []
 
 
-def deal(layers: Sequence[int], beta: int) -> list[list[int]]:
-    """The rings of `beta` slots: layers in turn, so that neighbours never share one."""
-    return [list(layers[number::beta]) for number in range(beta)]
+def deal(layers: Sequence[int], stream_slots: int) -> list[list[int]]:
+    """The ring of each slot: layers in turn, so that neighbours never share one."""
+    return [list(layers[number::stream_slots]) for number in range(stream_slots)]
 
 
 def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:

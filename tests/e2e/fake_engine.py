@@ -238,7 +238,9 @@ def fail(control: socket.socket, error: str = "ZeroDivisionError", fault: str = 
 def report_of(told: Allotment, *, wants_all: bool) -> Report:
     """Of an engine that holds what it was told to."""
     extents = told.kv_extents
-    report = Report(told.revision, True, told.grant_bytes, told.alpha, told.beta, extents, 0)
+    report = Report(
+        told.revision, True, told.grant_bytes, told.layers_remapped, told.stream_slots, extents, 0
+    )
     report.kv_usable_extents, report.asleep = extents, told.asleep
     report.step_s, report.token_s = 0.01, 0.0001
     if wants_all:
@@ -251,7 +253,7 @@ def count_steps(before: Report, report: Report) -> None:
     """With layers away: 100 steps of 4 sequences, each 0.8 ms longer, of 3 requests that began."""
     report.kv_used_blocks = max(0, report.kv_used_extents - 1)
     report.running *= 8
-    more = int(report.alpha > 0)
+    more = int(report.layers_remapped > 0)
     report.steps, report.tokens = before.steps + 100 * more, before.tokens + 400 * more
     report.started, report.stall_s = before.started + 3 * more, before.stall_s + 0.08 * more
 

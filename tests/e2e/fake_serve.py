@@ -16,7 +16,7 @@ from aiohttp import web
 
 WARM_UP = "Hello"
 FIELDS = (
-    *("kv_blocks", "kv_used_blocks", "alpha", "beta", "running", "waiting"),
+    *("kv_blocks", "kv_used_blocks", "layers_remapped", "stream_slots", "running", "waiting"),
     *("held_bytes", "preemptions", "bytes_streamed", "stall_s"),
 )
 
@@ -111,7 +111,7 @@ class Fake:
         tenant = dict.fromkeys(FIELDS, 0) | {
             "kv_blocks": 10 + done,
             "preemptions": done,
-            "alpha": 2,
+            "layers_remapped": 2,
         }
         self.samples.append({"t": float(len(self.samples)), "tenants": {"a": tenant, "b": tenant}})
         return self.samples[-1]
@@ -122,7 +122,7 @@ class Fake:
     async def timeline(self, request: web.Request) -> web.Response:
         shape = {"layers": 12, "layer_bytes": 1, "extent_bytes": 1, "extent_blocks": 1}
         body = {
-            "schema_version": 1,
+            "schema_version": 3,
             "samples": self.samples,
             "device_bytes": 1000,
             "tenants": {"a": shape, "b": shape},
@@ -137,7 +137,6 @@ class Fake:
         some = later[: self.page]
         more = len(later) > len(some)
         return {
-            "schema_version": 2,
             "samples": some,
             "next_since": some[-1]["t"] if more else None,
         }

@@ -102,7 +102,7 @@ def test_a_share_that_is_too_small(demo: Path) -> None:
 
 
 def test_the_timelines_example_is_its_form(demo: Path) -> None:
-    text = re.sub(r",? …", "", shown('"schema_version": 2'))
+    text = re.sub(r",? …", "", shown('"schema_version": 3'))
     example = json.loads(text)
     config = yaml.safe_load((demo / "configs" / "demo.yaml").read_text())
     assert f"{example['device_bytes'] // 2**20}MiB" == config["device"]["memory"]

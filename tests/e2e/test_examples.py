@@ -28,7 +28,7 @@ def test_two_models_are_served_and_asked() -> None:
 
 def test_the_controller_is_a_library() -> None:
     said = run(sys.executable, "examples/decide.py")
-    assert "0 s: chat: Allotment(revision=1, alpha=0" in said
+    assert "0 s: chat: Allotment(revision=1, layers_remapped=0" in said
     assert float(said.split("to ")[-1].split()[0]) > 24, "the busy one got more than its half"
 
 

@@ -814,12 +814,12 @@ def test_state_timeline_and_metrics_show_the_registry(tmp_path: Path) -> None:
         async with site.http.get(site.url + "/mirage/state") as answer:
             state = await answer.json()
         assert state["policy"] == "mirage"
-        assert state["tenants"]["a"]["alpha"] == 3
+        assert state["tenants"]["a"]["layers_remapped"] == 3
         assert (state["t"], list(state["tenants"])) == (0.5, ["a"])
         assert state["engines"]["b/1"] == {"state": "ready", "restarts": 0, "moves": []}
         async with site.http.get(site.url + "/mirage/timeline") as answer:
             history = await answer.json()
-        assert (history["schema_version"], history["next_since"]) == (2, None)
+        assert (history["schema_version"], history["next_since"]) == (3, None)
         assert history["device_bytes"] == 1 << 30
         assert history["tenants"]["a"] == {
             "layers": 8, "layer_bytes": 4096, "extent_bytes": 8192, "extent_blocks": 2

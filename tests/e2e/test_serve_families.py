@@ -103,4 +103,4 @@ def busiest(served: Served, model: str) -> int:
     with ThreadPoolExecutor(len(prompts)) as pool:
         list(pool.map(lambda prompt: complete(served, model, prompt, 90), prompts))
     samples = served.timeline()["samples"]
-    return max(sum(t["alpha"] for t in sample["tenants"].values()) for sample in samples)
+    return max(sum(t["layers_remapped"] for t in sample["tenants"].values()) for sample in samples)

@@ -84,7 +84,8 @@ def tenants(served: Served) -> dict[str, Any]:
 def is_idle(served: Served) -> bool:
     now = tenants(served)
     return set(now) == set(FAMILIES) and all(
-        t["running"] == t["waiting"] == t["kv_used_blocks"] == t["alpha"] == 0 for t in now.values()
+        t["running"] == t["waiting"] == t["kv_used_blocks"] == t["layers_remapped"] == 0
+        for t in now.values()
     )
 
 
@@ -128,7 +129,7 @@ def test_answers_are_the_same_in_a_storm_and_nothing_is_left_of_it(
     after = served.until("memory is back", lambda: same_memory(served, before))
     history = served.timeline()
     samples = [s["tenants"] for s in history["samples"]]
-    assert max(t["alpha"] for s in samples for t in s.values()) > 0, "no layer moved"
+    assert max(t["layers_remapped"] for s in samples for t in s.values()) > 0, "no layer moved"
     for family in FAMILIES:
         most = max(s[family]["kv_blocks"] for s in samples if family in s)
         assert most > before[family]["kv_blocks"], "no KV memory moved"
@@ -146,6 +147,6 @@ def engines(served: Served) -> dict[str, Any]:
 
 def same_memory(served: Served, before: dict[str, Any]) -> Any:
     now = tenants(served)
-    kinds = ("kv_blocks", "alpha", "held_bytes", "kv_used_blocks")
+    kinds = ("kv_blocks", "layers_remapped", "held_bytes", "kv_used_blocks")
     same = all(now[name][kind] == before[name][kind] for name in FAMILIES for kind in kinds)
     return now if same else None

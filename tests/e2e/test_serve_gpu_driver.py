@@ -111,7 +111,7 @@ def test_layers_of_both_become_the_busy_ones_cache_and_no_text_changes(
             together = list(pool.map(lambda prompt: complete(served, busy, prompt), prompts))
         assert together[:4] == alone
         seen = samples(served)[before - 1 :]
-        if max(tenants[idle]["alpha"] for tenants in seen) > 0:
+        if max(tenants[idle]["layers_remapped"] for tenants in seen) > 0:
             break
     else:
         pytest.fail(f"{idle} gave no layer in {ROUNDS} rounds")

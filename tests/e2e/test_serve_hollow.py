@@ -56,7 +56,7 @@ def test_it_serves_before_others_have_given_its_share_back(tmp_path: Path) -> No
                 return texts
 
             running = [pool.submit(busy) for _ in range(STREAMS)]
-            served.until("it has borrowed", lambda: state(served, "llama")["alpha"] >= 2)
+            served.until("it has borrowed", lambda: state(served, "llama")["layers_remapped"] >= 2)
             served.engine_core("llama").send_signal(signal.SIGKILL)
             served.until("it is noticed", lambda: served.engine_state("llama") != "ready")
             again = complete(served, "llama", 20)

@@ -69,7 +69,9 @@ def test_they_are_the_same_while_the_writer_takes_the_embedders_layers(
     body = {"prompt": ["abc" * 20] * 40, "max_tokens": 190, "ignore_eos": True, "stream": True}
     writing = served.open("POST", "/v1/completions", {"model": "writer", **body}).getresponse()
     assert writing.readline().startswith(b"data:")
-    served.until("the embedder gave layers", lambda: tenant(served, "embedder")["alpha"] > 0)
+    served.until(
+        "the embedder gave layers", lambda: tenant(served, "embedder")["layers_remapped"] > 0
+    )
     assert embeddings(served) == expected
     assert b'"error"' not in writing.read()
 

@@ -57,16 +57,16 @@ def test_running_requests_make_room_for_a_woken_model(served: Served) -> None:
     woken = complete(served, "qwen3", "wake", 20)
     with ThreadPoolExecutor(len(PROMPTS) + 1) as pool:
         burst = [pool.submit(complete, served, "llama", prompt, 150) for prompt in PROMPTS]
-        served.until("layers are lent", lambda: state(served, "qwen3")["alpha"] >= 2)
+        served.until("layers are lent", lambda: state(served, "qwen3")["layers_remapped"] >= 2)
         before = state(served, "llama")["preemptions"]
         waking = pool.submit(complete, served, "qwen3", "wake", 20)
         assert waking.result() == woken
         assert [request.result() for request in burst[:2]] == alone
     # By the server's own samples: to ask on a busy machine takes longer than the burst may.
     seen = [s["tenants"] for s in served.timeline()["samples"]]
-    lent = next(i for i, tenants in enumerate(seen) if tenants["qwen3"]["alpha"] >= 2)
+    lent = next(i for i, tenants in enumerate(seen) if tenants["qwen3"]["layers_remapped"] >= 2)
     assert any(
-        tenants["qwen3"]["alpha"] == 0
+        tenants["qwen3"]["layers_remapped"] == 0
         and tenants["llama"]["running"] > 0
         and tenants["llama"]["preemptions"] > before
         for tenants in seen[lent:]

@@ -33,7 +33,7 @@ def lending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
 def away(server: Operated) -> int:
     """Layers of a."""
     tenants = server.server.request("GET", "/mirage/state")[1]["tenants"]
-    return int(tenants.get("a", {}).get("alpha", 0))
+    return int(tenants.get("a", {}).get("layers_remapped", 0))
 
 
 def why(server: Operated, query: str = "") -> dict[str, Any]:

@@ -187,7 +187,7 @@ def outcome(case: dict[str, Any], models: Path, mode: str) -> tuple[str, Any]:
             changes = Changes(scheduler_of(SimpleNamespace(llm_engine=engine)), seed=5)
         said = {"rounds": generated(case, engine, changes, case.get("rounds", 2))}
         if isinstance(changes, Changes):
-            said["moved"] = [max(changes.alphas), changes.grown, changes.shrunk]
+            said["moved"] = [max(changes.remapped_counts), changes.grown, changes.shrunk]
         if not quiet:
             said["drafts"] = _drafts(engine)
     except BaseException as error:

@@ -40,7 +40,7 @@ def main(models: str, out: str, name: str) -> None:
     facts = {
         "rounds": rounds,
         "compiled": memory.compiled,
-        "alphas": sorted(changes.alphas),
+        "remapped_counts": sorted(changes.remapped_counts),
         "bytes_streamed": memory.streamer.bytes_streamed,
     }
     llm.llm_engine.engine_core.shutdown()

@@ -113,13 +113,13 @@ class ControlServer:
         shape = self.hello.shape
         self.granted = (
             shape.fixed_bytes
-            + (shape.layers - report.alpha) * shape.layer_bytes
+            + (shape.layers - report.layers_remapped) * shape.layer_bytes
             + extents * shape.extent_bytes
         )
         allotment = Allotment(
             self.revision,
-            report.alpha,
-            report.beta,
+            report.layers_remapped,
+            report.stream_slots,
             extents,
             self.granted,
             self.open_extents,

@@ -78,7 +78,7 @@ def main(models: str, out: str, mode: str, family: str) -> None:
         facts |= {
             "compiled": scheduler.worker.memory.compiled,
             "experts": sorted(set(changes.experts)),
-            "alphas": sorted(changes.alphas),
+            "remapped_counts": sorted(changes.remapped_counts),
             "loads": scheduler.report().expert_loads,
         }
     llm.llm_engine.engine_core.shutdown()

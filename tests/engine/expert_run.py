@@ -98,9 +98,9 @@ class ExpertChanges(Changes):
         self._cold_ones_fault()
 
     def given(self) -> tuple[int, int, int]:
-        alpha, beta, _ = super().given()
+        layers_remapped, stream_slots, _ = super().given()
         experts = self.rng.choice((0, 1, 3, 5, EXPERTS - 1)) if self.rng.random() < 0.75 else 0
-        return (0, 0, experts) if experts else (alpha, beta, 0)
+        return (0, 0, experts) if experts else (layers_remapped, stream_slots, 0)
 
     def _cold_ones_fault(self) -> None:
         """Their addresses are reserved and nothing else, as the kernel tells."""
@@ -206,7 +206,7 @@ def main(models: str, out: str, mode: str, family: str) -> None:
         report = scheduler.report()
         facts |= {
             "experts": sorted(set(changes.experts)),
-            "alphas": sorted(changes.alphas),
+            "remapped_counts": sorted(changes.remapped_counts),
             "expert_bytes": scheduler.shape.expert_bytes,
             "movable": scheduler.shape.movable_experts,
             "hits": report.expert_hits,

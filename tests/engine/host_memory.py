@@ -45,10 +45,10 @@ SHAPE = ModelShape(
 )
 
 
-def grant_of(alpha: int, extents: int, experts: int = 0) -> int:
+def grant_of(remapped: int, extents: int, experts: int = 0) -> int:
     """Bytes of the layers and experts that are not given away, and of extents."""
     away = experts * (LAYERS - 1) * EXPERTS.nbytes
-    return (LAYERS - alpha) * LAYER_BYTES - away + extents * PAGE
+    return (LAYERS - remapped) * LAYER_BYTES - away + extents * PAGE
 
 
 class HostMemory:

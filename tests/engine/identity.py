@@ -2,11 +2,11 @@
 
 python identity.py MODELS OUT MODE FAMILY...   MODE: plain, or mirage, cuda, slow or nowait[-pieces]
 
-`mirage` changes alpha, beta and the KV size at random between steps, overwrites given-away
-frames with NaN and checks all books at every change. `cuda` does so with the memory of the GPU's
-driver, over the stand-in for NVIDIA's library; the host computes. `slow` and `nowait` are `mirage`
-over a throttled link; `nowait` also drops the wait for streamed layers. With `-pieces`, what
-streams is what lies between two attentions.
+`mirage` changes the layers remapped, their slots and the KV size at random between steps,
+overwrites given-away frames with NaN and checks all books at every change. `cuda` does so
+with the memory of the GPU's driver, over the stand-in for NVIDIA's library; the host computes.
+`slow` and `nowait` are `mirage` over a throttled link; `nowait` also drops the wait for streamed
+layers. With `-pieces`, what streams is what lies between two attentions.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Changes:
     def __init__(self, scheduler: Any, seed: int) -> None:
         self.scheduler, self.rng = scheduler, random.Random(seed)
         self.revision = 0
-        self.alphas: set[int] = set()
-        self.betas: set[int] = set()
+        self.remapped_counts: set[int] = set()
+        self.slot_counts: set[int] = set()
         self.backed = scheduler.kv.blocks.book.backed_extents()
         self.grown = self.shrunk = 0
 
@@ -69,7 +69,7 @@ class Changes:
             return
         scheduler = self.scheduler
         book, memory, shape = scheduler.kv.blocks.book, scheduler.worker.memory, scheduler.shape
-        alpha, beta, experts = self.given()
+        layers_remapped, stream_slots, experts = self.given()
         # Blocks in use and cached ones stay, or prefix hits, and batches, would differ.
         cached = sum(
             b.block_hash is not None and b.ref_cnt == 0
@@ -85,23 +85,27 @@ class Changes:
         self.revision += 1
         grant = (
             shape.fixed_bytes
-            + (shape.layers - alpha) * shape.layer_bytes
+            + (shape.layers - layers_remapped) * shape.layer_bytes
             - experts * max(0, shape.expert_layers - 1) * shape.expert_bytes
             + extents * shape.extent_bytes
         )
         scheduler.mailbox.post(
-            Allotment(self.revision, alpha, beta, extents, grant, experts=experts)
+            Allotment(self.revision, layers_remapped, stream_slots, extents, grant, experts=experts)
         )
-        self.alphas.add(memory.alpha)
-        self.betas.add(memory.beta)
+        self.remapped_counts.add(memory.layers_remapped)
+        self.slot_counts.add(memory.stream_slots)
         memory.check_integrity()
         scheduler.kv.blocks.check_integrity()
         assert memory.held_bytes(0, 0) <= grant or not scheduler.kv.reconciler.reconciled
 
     def given(self) -> tuple[int, int, int]:
-        """What is to be away: alpha, beta, experts of each layer."""
-        beta = self.rng.choice((1, 2))
-        return self.rng.randrange(0, max(self.scheduler.shape.movable_layers - beta, 1)), beta, 0
+        """What is to be away: layers, their slots, experts of each layer."""
+        stream_slots = self.rng.choice((1, 2))
+        return (
+            self.rng.randrange(0, max(self.scheduler.shape.movable_layers - stream_slots, 1)),
+            stream_slots,
+            0,
+        )
 
 
 def compute_beside_gpu() -> None:
@@ -145,8 +149,8 @@ def observe(
     facts: dict[str, Any] = {"rounds": rounds, "prompts": sum(map(len, rounds))}
     if changes is not None:
         facts["changes"] = changes.revision
-        facts["alphas"] = sorted(changes.alphas)
-        facts["betas"] = sorted(changes.betas)
+        facts["remapped_counts"] = sorted(changes.remapped_counts)
+        facts["slot_counts"] = sorted(changes.slot_counts)
         facts["t_compute_s"] = scheduler.worker.times.layer_compute_s
         facts["pieces"] = scheduler.worker.memory.pieces
         facts["grown"], facts["shrunk"] = changes.grown, changes.shrunk

@@ -30,7 +30,7 @@ from mirage.engine import derived, keeping, params, proof, startup
 from mirage.keeper.client import KeeperClient
 
 ODD, HOLLOW = "-odd", "-hollow"
-LEAST = {"alpha": LAYERS - 3, "beta": 2, "base_blocks": 8}
+LEAST = {"layers_remapped": LAYERS - 3, "stream_slots": 2, "base_blocks": 8}
 asked: list[bool] = []
 copied: list[int] = []
 proven: list[str] = []

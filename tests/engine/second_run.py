@@ -88,7 +88,7 @@ class Moves:
             pool.check_integrity()
         self.seen.append(
             {
-                "alpha": memory.alpha,
+                "layers_remapped": memory.layers_remapped,
                 "extents": pool.book.backed_extents(),
                 "used": pool.book.busy_extents(),
                 "streamed": memory.streamer.bytes_streamed,
@@ -97,14 +97,14 @@ class Moves:
             }
         )
 
-    def allot(self, alpha: int, beta: int, extents: int) -> None:
+    def allot(self, remapped: int, slots: int, extents: int) -> None:
         from mirage.protocol import Allotment
 
         shape = self.scheduler.shape
         self.revision += 1
-        layers = (shape.layers - alpha) * shape.layer_bytes
+        layers = (shape.layers - remapped) * shape.layer_bytes
         grant = shape.fixed_bytes + layers + extents * shape.extent_bytes
-        self.scheduler.mailbox.post(Allotment(self.revision, alpha, beta, extents, grant))
+        self.scheduler.mailbox.post(Allotment(self.revision, remapped, slots, extents, grant))
 
 
 def second(models: Path, mode: str) -> dict[str, Any]:

@@ -89,12 +89,20 @@ class Sleeper:
 
     def sleep(self) -> None:
         shape = self.shape
-        alpha, extents = shape.movable_layers, min(1, shape.max_extents)
-        self._allot(alpha, 0, extents, 0, asleep_bytes(shape), asleep=True)
+        layers_remapped, extents = shape.movable_layers, min(1, shape.max_extents)
+        self._allot(layers_remapped, 0, extents, 0, asleep_bytes(shape), asleep=True)
 
-    def wake(self, alpha: int = 0, beta: int = 0, extents: int = EXTENTS, experts: int = 0) -> None:
-        grant = footprint(self.shape, alpha, extents, experts)
-        self._allot(alpha, beta if alpha else 0, extents, experts, grant)
+    def wake(
+        self,
+        layers_remapped: int = 0,
+        stream_slots: int = 0,
+        extents: int = EXTENTS,
+        experts: int = 0,
+    ) -> None:
+        grant = footprint(self.shape, layers_remapped, extents, experts)
+        self._allot(
+            layers_remapped, stream_slots if layers_remapped else 0, extents, experts, grant
+        )
 
     def wholly_awake(self) -> None:
         """Layers are there with the wake, and KV memory for a request; the rest comes with time."""
@@ -112,11 +120,26 @@ class Sleeper:
         assert self.report().kv_extents == EXTENTS, self.report()
 
     def _allot(
-        self, alpha: int, beta: int, extents: int, experts: int, grant: int, *, asleep: bool = False
+        self,
+        layers_remapped: int,
+        stream_slots: int,
+        extents: int,
+        experts: int,
+        grant: int,
+        *,
+        asleep: bool = False,
     ) -> None:
         self.revision += 1
         self.scheduler.mailbox.post(
-            Allotment(self.revision, alpha, beta, extents, grant, experts=experts, asleep=asleep)
+            Allotment(
+                self.revision,
+                layers_remapped,
+                stream_slots,
+                extents,
+                grant,
+                experts=experts,
+                asleep=asleep,
+            )
         )
 
     def fall_asleep(self) -> None:
@@ -129,7 +152,11 @@ class Sleeper:
         report, memory = self.report(), self.scheduler.worker.memory
         held = asleep_bytes(self.shape)
         assert report.held_bytes == memory.held_bytes(0, 0) == held, report
-        assert (report.alpha, report.beta, report.experts) == (self.shape.movable_layers, 0, 0)
+        assert (report.layers_remapped, report.stream_slots, report.experts) == (
+            self.shape.movable_layers,
+            0,
+            0,
+        )
         assert report.kv_extents == 1 and not report.running and not report.kv_used_extents
         assert report.waiting == len(self.prompts)
         self.check()
@@ -176,8 +203,8 @@ def in_the_middle(engine: Sleeper, *wakes: dict[str, int]) -> dict[str, Any]:
         engine.sleeps()
         engine.wake(**awake)
         report = engine.report()
-        there = report.alpha, report.experts, report.asleep
-        assert there == (awake.get("alpha", 0), awake.get("experts", 0), False), report
+        there = report.layers_remapped, report.experts, report.asleep
+        assert there == (awake.get("layers_remapped", 0), awake.get("experts", 0), False), report
         if number % 2:  # else requests run while the rest comes
             engine.wholly_awake()
         assert engine.finish() == REQUESTS
@@ -201,10 +228,12 @@ def under_load(engine: Sleeper, seed: int) -> dict[str, Any]:
         else:
             engine.step(rng.randrange(2))
         engine.ask(drawn(rng.randrange(2), 40, seed=2000 + number))
-        beta = rng.choice((1, 2))
-        alpha = rng.randrange(max(1, shape.movable_layers - beta))
-        experts = 0 if alpha else rng.randrange(shape.movable_experts + 1)
-        engine.wake(alpha, beta, rng.randrange(shape.min_extents, EXTENTS), experts)
+        stream_slots = rng.choice((1, 2))
+        layers_remapped = rng.randrange(max(1, shape.movable_layers - stream_slots))
+        experts = 0 if layers_remapped else rng.randrange(shape.movable_experts + 1)
+        engine.wake(
+            layers_remapped, stream_slots, rng.randrange(shape.min_extents, EXTENTS), experts
+        )
         engine.step(rng.randrange(4))
         engine.check()
     engine.wake()
@@ -229,10 +258,10 @@ def aborted(engine: Sleeper) -> dict[str, Any]:
 
 def idle(engine: Sleeper) -> None:
     """Messages are all that it takes without requests, both ways."""
-    for alpha in (0, 1 if engine.shape.movable_layers else 0):
+    for layers_remapped in (0, 1 if engine.shape.movable_layers else 0):
         engine.sleep()
         engine.sleeps()
-        engine.wake(alpha, 1)
+        engine.wake(layers_remapped, 1)
         engine.fills_alone()
     engine.sleep()
     engine.wake()
@@ -332,7 +361,7 @@ def above_a_pool(models: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "asynchronous": llm.llm_engine.vllm_config.scheduler_config.async_scheduling,
         "in_turns": in_turns(engine),
-        "in_the_middle": in_the_middle(engine, {}, {"alpha": 2, "beta": 1}),
+        "in_the_middle": in_the_middle(engine, {}, {"layers_remapped": 2, "stream_slots": 1}),
         "found_again": found_again(engine),
         "under_load": under_load(engine, seed=1),
         "aborted": aborted(engine),
@@ -359,7 +388,7 @@ def mixture(models: Path) -> dict[str, Any]:
     known = {tuple(prompt): answer for prompt, answer in engine.answers}
     engine.answers.clear()
     engine.says = lambda prompt: known[tuple(prompt)]
-    wakes = {}, {"experts": 5}, {"alpha": 2, "beta": 2}, {"experts": 1}
+    wakes = {}, {"experts": 5}, {"layers_remapped": 2, "stream_slots": 2}, {"experts": 1}
     facts = {
         "in_the_middle": in_the_middle(engine, *wakes),
         "experts": engine.shape.movable_experts,
@@ -402,7 +431,7 @@ def two_in_flight(models: Path) -> dict[str, Any]:
         fence = engine.scheduler.fence
         in_flight.append(fence.scheduled - fence.processed)
         engine.fall_asleep()
-        engine.wake(alpha=number % 3, beta=1)
+        engine.wake(layers_remapped=number % 3, stream_slots=1)
         engine.finish()
     facts = {"in_flight": in_flight, "under_load": under_load(engine, seed=3)}
     engine.close()
@@ -421,7 +450,7 @@ def beside_gpu(models: Path) -> dict[str, Any]:
     engine = Sleeper(llm, lambda prompt: list(circuit.generate(prompt, TOKENS)))
     facts = {
         "pieces": engine.scheduler.worker.memory.pieces,
-        "in_the_middle": in_the_middle(engine, {}, {"alpha": 2, "beta": 1}),
+        "in_the_middle": in_the_middle(engine, {}, {"layers_remapped": 2, "stream_slots": 1}),
     }
     idle(engine)
     engine.close()

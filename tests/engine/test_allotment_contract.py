@@ -46,7 +46,7 @@ from tests.examples import examples
 pytestmark = pytest.mark.engine
 
 State = tuple[int, int, int, int]
-"""Alpha, beta, extents, experts."""
+"""Layers remapped, slots, extents, experts."""
 
 
 class Way(Protocol):
@@ -85,7 +85,12 @@ class Real:
 
     def state(self) -> State:
         memory = self.host.memory
-        return memory.alpha, memory.beta, self.host.blocks.book.backed_extents(), memory.experts
+        return (
+            memory.layers_remapped,
+            memory.stream_slots,
+            self.host.blocks.book.backed_extents(),
+            memory.experts,
+        )
 
     def held_bytes(self) -> int:
         return self.host.memory.pool.held_bytes
@@ -152,7 +157,7 @@ class Simulated:
 
     def state(self) -> State:
         holding = self.holding
-        return holding.alpha, holding.beta, holding.extents, holding.experts
+        return holding.layers_remapped, holding.stream_slots, holding.extents, holding.experts
 
     def held_bytes(self) -> int:
         return self.holding.held_bytes
@@ -193,11 +198,16 @@ allotted = st.tuples(
 
 
 def allotment(
-    revision: int, alpha: int, beta: int, extents: int, experts: int = 0, recall: bool = False
+    revision: int,
+    remapped: int,
+    stream_slots: int,
+    extents: int,
+    experts: int = 0,
+    recall: bool = False,
 ) -> Allotment:
-    slots = beta if alpha else 0
-    grant = grant_of(alpha, extents, experts)
-    return Allotment(revision, alpha, slots, extents, grant, None, recall, experts)
+    slots = stream_slots if remapped else 0
+    grant = grant_of(remapped, extents, experts)
+    return Allotment(revision, remapped, slots, extents, grant, None, recall, experts)
 
 
 class Contract(RuleBasedStateMachine):
@@ -217,13 +227,15 @@ class Contract(RuleBasedStateMachine):
         revision = self.sent.revision + 1 if self.sent else 1
         self.sent = allotment(revision, *to, recall=recall)
         self.ceiling = max(self.way.held_bytes(), self.sent.grant_bytes)
-        alpha, _, _, experts = self.way.state()
+        remapped, _, _, experts = self.way.state()
         assert self.way.aim(self.sent)
         if experts == self.sent.experts == 0:
-            assert self.way.state()[0] >= min(alpha, self.sent.alpha)
-        if grant_of(self.sent.alpha, 0, self.sent.experts) < grant_of(alpha, 0, experts):
+            assert self.way.state()[0] >= min(remapped, self.sent.layers_remapped)
+        if grant_of(self.sent.layers_remapped, 0, self.sent.experts) < grant_of(
+            remapped, 0, experts
+        ):
             there = self.way.state()[0], self.way.state()[3]
-            assert there == (self.sent.alpha, self.sent.experts), "they are given at once"
+            assert there == (self.sent.layers_remapped, self.sent.experts), "they are given at once"
 
     @precondition(lambda self: self.sent)
     @rule(to=allotted, before=st.integers(0, 3))
@@ -274,9 +286,9 @@ class Contract(RuleBasedStateMachine):
     def sound(self) -> None:
         self.way.check()
         held = self.way.held_bytes()
-        alpha, _, extents, experts = self.way.state()
-        assert held == grant_of(alpha, extents, experts)
-        assert 0 in (alpha, experts)
+        remapped, _, extents, experts = self.way.state()
+        assert held == grant_of(remapped, extents, experts)
+        assert 0 in (remapped, experts)
         grant = self.sent.grant_bytes if self.sent else grant_of(0, START)
         self.ceiling = max(grant, min(self.ceiling, held))
         assert held <= self.ceiling, "never above what was held, or granted"
@@ -298,9 +310,9 @@ class Contract(RuleBasedStateMachine):
         assert self.way.settled()
         assert not self.way.settle()
         if self.sent is not None:
-            assert self.way.state()[0] == self.sent.alpha
+            assert self.way.state()[0] == self.sent.layers_remapped
             assert self.way.state()[2] == self.sent.kv_extents
-            assert self.way.state()[1] == self.sent.beta
+            assert self.way.state()[1] == self.sent.stream_slots
             assert self.way.state()[3] == self.sent.experts
             assert self.way.held_bytes() == self.sent.grant_bytes
         self.way.close()
@@ -336,8 +348,8 @@ def test_all_layers_go_and_come_back_in_one_pass_each(kind: str) -> None:
         assert way.aim(Allotment(revision, LAYERS, 0, 1, asleep_bytes(SHAPE), asleep=True)), "newer"
         assert way.state() == (LAYERS, 0, 1, 0) and way.held_bytes() == asleep_bytes(SHAPE)
         assert way.aim(allotment(revision + 1, *awake))
-        alpha, beta, extents, experts = way.state()
-        assert (alpha, beta, experts) == (awake[0], awake[1], awake[3])
+        remapped, stream_slots, extents, experts = way.state()
+        assert (remapped, stream_slots, experts) == (awake[0], awake[1], awake[3])
         assert 0 < extents < awake[2] and not way.settled(), "KV for one request comes first"
         assert way.settle() and way.state() == awake
     way.close()

@@ -337,8 +337,8 @@ def test_engines_with_arguments_say_what_plain_vllm_says(models: Path) -> None:
     said = [o.said for o in ours if o.kind != "text"]
     assert set(found) <= {"equal", NO_KERNEL} and found.count(NO_KERNEL) <= 1, (found, said)
     for outcome in (o for o, how in zip(ours, found, strict=False) if how == "equal"):
-        alpha, grown, shrunk = outcome.said["moved"]
-        assert alpha >= 5 and grown and shrunk
+        layers_remapped, grown, shrunk = outcome.said["moved"]
+        assert layers_remapped >= 5 and grown and shrunk
     guessed, right = ours[2].said["drafts"]
     assert guessed > right > 0, "what was guessed was sometimes right, and sometimes not"
     # Compiled steps: the check says so, and the worker itself if nobody has asked the check.

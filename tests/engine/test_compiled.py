@@ -110,15 +110,15 @@ class Streamer:
     """Only what a proof asks of one; `spoil` stands for a slot that holds another layer."""
 
     def __init__(self, model: Model, spoils: bool) -> None:
-        self.layers, self.alpha, self.beta = list(range(COUNT)), 0, 0
+        self.layers, self.layers_remapped, self.stream_slots = list(range(COUNT)), 0, 0
         self.bytes_streamed = 0
         self.streaming = False
         self._model, self._spoils = model, spoils
 
-    def set(self, alpha: int, beta: int) -> None:
-        if self._spoils and (alpha > 0) != (self.alpha > 0):
+    def set(self, layers_remapped: int, stream_slots: int) -> None:
+        if self._spoils and (layers_remapped > 0) != (self.layers_remapped > 0):
             self._model.weights[1] = -self._model.weights[1]
-        self.alpha, self.beta = alpha, beta
+        self.layers_remapped, self.stream_slots = layers_remapped, stream_slots
 
 
 @pytest.mark.parametrize("spoils", [False, True])
@@ -133,7 +133,7 @@ def test_what_is_not_proven_is_not_compiled(spoils: bool, caplog: pytest.LogCapt
     assert made.memory.compiled is not spoils
     assert compiling(model) == ([] if spoils else [model.part])
     assert ("no step is compiled: tenant 'one'" in caplog.text) is spoils
-    assert made.memory.streamer is not None and made.memory.streamer.alpha == 0
+    assert made.memory.streamer is not None and made.memory.streamer.layers_remapped == 0
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_compiled_or_found_out_the_texts_stay_while_memory_moves(
     found = json.loads(out.read_text())
     rest, *moved = found["rounds"]
     assert all(one == rest for one in moved)
-    assert len(found["alphas"]) > 3 and found["bytes_streamed"] > 0
+    assert len(found["remapped_counts"]) > 3 and found["bytes_streamed"] > 0
     assert found["compiled"] or family == "gemma2"
 
 

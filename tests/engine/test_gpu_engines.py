@@ -58,7 +58,7 @@ def test_the_smoke_row_moves_memory_and_the_texts_stay() -> None:
     assert engines.checked(HOST).holds
     row = engines.eagerly(HOST)
     assert row.holds, row.value
-    assert row.details["alpha"] == row.details["layers"] - 1
+    assert row.details["layers_remapped"] == row.details["layers"] - 1
     assert row.details["extents"][1] > row.details["extents"][0]
 
 
@@ -133,8 +133,8 @@ def test_a_step_is_timed_with_layers_away_and_around_a_move() -> None:
     for row in steps:
         for name, one in row.details.items():
             assert one["step_s"] > 0 and one["compute_s"] > 0 and one["load_s"] > 0, name
-            assert one["streaming_host_s"] > 0 or not one["alpha"], name
-        assert row.details["2"]["alpha"] == 2
+            assert one["streaming_host_s"] > 0 or not one["layers_remapped"], name
+        assert row.details["2"]["layers_remapped"] == 2
     assert itl.details["quiet"] and len(itl.details["moves"]) == 4
     assert beside.value.startswith("skipped: ") and trace.holds, trace.value
 
@@ -143,7 +143,7 @@ def test_a_step_is_timed_with_layers_away_and_around_a_move() -> None:
 def test_outputs_as_served_are_bit_identical_in_pieces() -> None:
     alike, control = as_served.alike(HOST)
     assert alike.holds and control.holds, (alike.value, control.value)
-    assert alike.details["alpha"] == alike.details["layers"] - 1
+    assert alike.details["layers_remapped"] == alike.details["layers"] - 1
 
 
 @pytest.mark.rare

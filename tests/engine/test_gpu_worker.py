@@ -214,8 +214,8 @@ def worker(runner: SimpleNamespace, *, eager: bool = False, moves: bool = True) 
         streaming=False,
         interrupted=False,
         pieces=True,
-        alpha=0,
-        beta=0,
+        layers_remapped=0,
+        stream_slots=0,
         experts=0,
     )
     made.mirage = SimpleNamespace(memory=memory, times=SimpleNamespace(warm=False))
@@ -261,7 +261,10 @@ def test_graphs_are_gated_once_they_are_captured(warmed: list[int]) -> None:
 @pytest.mark.parametrize(
     ("away", "words"),
     [
-        ({"streaming": True, "alpha": 2, "beta": 1}, r"layers stream \(alpha 2, beta 1\) or exp"),
+        (
+            {"streaming": True, "layers_remapped": 2, "stream_slots": 1},
+            r"layers stream \(2 remapped, 1 slots\), or exp",
+        ),
         ({"experts": 3}, r"or experts are away \(3\)"),
     ],
 )

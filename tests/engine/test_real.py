@@ -38,9 +38,10 @@ def test_tokens_and_logprobs_are_plain_vllms(tmp_path: Path, name: str, dtype: s
     assert numbers(plain["rounds"]) and plain["prompts"] == 30
     assert first_difference(plain["rounds"], ours["rounds"]) is None
     assert ours["hits"] == plain["hits"] > 0
-    assert len(ours["alphas"]) >= 10 and {1, 2} <= set(ours["betas"])
+    assert len(ours["remapped_counts"]) >= 10 and {1, 2} <= set(ours["slot_counts"])
     assert ours["bytes_streamed"] > 0 and min(ours["grown"], ours["shrunk"]) >= 10
-    moves = f"{ours['changes']} changes, alpha {ours['alphas'][0]} to {ours['alphas'][-1]}"
+    counts = ours["remapped_counts"]
+    moves = f"{ours['changes']} changes, {counts[0]} to {counts[-1]} layers remapped"
     print(f"{name} {dtype}: {ours['prompts']} prompts equal, {moves}")
 
 

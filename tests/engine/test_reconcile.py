@@ -53,16 +53,16 @@ class SettlementMachine(RuleBasedStateMachine):
     # -- events -------------------------------------------------------------------------
 
     @rule(
-        alpha=st.integers(0, 3),
-        beta=st.integers(1, 2),
+        remapped=st.integers(0, 3),
+        slots=st.integers(1, 2),
         extents=st.integers(1, EXTENTS),
         recall=st.booleans(),
     )
-    def allot(self, alpha: int, beta: int, extents: int, recall: bool) -> None:
+    def allot(self, remapped: int, slots: int, extents: int, recall: bool) -> None:
         self.revision += 1
-        self.ceiling = max(self.held(), grant_of(alpha, extents))
-        self.grant = grant_of(alpha, extents)
-        sent = Allotment(self.revision, alpha, beta, extents, self.grant, None, recall)
+        self.ceiling = max(self.held(), grant_of(remapped, extents))
+        self.grant = grant_of(remapped, extents)
+        sent = Allotment(self.revision, remapped, slots, extents, self.grant, None, recall)
         assert self.reconciler.aim(sent)
         assert not self.reconciler.aim(Allotment(self.revision, 0, 1, EXTENTS, 1 << 40))
 
@@ -90,11 +90,13 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @rule()
     def reconcile(self) -> None:
-        alpha, extents = self.memory.alpha, set(self.extents.mapped)
+        remapped, extents = self.memory.layers_remapped, set(self.extents.mapped)
         rested = self.reconciler.rests
         self.reconciler.reconcile()
         if self.stepping and not rested:
-            moved = abs(self.memory.alpha - alpha) + len(extents ^ set(self.extents.mapped))
+            moved = abs(self.memory.layers_remapped - remapped) + len(
+                extents ^ set(self.extents.mapped)
+            )
             assert moved <= 1
 
     @rule(stepping=st.booleans())
@@ -179,8 +181,10 @@ class SettlementMachine(RuleBasedStateMachine):
 
     @invariant()
     def pages_add_up(self) -> None:
-        assert not (self.in_flight and self.memory.alpha == LAYERS), "a step reads all layers"
-        layers = (LAYERS - self.memory.alpha) * LAYER_BYTES
+        assert not (self.in_flight and self.memory.layers_remapped == LAYERS), (
+            "a step reads all layers"
+        )
+        layers = (LAYERS - self.memory.layers_remapped) * LAYER_BYTES
         assert self.memory.pool.in_use_bytes == layers + len(self.extents.mapped) * PAGE
         assert self.memory.pool.in_use_bytes <= self.held()
         self.ceiling = max(self.grant, min(self.ceiling, self.held()))

@@ -66,7 +66,7 @@ def test_memory_moved_between_the_steps(found: Found) -> None:
     assert (before["extents"], grown["extents"]) == (BASE, UNIVERSE)
     assert grown["device"] - before["device"] == pages, "memory came behind the new blocks"
     assert second["seen"][-1]["used"] > BASE, "and they were used"
-    assert (away["alpha"], back["alpha"]) == (1, 0)
+    assert (away["layers_remapped"], back["layers_remapped"]) == (1, 0)
     assert grown["device"] - away["device"] == second["layer_bytes"]
     assert back["device"] == grown["device"]
     assert away["streamed"] < second["seen"][GIVE + 1]["streamed"] < back["streamed"]

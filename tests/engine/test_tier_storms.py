@@ -35,7 +35,7 @@ def judge(runs: Runs, family: str) -> None:
     for mode in runs.keys() & {STORM, TIERS}:
         ours = runs[mode][family]
         assert other_texts(plain, ours) == []
-        assert min(ours[what] for what in ALWAYS) > 0 and len(ours["alphas"]) > 2
+        assert min(ours[what] for what in ALWAYS) > 0 and len(ours["remapped_counts"]) > 2
     assert len({token for tokens, _ in plain["texts"] for token in tokens}) > 10
 
 

@@ -68,8 +68,8 @@ def disturb(engine: Tiered, rng: random.Random) -> None:
     """Extents and layers go and come; the pool shrinks, is late, loses what it had."""
     pool: Any = engine.pool
     if rng.random() < 0.1:
-        alpha = rng.choice((0, 0, 1, 2)) if engine.scheduler.worker.memory.streamer else 0
-        engine.allot(rng.randrange(18, BASE), alpha)
+        remapped = rng.choice((0, 0, 1, 2)) if engine.scheduler.worker.memory.streamer else 0
+        engine.allot(rng.randrange(18, BASE), remapped)
     if rng.random() < 0.03:
         pool.shrink(rng.choice((0, 20, 60, 4000)))
     pool.slow = rng.choice((0, 0, 3))

@@ -107,7 +107,7 @@ class Storm:
         self.asked = requests(seed)
         self.said: list[list[int] | None] = [None] * len(self.asked)
         self.live: set[int] = set()
-        self.alphas: set[int] = set()
+        self.remapped_counts: set[int] = set()
         self.drowsy = False
         """Nothing more is asked until all is said; then the engine sleeps."""
         self.slept = self.aborted = 0
@@ -139,7 +139,7 @@ class Storm:
             "texts": self.said,
             "aborted": self.aborted,
             "slept": self.slept,
-            "alphas": sorted(self.alphas),
+            "remapped_counts": sorted(self.remapped_counts),
             "hits": sum(counts.hits.values()),
             "stored": counts.stored_blocks,
             "evicted": pool.evicted,
@@ -173,9 +173,9 @@ class Storm:
         if rng.random() < 0.1:
             memory = self.engine.scheduler.worker.memory
             most = max(0, self.engine.scheduler.shape.movable_layers - 2)
-            alpha = rng.randrange(most + 1) if memory.streamer and rng.random() < 0.5 else 0
-            self.engine.allot(rng.randrange(self.least, self.most + 1), alpha)
-            self.alphas.add(memory.alpha)
+            remapped = rng.randrange(most + 1) if memory.streamer and rng.random() < 0.5 else 0
+            self.engine.allot(rng.randrange(self.least, self.most + 1), remapped)
+            self.remapped_counts.add(memory.layers_remapped)
         self._below(rng, pool)
 
     def _below(self, rng: random.Random, pool: Any) -> None:

@@ -41,16 +41,16 @@ class Above:
         self.scheduler.worker.memory.check_integrity()
         assert self.pool.idle and not self.scheduler.kv.blocks.pinned
 
-    def allot(self, extents: int, alpha: int = 0, *, recall: bool = False) -> None:
+    def allot(self, extents: int, remapped: int = 0, *, recall: bool = False) -> None:
         """Between two steps: hold so much from now on."""
         self._revision += 1
         memory = self.scheduler.worker.memory
-        beta = 1 if alpha else 0
+        slots = 1 if remapped else 0
         shape = self.scheduler.shape
-        layers = (shape.layers - alpha) * shape.layer_bytes
+        layers = (shape.layers - remapped) * shape.layer_bytes
         grant = memory.outside_bytes + layers + (extents + 2) * shape.extent_bytes + (1 << 24)
         self.scheduler.mailbox.post(
-            Allotment(self._revision, alpha, beta, extents, grant, recall=recall)
+            Allotment(self._revision, remapped, slots, extents, grant, recall=recall)
         )
 
 

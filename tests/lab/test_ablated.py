@@ -29,17 +29,17 @@ WORLD = {
 
 
 def test_rules_are_changed_in_the_context_alone() -> None:
-    with ablated(beta=1, decode_cap=False):
+    with ablated(stream_slots=1, decode_cap=False):
         rules = Rules.served(CONFIG)
-        assert (rules.beta, rules.decode_cap, rules.rest_s) == (1, False, 3)
+        assert (rules.stream_slots, rules.decode_cap, rules.rest_s) == (1, False, 3)
     assert Rules.served(CONFIG) == Rules(rest_s=3)
 
 
 def test_words_are_values_of_yaml() -> None:
-    words = ["decode_cap=false", "beta=1", "victims=lru", "lend_pool=0.5"]
+    words = ["decode_cap=false", "stream_slots=1", "victims=lru", "lend_pool=0.5"]
     assert parsed(words) == {
         "decode_cap": False,
-        "beta": 1,
+        "stream_slots": 1,
         "victims": "lru",
         "lend_pool": 0.5,
     }
@@ -49,33 +49,43 @@ def test_servers_of_a_replay_decide_by_the_same_rules() -> None:
     def plain(config: Path) -> list[str]:
         return ["python", "-m", "mirage", "serve", str(config)]
 
-    command = launcher.servers(plain, ["ablated.py", "beta=1", "--"])
-    assert command(Path("c.yaml")) == ["python", "ablated.py", "beta=1", "--", "serve", "c.yaml"]
-    assert launcher.split(["beta=1", "--", "serve", "c.yaml"]) == (
-        ["beta=1"],
+    command = launcher.servers(plain, ["ablated.py", "stream_slots=1", "--"])
+    assert command(Path("c.yaml")) == [
+        "python",
+        "ablated.py",
+        "stream_slots=1",
+        "--",
+        "serve",
+        "c.yaml",
+    ]
+    assert launcher.split(["stream_slots=1", "--", "serve", "c.yaml"]) == (
+        ["stream_slots=1"],
         ["serve", "c.yaml"],
     )
 
 
 def test_an_experiments_ablations_are_all_policies_but_for_what_they_change() -> None:
-    made = setup(WORLD | {"ablations": {"keep_free": False, "beta": 2}})
+    made = setup(WORLD | {"ablations": {"keep_free": False, "stream_slots": 2}})
     rules = {name: made.rules(made.variant(name)) for name in ("static", "mirage", "lru")}
-    assert all(not each.keep_free and each.beta == 2 for each in rules.values())
+    assert all(not each.keep_free and each.stream_slots == 2 for each in rules.values())
     assert [each.victims for each in rules.values()] == ["mru", "mru", "lru"]
-    assert with_rules({"beta": 2})["alpha-plus-one"].changes["beta"] == 1
+    assert with_rules({"stream_slots": 2})["one-slot"].changes["stream_slots"] == 1
     assert setup(WORLD).rules(SimpleNamespace(rules=Rules.of)) == Rules()
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["beta=1", "serve", "c.yaml"], "found no --"),
-        (["beta=1", "--", "simulate", "c.yaml"], "'simulate': choose from serve, check, replay"),
-        (["beta=1", "--"], "choose from serve"),
-        (["beta=7", "--", "serve", "c.yaml"], "ablations: beta"),
-        (["rest_s=1", "--", "serve", "c.yaml"], "ablation 'rest_s': choose from beta, "),
-        (["beta", "--", "serve", "c.yaml"], "'beta': write NAME=VALUE"),
-        (["beta=1", "--", "serve", "none.yaml"], "none.yaml: cannot be read"),
+        (["stream_slots=1", "serve", "c.yaml"], "found no --"),
+        (
+            ["stream_slots=1", "--", "simulate", "c.yaml"],
+            "'simulate': choose from serve, check, replay",
+        ),
+        (["stream_slots=1", "--"], "choose from serve"),
+        (["stream_slots=7", "--", "serve", "c.yaml"], "ablations: stream_slots"),
+        (["rest_s=1", "--", "serve", "c.yaml"], "ablation 'rest_s': choose from decode_cap, "),
+        (["stream_slots", "--", "serve", "c.yaml"], "'stream_slots': write NAME=VALUE"),
+        (["stream_slots=1", "--", "serve", "none.yaml"], "none.yaml: cannot be read"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(tmp_path: Path, words: list[str], message: str) -> None:

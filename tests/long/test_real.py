@@ -46,11 +46,13 @@ def test_chats_are_plain_vllms(dtype: str, tmp_path: Path) -> None:
         for number, tokens in enumerate(TOKENS[dtype][1:], 1):
             before = histories(plain[:number], CHATS)
             ours.append(ask_both(dict.fromkeys(NAMES, served), TOPICS, before, tokens))
-        moved = {key: most(served, key) for key in ("alpha", "kv_blocks", "tokens_loaded")}
+        moved = {
+            key: most(served, key) for key in ("layers_remapped", "kv_blocks", "tokens_loaded")
+        }
     print(f"{dtype}: most of each {moved}")
     wrong = [each for pair in zip(plain, ours, strict=True) for each in _judged(dtype, *pair)]
     assert wrong == []
-    assert min(moved["alpha"].values()) > 0, "no layer moved"
+    assert min(moved["layers_remapped"].values()) > 0, "no layer moved"
     assert min(moved["tokens_loaded"].values()) > 0, "nothing came back from host memory"
 
 
@@ -82,7 +84,7 @@ def test_what_people_ask_while_chats_run(tmp_path: Path) -> None:
     with plain_both("float32", CONTEXT) as servers:
         expected = _answers(servers)
     with served_both(tmp_path, "float32", CONTEXT) as served, _chats(served):
-        served.until("layers are away", lambda: min(most(served, "alpha").values()) > 0)
+        served.until("layers are away", lambda: min(most(served, "layers_remapped").values()) > 0)
         found = _answers(dict.fromkeys(NAMES, served))
     assert [kind for kind, answer in expected.items() if not alike(answer, found[kind])] == []
 

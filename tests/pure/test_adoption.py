@@ -98,7 +98,9 @@ def test_one_that_says_hello_again_is_the_one_that_was_left(
 
 
 def grant(revision: int, nbytes: int) -> Allotment:
-    return Allotment(revision=revision, alpha=0, beta=0, kv_extents=0, grant_bytes=nbytes)
+    return Allotment(
+        revision=revision, layers_remapped=0, stream_slots=0, kv_extents=0, grant_bytes=nbytes
+    )
 
 
 def test_what_was_granted_stays_reserved_held_or_not() -> None:

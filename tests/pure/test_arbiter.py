@@ -59,8 +59,8 @@ def report(holds: bool, running: int = 0, growth: int = 0) -> Report:
         revision=1,
         holds_turn=holds,
         held_bytes=1700,
-        alpha=0,
-        beta=1,
+        layers_remapped=0,
+        stream_slots=1,
         kv_extents=10,
         kv_used_extents=10 if running else 0,
         kv_usable_extents=10,
@@ -97,9 +97,13 @@ def test_one_that_comes_without_memory_for_its_layers_gets_the_least_at_once() -
     made.joined(Hello(PROTOCOL_VERSION, "b", 2, SHAPE, least), 0.3)
     first, *later = [message for name, message in made.decide(0.3) if name == "b"]
     assert isinstance(first, Allotment)
-    assert (first.alpha, first.beta, first.kv_extents) == (9, 2, SHAPE.min_extents)
+    assert (first.layers_remapped, first.stream_slots, first.kv_extents) == (
+        9,
+        2,
+        SHAPE.min_extents,
+    )
     assert first.grant_bytes == least
-    assert all(isinstance(one, Allotment) and one.alpha < 9 for one in later)
+    assert all(isinstance(one, Allotment) and one.layers_remapped < 9 for one in later)
 
 
 def test_a_turn_is_given_confirmed_revoked_and_passed_on() -> None:
@@ -190,8 +194,8 @@ def complied(told: Allotment, used: int, *, holds: bool = False) -> Report:
     return structs.replace(
         report(holds, running=1),
         revision=told.revision,
-        alpha=told.alpha,
-        beta=told.beta,
+        layers_remapped=told.layers_remapped,
+        stream_slots=told.stream_slots,
         kv_extents=told.kv_extents,
         kv_used_extents=used,
         growth_extents=used + 2,
@@ -206,7 +210,7 @@ def returning(*, drain: bool = False) -> tuple[Arbiter, Allotment]:
     made.reported("b", report(False, running=1, growth=20), 0.0)
     sent = dict(made.decide(0.0))
     lent = sent["a"]
-    assert isinstance(lent, Allotment) and lent.alpha == 6
+    assert isinstance(lent, Allotment) and lent.layers_remapped == 6
     made.reported("a", complied(lent, used=2), 0.1)
     ((_, more), *_) = [m for m in made.decide(0.1) if m[0] == "b"]
     assert isinstance(more, Allotment)
@@ -222,7 +226,7 @@ def test_a_turn_begins_when_the_others_have_made_room_for_its_layers() -> None:
     assert "a" not in dict(made.decide(1.4))
     made.reported("b", complied(less, used=12), 1.41)
     (_, back), last = [m for m in made.decide(1.41) if m[0] == "a"]
-    assert isinstance(back, Allotment) and back.alpha == 0
+    assert isinstance(back, Allotment) and back.layers_remapped == 0
     assert last == ("a", Turn(True))
 
 
@@ -266,7 +270,7 @@ def test_who_waits_for_its_turn_is_not_refused_what_it_will_ask_again() -> None:
     targets = structs.replace(
         report(False, running=1, growth=200),
         revision=2,
-        alpha=6,
+        layers_remapped=6,
         kv_extents=2,
         kv_used_extents=2,
         held_bytes=700,
@@ -298,7 +302,7 @@ def test_the_holder_gets_the_idle_kv_of_the_others() -> None:
     assert last == ("a", Turn(True))
     assert name == "b"
     assert isinstance(allotment, Allotment)
-    assert (allotment.alpha, allotment.kv_extents) == (0, 2)
+    assert (allotment.layers_remapped, allotment.kv_extents) == (0, 2)
 
 
 def test_death_passes_the_turn_on_at_once() -> None:
@@ -333,7 +337,7 @@ def test_the_turn_of_one_that_is_killed_passes_on_and_its_memory_does_not() -> N
 def asleep(revision: int, *, holds: bool = False) -> Report:
     """Report of `a` or `b` once it holds one extent and no layer."""
     told = report(holds)
-    return structs.replace(told, revision=revision, held_bytes=50, alpha=12, asleep=True)
+    return structs.replace(told, revision=revision, held_bytes=50, layers_remapped=12, asleep=True)
 
 
 @pytest.mark.parametrize("mode", ["spatial", "temporal"])
@@ -341,7 +345,11 @@ def test_one_that_sleeps_takes_no_part_and_lends_its_share(mode: str) -> None:
     made = arbiter(mode)
     told = made.sleeps("a", 1.0)
     (sleep,) = [message for _, message in told if isinstance(message, Allotment)]
-    assert sleep.asleep and sleep.grant_bytes == 50 and (sleep.alpha, sleep.beta) == (12, 0)
+    assert (
+        sleep.asleep
+        and sleep.grant_bytes == 50
+        and (sleep.layers_remapped, sleep.stream_slots) == (12, 0)
+    )
     assert made.controller.free_bytes == 0, "it has not obeyed yet"
     made.reported("a", asleep(sleep.revision), 1.1)
     assert made.controller.free_bytes == 1650
@@ -450,7 +458,13 @@ def lending() -> tuple[Arbiter, dict[str, Allotment]]:
 
 def given(**counted: Any) -> Report:
     """Of `b`, which has given all that it was told to."""
-    held = {"revision": 2, "alpha": 1, "held_bytes": 1200, "kv_extents": 2, "kv_usable_extents": 2}
+    held = {
+        "revision": 2,
+        "layers_remapped": 1,
+        "held_bytes": 1200,
+        "kv_extents": 2,
+        "kv_usable_extents": 2,
+    }
     return structs.replace(report(True), **held, **counted)
 
 

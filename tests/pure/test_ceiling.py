@@ -95,7 +95,7 @@ def test_who_pays_too_much_gives_no_layers(asks: TenantSnapshot, lender: TenantS
 
 
 def test_what_running_requests_sit_on_stays_away() -> None:
-    lent = tenant("b", active=False, alpha=3, kv=2)
+    lent = tenant("b", active=False, layers_remapped=3, kv=2)
     asks = tenant("a", 22, 0, 20, kv=24)
     assert planned(asks, lent)["b"][0] > 2
     assert planned(asks, dear(lent))["b"][0] == 2, "four extents are beyond all memory for KV"

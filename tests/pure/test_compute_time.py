@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.compute_time import MOST_PENDING, RECENT, ComputeTime, Smoothed, Undisturbed
-from mirage.control.hiding import largest_alpha
+from mirage.control.hiding import largest_hidden
 
 pytestmark = pytest.mark.pure
 LAYERS, STEP_S, LOAD_S = 40, 0.008, 0.0012
@@ -43,16 +43,16 @@ def test_the_controller_and_the_host_do_not_drive_each_other_up(
     kind: Callable[[], ComputeTime],
 ) -> None:
     """Each round gives as many layers away as hide behind T_c as it is told."""
-    time, alpha, beta = kind(), 0, 0
+    time, remapped, slots = kind(), 0, 0
     ran(time, with_gaps(0))
-    first = largest_alpha(LAYERS, LOAD_S, STEP_S / LAYERS)
+    first = largest_hidden(LAYERS, LOAD_S, STEP_S / LAYERS)
     for _ in range(20):
-        step_s = ran(time, with_gaps(alpha + beta), alpha + beta)
-        alpha, beta = largest_alpha(LAYERS, LOAD_S, step_s / LAYERS)
+        step_s = ran(time, with_gaps(remapped + slots), remapped + slots)
+        remapped, slots = largest_hidden(LAYERS, LOAD_S, step_s / LAYERS)
     if kind is Undisturbed:
-        assert (alpha, beta) == first
+        assert (remapped, slots) == first
     else:
-        assert alpha > first[0], "the control: gaps in T_c make more layers seem to hide"
+        assert remapped > first[0], "the control: gaps in T_c make more layers seem to hide"
 
 
 def test_layers_that_streamed_too_shortly_are_learned_of_later() -> None:

@@ -73,7 +73,12 @@ def test_an_ablation_is_an_unknown_key_of_a_server(tmp_path: Path, key: str) -> 
 
 def test_rules_are_the_settings_and_what_serves() -> None:
     made = Rules.of(Remap(rest_s=5, max_percent=50))
-    assert (made.rest_s, made.max_percent, made.beta, made.victims) == (5, 50, "dynamic", "mru")
+    assert (made.rest_s, made.max_percent, made.stream_slots, made.victims) == (
+        5,
+        50,
+        "dynamic",
+        "mru",
+    )
     assert Rules.of(Remap()) == Rules()
     assert hash(made) == hash(made.model_copy())
 
@@ -118,7 +123,7 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(max_percent=101), "tenants.0.max_percent: "),
         (tenant(max_percent=-1), "tenants.0.max_percent: "),
         (tenant(prioritty=1), "unknown key 'tenants.0.prioritty'"),
-        (VALID | {"remap": {"alpha": 1}}, "unknown key 'remap.alpha'"),
+        (VALID | {"remap": {"layers_remapped": 1}}, "unknown key 'remap.layers_remapped'"),
         (VALID | {"policy": "magic"}, "policy: "),
         (VALID | {"dtype": "int8"}, "dtype: "),
         (VALID | {"device": {"memory": "64 MB/s"}}, "'64 MB/s' is not a size"),

@@ -54,8 +54,8 @@ def occupy(world: World, name: str, extents: int, growing: int = 0) -> FakeEngin
 
 
 def holding(world: World, name: str) -> tuple[int, int]:
-    """(alpha, KV extents) last sent."""
-    return world.sent[name].alpha, world.sent[name].kv_extents
+    """(layers remapped, KV extents) last sent."""
+    return world.sent[name].layers_remapped, world.sent[name].kv_extents
 
 
 # -- the way of one extent --------------------------------------------------------------
@@ -189,7 +189,9 @@ def test_who_is_refused_may_see_bytes_that_are_kept_for_another_of_larger_blocks
     donor = ModelShape(3, 1, 0, 1, 1, 16, 2, 1, 0)
     shapes = {"a": (4.9, small), "b": (19.5, donor), "c": (55.6, large)}
     tenants = {name: (Tenant(name, share), shape) for name, (share, shape) in shapes.items()}
-    settings = Rules(lend_percent=0, max_percent=0, beta=1, headroom_extents=1, slack_extents=0)
+    settings = Rules(
+        lend_percent=0, max_percent=0, stream_slots=1, headroom_extents=1, slack_extents=0
+    )
     world = World(tenants, 147, Policy.MIRAGE, settings)
     for name in world.tenants:
         world.start(name)
@@ -281,7 +283,7 @@ def test_a_surplus_is_taken_at_once_for_a_woken_donor() -> None:
 def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
     """Whatever a's load does, a layer that b gave stays away for the hysteresis at least."""
     world = pair(hysteresis_s=0.5, slack_extents=slack)
-    grown, alpha = 0.0, 0
+    grown, layers_remapped = 0.0, 0
     for target, tenths in steps:
         a = world.alive["a"]
         while len(a.running) + len(a.waiting) > target:
@@ -289,10 +291,10 @@ def test_layers_of_an_idle_tenant_do_not_flip(steps, slack: int) -> None:
         for _ in range(target - len(a.running) - len(a.waiting)):
             a.arrive(1)
         world.round(tenths / 10)
-        now, alpha = alpha, holding(world, "b")[0]
-        if alpha > now:
+        now, layers_remapped = layers_remapped, holding(world, "b")[0]
+        if layers_remapped > now:
             grown = world.now
-        assert alpha >= now or world.now >= grown + 0.5
+        assert layers_remapped >= now or world.now >= grown + 0.5
 
 
 def test_reports_of_two_busy_tenants_move_no_layer_between_them() -> None:
@@ -434,7 +436,7 @@ def remaps(draw: st.DrawFn) -> Rules:
         serve=draw(st.sampled_from(["growth", "admission"])),
         lend_percent=draw(st.sampled_from([0, 75, 100])),
         tbt_ms=draw(st.sampled_from([None, 1e-3, 1e6])),
-        beta=draw(st.sampled_from([1, 2])),
+        stream_slots=draw(st.sampled_from([1, 2])),
         max_percent=draw(st.sampled_from([0.0, 33.0, 75.0, 100.0])),
         experts=draw(st.booleans()),
         decode_cap=draw(st.booleans()),
@@ -623,8 +625,11 @@ def quiet_brings_everything_back(world: World) -> None:
     assert world.commands == []
     for name, engine in world.alive.items():
         target = world.base(name)
-        assert (world.sent[name].alpha, world.sent[name].kv_extents) == (0, target.kv_extents)
-        assert (engine.alpha, engine.experts, engine.mapped) == (0, 0, target.kv_extents)
+        assert (world.sent[name].layers_remapped, world.sent[name].kv_extents) == (
+            0,
+            target.kv_extents,
+        )
+        assert (engine.layers_remapped, engine.experts, engine.mapped) == (0, 0, target.kv_extents)
 
 
 class StaticWorlds(Worlds):

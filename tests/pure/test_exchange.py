@@ -30,9 +30,9 @@ def given_away(draw: st.DrawFn) -> GivenAway:
     if what == "absent":
         return GivenAway((), {layer: set() for layer in LAYOUT.layers}, absent=True)
     if what == "layers":
-        beta = draw(st.integers(1, 2))
-        alpha = draw(st.integers(0, LAYERS - beta))
-        rings = streamed_rings(nested(LAYERS), alpha, beta)
+        slots = draw(st.integers(1, 2))
+        remapped = draw(st.integers(0, LAYERS - slots))
+        rings = streamed_rings(nested(LAYERS), remapped, slots)
         return GivenAway(rings, {layer: set() for layer in LAYOUT.layers})
     experts = draw(st.integers(0, LAYOUT.most))
     some = st.sets(st.integers(0, COUNT - 1), min_size=experts, max_size=experts)

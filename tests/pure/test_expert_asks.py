@@ -32,11 +32,11 @@ def mixture(*demand: int, out: int = 0, routed: list[float] = FREE, **more: Any)
 
 
 def planned(t: TenantSnapshot, rules: Any = RULES, policy: Policy = Policy.MIRAGE) -> Any:
-    """(alpha, experts, extents), which fit into the device."""
+    """(layers remapped, experts, extents), which fit into the device."""
     target = plan([t], SHARE, 0, policy, rules).targets["a"]
-    given = target.alpha, target.kv_extents, target.experts
+    given = target.layers_remapped, target.kv_extents, target.experts
     assert footprint(MIXTURE, *given) <= SHARE
-    return target.alpha, target.experts, target.kv_extents
+    return target.layers_remapped, target.experts, target.kv_extents
 
 
 def test_an_active_mixture_gives_as_many_as_its_demand_takes() -> None:
@@ -54,8 +54,8 @@ def test_only_if_it_is_told_to_and_knows_its_routing(policy: Policy) -> None:
 
 
 def test_layers_that_hide_go_first_where_they_bring_as_much() -> None:
-    alpha, experts, _ = planned(mixture(10, 1000, times=(1.0, 1.0)))
-    assert alpha > 0 and experts == 0
+    layers_remapped, experts, _ = planned(mixture(10, 1000, times=(1.0, 1.0)))
+    assert layers_remapped > 0 and experts == 0
 
 
 def test_experts_that_bring_more_are_given_if_their_loads_cost_less_than_that() -> None:
@@ -101,4 +101,4 @@ def test_an_idle_one_gives_layers() -> None:
     hungry = structs.replace(tenant("b", 10, 0, 100), shape=SHAPE)
     idle = structs.replace(mixture(active=False, last_busy=0.0), tenant=tenant("a").tenant)
     targets = plan([idle, hungry], 2 * SHARE, 0, Policy.MIRAGE, RULES).targets
-    assert targets["a"].alpha > 0 and targets["a"].experts == 0
+    assert targets["a"].layers_remapped > 0 and targets["a"].experts == 0

@@ -129,8 +129,8 @@ given_away = st.one_of(
 
 @given(given_away, given_away, st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
 def test_the_way_is_paid_for_and_ends(now, to, spare: int, layer: int, expert: int) -> None:
-    def cost(alpha: int, experts: int) -> int:
-        return 100 - alpha * layer - experts * expert
+    def cost(layers_remapped: int, experts: int) -> int:
+        return 100 - layers_remapped * layer - experts * expert
 
     there = affordable(cost, now, to, spare)
     assert cost(*there) <= cost(*now) + spare

@@ -13,7 +13,7 @@ from model_folder import OPT_13B, make_unweighed, write_safetensors
 
 from mirage import profiles
 from mirage.config import Config, ConfigError, DeviceSection
-from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.hidden_layers import hidden_layers
 from mirage.control.hiding import hides
 from mirage.control.rules import Rules
 from mirage.control.tenant_state import MetadataStore
@@ -91,15 +91,15 @@ def test_opt_13b_on_a_gh200_as_the_papers_conditions_say() -> None:
     weights = 40 * (4 * 5120**2 + 2 * 5120 * 20480) + 50272 * 5120
     assert found.layer_bytes == 600 * 2**20  # 314,572,800 weights of two bytes
     assert found.load_s == pytest.approx(600 * 2**20 / 427e9)
-    assert found.most_alpha == 37  # one layer stays, two slots
+    assert found.most_remapped == 37  # one layer stays, two slots
     for hidden in found.hidden:
         kv = 2 * 2 * 40 * 5120 * hidden.batch * 1025
         step = (2 * weights + kv) / (0.8 * 4e12) + 2e-3
         assert hidden.compute_s == pytest.approx(step / 40, rel=1e-6)
-        # T_T (alpha + 2) <= T_c n
-        assert hidden.alpha == int(step / found.load_s) - 2
-        assert hidden.beta == 2
-    assert [hidden.alpha for hidden in found.hidden] == [4, 6, 10]
+        # two slots: T_T (layers + 2) <= T_c n
+        assert hidden.layers_remapped == int(step / found.load_s) - 2
+        assert hidden.stream_slots == 2
+    assert [hidden.layers_remapped for hidden in found.hidden] == [4, 6, 10]
 
 
 def test_the_memory_of_four_layers_in_blocks_and_tokens() -> None:
@@ -113,7 +113,12 @@ def test_the_memory_of_four_layers_in_blocks_and_tokens() -> None:
 
 def test_behind_pcie_nothing_hides_at_a_single_request() -> None:
     hidden = of_batch(subject(), profiles.hardware("h100"), 1)
-    assert (hidden.alpha, hidden.beta, hidden.kv_bytes, hidden.kv_tokens) == (0, 0, 0, 0)
+    assert (hidden.layers_remapped, hidden.stream_slots, hidden.kv_bytes, hidden.kv_tokens) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert hidden.one_layer_gb_s is not None
     assert 51 < hidden.one_layer_gb_s < 427
 
@@ -125,7 +130,10 @@ def test_behind_pcie_nothing_hides_at_a_single_request() -> None:
 @examples(50)
 def test_a_slower_link_never_hides_more(one: Subject, slow: float, fast: float, batch: int) -> None:
     slow, fast = sorted((slow, fast))
-    assert of_batch(one, linked(slow), batch).alpha <= of_batch(one, linked(fast), batch).alpha
+    assert (
+        of_batch(one, linked(slow), batch).layers_remapped
+        <= of_batch(one, linked(fast), batch).layers_remapped
+    )
 
 
 @given(one=subjects_drawn, link=links, batch=batches)
@@ -136,13 +144,17 @@ def test_what_is_given_is_allowed_hides_and_comes_back_in_whole_extents(
     found = explained(one, linked(link), Rules(), [batch])
     hidden, sizes = found.hidden[0], one.shape
     percent = 95.0 if one.tenant.max_percent is None else one.tenant.max_percent
-    assert hidden.alpha <= found.most_alpha <= percent / 100 * sizes.layers
-    if hidden.alpha:
-        assert hidden.alpha + hidden.beta <= sizes.layers - one.tenant.floor_layers
+    assert hidden.layers_remapped <= found.most_remapped <= percent / 100 * sizes.layers
+    if hidden.layers_remapped:
+        assert (
+            hidden.layers_remapped + hidden.stream_slots <= sizes.layers - one.tenant.floor_layers
+        )
         load = found.load_s * (1 - 1e-9)
-        assert hides(hidden.alpha, hidden.beta, sizes.layers, load, hidden.compute_s)
+        assert hides(
+            hidden.layers_remapped, hidden.stream_slots, sizes.layers, load, hidden.compute_s
+        )
     assert hidden.kv_bytes % sizes.extent_bytes == 0
-    assert 0 <= hidden.alpha * sizes.layer_bytes - hidden.kv_bytes < sizes.extent_bytes
+    assert 0 <= hidden.layers_remapped * sizes.layer_bytes - hidden.kv_bytes < sizes.extent_bytes
     assert hidden.kv_blocks == hidden.kv_bytes // sizes.extent_bytes * sizes.extent_blocks
     assert hidden.kv_tokens == hidden.kv_blocks * sizes.block_tokens
 
@@ -152,15 +164,15 @@ def test_what_is_given_is_allowed_hides_and_comes_back_in_whole_extents(
 def test_the_break_even_is_the_threshold(one: Subject, batch: int) -> None:
     found = explained(one, linked(50), Rules(), [batch])
     first, every = found.hidden[0].one_layer_gb_s, found.hidden[0].all_layers_gb_s
-    if not found.most_alpha:
+    if not found.most_remapped:
         assert first is every is None
         return
     assume(first is not None and every is not None)
     assert first is not None and every is not None and first <= every
-    assert of_batch(one, linked(first * (1 - 1e-6)), batch).alpha == 0
-    assert of_batch(one, linked(first * (1 + 1e-6)), batch).alpha >= 1
-    assert of_batch(one, linked(every * (1 - 1e-6)), batch).alpha < found.most_alpha
-    assert of_batch(one, linked(every * (1 + 1e-6)), batch).alpha == found.most_alpha
+    assert of_batch(one, linked(first * (1 - 1e-6)), batch).layers_remapped == 0
+    assert of_batch(one, linked(first * (1 + 1e-6)), batch).layers_remapped >= 1
+    assert of_batch(one, linked(every * (1 - 1e-6)), batch).layers_remapped < found.most_remapped
+    assert of_batch(one, linked(every * (1 + 1e-6)), batch).layers_remapped == found.most_remapped
 
 
 # -- shapes -----------------------------------------------------------------------------
@@ -437,10 +449,10 @@ def test_before_its_first_step_an_engine_gives_what_explain_says_of_one_request(
         report = msgspec.structs.replace(each.snapshot(0).tenants[0].report, layer_load_s=LOAD_S)
         each.reported("a", msgspec.structs.replace(report, layer_compute_s=0.0, running=1), 0)
     hidden = [
-        hidden_alpha(t, t.report.layer_compute_s, Rules())
+        hidden_layers(t, t.report.layer_compute_s, Rules())
         for t in (*known.snapshot(0).tenants, *blind.snapshot(0).tenants)
     ]
-    assert hidden == [of_batch(one, gh200, 1).alpha, 1] == [4, 1]
+    assert hidden == [of_batch(one, gh200, 1).layers_remapped, 1] == [4, 1]
 
 
 def test_a_token_of_a_prompt_costs_its_arithmetic() -> None:

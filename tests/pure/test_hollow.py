@@ -29,12 +29,17 @@ def test_it_is_the_least_with_which_it_serves_and_a_page() -> None:
     begins = hollow_start(made, made.tenants[0], FIT)
     assert begins is not None
     shape = shape_of(made, FIT)
-    held = footprint(shape, begins.alpha, shape.min_extents)
+    held = footprint(shape, begins.layers_remapped, shape.min_extents)
     assert begins.grant_bytes == held + FIT.page.bytes < FIT.grant_bytes
-    assert 0 < begins.alpha < FIT.layers - begins.beta and begins.beta == 2
+    assert (
+        0 < begins.layers_remapped < FIT.layers - begins.stream_slots and begins.stream_slots == 2
+    )
     words = command(made, made.tenants[0], FIT, Path("/s"), Path("/run/c"), begins=begins)
     settings = json.loads(words[words.index("--additional-config") + 1])["mirage"]
-    assert (settings["alpha"], settings["beta"]) == (begins.alpha, begins.beta)
+    assert (settings["layers_remapped"], settings["stream_slots"]) == (
+        begins.layers_remapped,
+        begins.stream_slots,
+    )
     assert settings["grant_bytes"] == begins.grant_bytes
     assert settings["base_blocks"] == FIT.min_blocks
 

@@ -86,7 +86,9 @@ def test_memory_is_short_and_turns_end_with_spilling(figures: dict[str, Metrics]
 
 def test_layers_are_averaged_while_there_are_requests() -> None:
     """A deadline of the controller may come minutes after the last report."""
-    reports = [(t / 10, "a", SimpleNamespace(alpha=t % 4, kv_blocks=7)) for t in range(40)]
+    reports = [
+        (t / 10, "a", SimpleNamespace(layers_remapped=t % 4, kv_blocks=7)) for t in range(40)
+    ]
     soon, late = (SimpleNamespace(said=reports, now=s * PS) for s in (4, 600))
     found = sampled(late)  # type: ignore[arg-type]
     assert found == sampled(soon)  # type: ignore[arg-type]

@@ -14,10 +14,10 @@ from benchmarks.bounds import step_bound
 from mirage.control.hiding import (
     AS_GOOD,
     HIDDEN,
-    best_beta,
+    best_slots,
     break_even,
     hides,
-    largest_alpha,
+    largest_hidden,
     most_hidden,
     most_hidden_at_best,
 )
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.pure
 
 depths = st.integers(1, 160)
 times = st.integers(1, 24)
-betas = st.sampled_from([1, 2])
+slot_counts = st.sampled_from([1, 2])
 EXACT = 1e-12
 """Of numbers that are not quite so."""
 
@@ -42,11 +42,11 @@ def streamed(draw: st.DrawFn, most: int = 24) -> tuple[int, int]:
 
 @st.composite
 def exact(draw: st.DrawFn, most: int = 24) -> tuple[int, int, int]:
-    """(n, m, beta) for which the conditions are exact, made and not found by trying."""
-    beta = draw(betas)
-    m = draw(st.integers(beta + 1, most))
-    wide = range(2 * m, most + 1) if beta == 2 else ()
-    return draw(st.sampled_from(sorted({*range(m, most + 1, m), *wide}))), m, beta
+    """(n, m, slots) for which the conditions are exact, made and not found by trying."""
+    slots = draw(slot_counts)
+    m = draw(st.integers(slots + 1, most))
+    wide = range(2 * m, most + 1) if slots == 2 else ()
+    return draw(st.sampled_from(sorted({*range(m, most + 1, m), *wide}))), m, slots
 
 
 @st.composite
@@ -103,23 +103,23 @@ def test_gaps_go_around_the_circle() -> None:
 # -- how many ---------------------------------------------------------------------------
 
 
-@given(streamed(), betas, times, times, st.randoms(use_true_random=False))
-def test_without_the_condition_any_set_stalls(size, beta, t_load, t_compute, random) -> None:
+@given(streamed(), slot_counts, times, times, st.randoms(use_true_random=False))
+def test_without_the_condition_any_set_stalls(size, slots, t_load, t_compute, random) -> None:
     n, m = size
-    assume(m > beta)
+    assume(m > slots)
     layers = random.sample(range(n), m)
-    step = step_time(layers, n, beta, t_load, t_compute)
-    assert step >= step_bound(m - beta, beta, n, t_load, t_compute)
-    if not hides(m - beta, beta, n, t_load, t_compute):
+    step = step_time(layers, n, slots, t_load, t_compute)
+    assert step >= step_bound(m - slots, slots, n, t_load, t_compute)
+    if not hides(m - slots, slots, n, t_load, t_compute):
         assert step > n * t_compute
 
 
 @given(exact(), times, times)
 def test_with_the_condition_an_even_set_does_not_stall(case, t_load, t_compute) -> None:
-    n, m, beta = case
-    assert n % m == 0 or (beta == 2 and n >= 2 * m)
-    stalls = step_time(even(n, m), n, beta, t_load, t_compute) > n * t_compute
-    assert stalls != hides(m - beta, beta, n, t_load, t_compute)
+    n, m, slots = case
+    assert n % m == 0 or (slots == 2 and n >= 2 * m)
+    stalls = step_time(even(n, m), n, slots, t_load, t_compute) > n * t_compute
+    assert stalls != hides(m - slots, slots, n, t_load, t_compute)
 
 
 @given(hidden_by_one())
@@ -147,12 +147,12 @@ def test_conditions_are_not_exact_where_gaps_are_uneven() -> None:
 
 
 def test_conditions_cross_at_five_of_forty() -> None:
-    """The largest T_T / T_c that each bears: one slot bears more up to alpha = 4."""
-    for alpha in range(1, 39):
-        one, two = (40 - alpha - 1) / (alpha + 1), 40 / (alpha + 2)
-        assert (one < two) == (alpha >= 5)
-        by_slots = [step_bound(alpha, beta, 40, (one + two) / 2, 1.0) for beta in (1, 2)]
-        assert (by_slots[0] > 40) == (alpha >= 5) and (by_slots[1] > 40) == (alpha < 5)
+    """The largest T_T / T_c that each bears: one slot bears more up to 4 layers."""
+    for remapped in range(1, 39):
+        one, two = (40 - remapped - 1) / (remapped + 1), 40 / (remapped + 2)
+        assert (one < two) == (remapped >= 5)
+        by_slots = [step_bound(remapped, slots, 40, (one + two) / 2, 1.0) for slots in (1, 2)]
+        assert (by_slots[0] > 40) == (remapped >= 5) and (by_slots[1] > 40) == (remapped < 5)
 
 
 def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
@@ -165,62 +165,64 @@ def test_thirty_per_cent_of_opt_13b_hide_from_the_load_time_on() -> None:
 @given(st.integers(1, 99), st.floats(1e-3, 9), st.floats(1e-3, 9), st.integers(-1, 99))
 def test_one_look_finds_what_hides_with_either_number_of_slots(n, load, compute, most) -> None:
     most = min(most, n)
-    either = max(most_hidden(beta, n, load, compute, most) for beta in (1, 2))
+    either = max(most_hidden(slots, n, load, compute, most) for slots in (1, 2))
     assert most_hidden_at_best(n, load, compute, most) == max(0, either)
 
 
 @given(st.integers(2, 60), times, times, st.sampled_from([(1,), (1, 2)]), st.integers(0, 60))
-def test_largest_alpha_is_the_largest(n, t_load, t_compute, choice, limit) -> None:
+def test_largest_hidden_is_the_largest(n, t_load, t_compute, choice, limit) -> None:
     limit = min(limit, n)
-    alpha, beta = largest_alpha(n, t_load, t_compute, choice, limit)
-    assert alpha == 0 or alpha + beta <= limit
+    remapped, slots = largest_hidden(n, t_load, t_compute, choice, limit)
+    assert remapped == 0 or remapped + slots <= limit
 
     def unfelt(a: int, b: int) -> bool:
         step = step_time(nested(n)[: a + b], n, b, t_load, t_compute)
         return hides(a, b, n, t_load, t_compute) and step <= HIDDEN * n * t_compute
 
-    assert alpha == 0 or unfelt(alpha, beta)
-    more = [(a, b) for a in range(alpha + 1, alpha + 3) for b in choice if a + b <= limit]
+    assert remapped == 0 or unfelt(remapped, slots)
+    more = [(a, b) for a in range(remapped + 1, remapped + 3) for b in choice if a + b <= limit]
     assert not any(unfelt(a, b) for a, b in more)
 
 
 @given(st.integers(2, 60), st.integers(1, 60), st.integers(0, 60))
-def test_the_break_even_is_where_largest_alpha_changes(n, alpha, limit) -> None:
+def test_the_break_even_is_where_largest_hidden_changes(n, remapped, limit) -> None:
     limit = min(limit, n)
-    ratio = break_even(alpha, n, most_streamed=limit)
-    assert largest_alpha(n, ratio * (1 + 1e-9) + 1e-9, 1.0, most_streamed=limit)[0] < alpha
+    ratio = break_even(remapped, n, most_streamed=limit)
+    assert largest_hidden(n, ratio * (1 + 1e-9) + 1e-9, 1.0, most_streamed=limit)[0] < remapped
     if ratio:
-        assert largest_alpha(n, ratio * (1 - 1e-9), 1.0, most_streamed=limit)[0] >= alpha
+        assert largest_hidden(n, ratio * (1 - 1e-9), 1.0, most_streamed=limit)[0] >= remapped
 
 
 @given(st.integers(2, 60), times, times)
-def test_best_beta_streams_least_of_the_shortest_steps(n, t_load, t_compute) -> None:
-    for alpha in range(1, n - 1):
-        beta = best_beta(alpha, n, t_load, t_compute)
-        steps = {b: nested_step(alpha, b, n, t_load, t_compute) for b in (1, 2)}
+def test_best_slots_streams_least_of_the_shortest_steps(n, t_load, t_compute) -> None:
+    for remapped in range(1, n - 1):
+        slots = best_slots(remapped, n, t_load, t_compute)
+        steps = {b: nested_step(remapped, b, n, t_load, t_compute) for b in (1, 2)}
         as_good = [b for b in (1, 2) if steps[b] <= AS_GOOD * min(steps.values())]
-        assert beta == min(as_good)
+        assert slots == min(as_good)
 
 
-@given(streamed(), betas, times, times)
-def test_a_nested_step_is_what_the_pipeline_takes(size, beta, t_load, t_compute) -> None:
+@given(streamed(), slot_counts, times, times)
+def test_a_nested_step_is_what_the_pipeline_takes(size, slots, t_load, t_compute) -> None:
     n, m = size
-    assume(m > beta)
-    walked = step_time(nested(n)[:m], n, beta, t_load, t_compute)
-    assert nested_step(m - beta, beta, n, t_load, t_compute) == pytest.approx(float(walked))
+    assume(m > slots)
+    walked = step_time(nested(n)[:m], n, slots, t_load, t_compute)
+    assert nested_step(m - slots, slots, n, t_load, t_compute) == pytest.approx(float(walked))
 
 
-@given(st.integers(3, 40), betas, times, times)
+@given(st.integers(3, 40), slot_counts, times, times)
 def test_a_layer_more_in_a_nested_set_never_makes_a_step_shorter(
-    n, beta, t_load, t_compute
+    n, slots, t_load, t_compute
 ) -> None:
-    steps = [nested_step(alpha, beta, n, t_load, t_compute) for alpha in range(n - beta + 1)]
+    steps = [
+        nested_step(remapped, slots, n, t_load, t_compute) for remapped in range(n - slots + 1)
+    ]
     assert all(step <= after * (1 + EXACT) for step, after in pairwise(steps))
 
 
 def test_where_nothing_hides_one_slot_can_be_the_faster() -> None:
     """Loads of 100 against layers of 1: four in a row are worse than three."""
-    assert best_beta(2, 12, 100, 1) == 1
+    assert best_slots(2, 12, 100, 1) == 1
     assert step_time(even(12, 3), 12, 1, 100, 1) < step_time(even(12, 4), 12, 2, 100, 1)
 
 
@@ -237,20 +239,20 @@ def test_inexact_times_settle_too() -> None:
 @given(
     n=st.integers(1, 48),
     part=st.floats(0, 1),
-    beta=st.sampled_from([1, 2]),
+    slots=st.sampled_from([1, 2]),
     t_load=st.fractions(Fraction(1, 50), 50, max_denominator=100),
     even_set=st.booleans(),
 )
-def test_a_step_is_the_longest_of_its_bounds(n, part, beta, t_load, even_set) -> None:
+def test_a_step_is_the_longest_of_its_bounds(n, part, slots, t_load, even_set) -> None:
     """Exactly, of even sets and of nested ones, whatever T_T and T_c."""
     m = max(1, round(part * n))
     layers = even(n, m) if even_set else nested(n)[:m]
-    walked = step_time(layers, n, beta, t_load, Fraction(1))
-    assert walked == max(a * t_load + b for a, b in step_cost_bounds(layers, n, beta))
+    walked = step_time(layers, n, slots, t_load, Fraction(1))
+    assert walked == max(a * t_load + b for a, b in step_cost_bounds(layers, n, slots))
 
 
 @given(st.sets(st.integers(0, 19), min_size=1), st.sampled_from([1, 2]), st.integers(1, 99))
-def test_cost_bounds_hold_for_any_set(layers, beta, t_load) -> None:
+def test_cost_bounds_hold_for_any_set(layers, slots, t_load) -> None:
     load = Fraction(t_load, 10)
-    walked = step_time(layers, 20, beta, load, Fraction(1))
-    assert walked == max(a * load + b for a, b in step_cost_bounds(layers, 20, beta))
+    walked = step_time(layers, 20, slots, load, Fraction(1))
+    assert walked == max(a * load + b for a, b in step_cost_bounds(layers, 20, slots))

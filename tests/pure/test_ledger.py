@@ -24,7 +24,9 @@ DEVICE = 100
 
 
 def grant(revision: int, nbytes: int) -> Allotment:
-    return Allotment(revision=revision, alpha=0, beta=1, kv_extents=0, grant_bytes=nbytes)
+    return Allotment(
+        revision=revision, layers_remapped=0, stream_slots=1, kv_extents=0, grant_bytes=nbytes
+    )
 
 
 def ledger(**held: int) -> Ledger:

@@ -129,7 +129,9 @@ def test_nobody_lends_what_it_has_or_borrows_what_it_has_not(
         assert one.lender != one.borrower or one.kind is not Kind.KV
     for t in tenants:
         target = made.targets[t.name]
-        away = target.alpha * t.shape.layer_bytes or given_by[t.name] * bool(target.experts)
+        away = target.layers_remapped * t.shape.layer_bytes or given_by[t.name] * bool(
+            target.experts
+        )
         assert given_by[t.name] <= away
         assert idle[t.name] <= shares[t.name]
         assert had[t.name] <= target.kv_extents * t.shape.extent_bytes

@@ -26,7 +26,13 @@ def lending(
 
 
 def report(**fields: Any) -> Report:
-    held = {"held_bytes": 0, "alpha": 0, "beta": 0, "kv_extents": 0, "kv_used_extents": 0}
+    held = {
+        "held_bytes": 0,
+        "layers_remapped": 0,
+        "stream_slots": 0,
+        "kv_extents": 0,
+        "kv_used_extents": 0,
+    }
     return Report(**{"revision": 1, "holds_turn": True, **held, **fields})
 
 

@@ -72,7 +72,10 @@ def end(tenants: list[TenantSnapshot], made: Plan, free: int) -> Counter[Place]:
     places = start(tenants, free)
     for t in tenants:
         target, shape = made.targets[t.name], t.shape
-        kv, given = target.kv_extents * shape.extent_bytes, target.alpha * shape.layer_bytes
+        kv, given = (
+            target.kv_extents * shape.extent_bytes,
+            target.layers_remapped * shape.layer_bytes,
+        )
         experts = target.experts * experts_gain(shape)
         places[Place(Kind.KV, t.name)] = kv
         places[Place(Kind.LAYERS, t.name)] -= given
@@ -116,7 +119,7 @@ def test_the_moves_of_a_plan_sum_to_it(
 
 def in_place(t: TenantSnapshot) -> TenantSnapshot:
     """With all its layers, and requests within what such a device holds."""
-    report = structs.replace(t.report, alpha=0, experts=0)
+    report = structs.replace(t.report, layers_remapped=0, experts=0)
     return structs.replace(t, report=report, allotment=None)
 
 
@@ -135,7 +138,9 @@ def test_what_two_plans_move_differs_by_what_they_give(
     for t in tenants:
         before, after = first.targets[t.name], second.targets[t.name]
         layers, kv = (Place(kind, t.name) for kind in (Kind.LAYERS, Kind.KV))
-        assert change[layers] == (before.alpha - after.alpha) * t.shape.layer_bytes
+        assert (
+            change[layers] == (before.layers_remapped - after.layers_remapped) * t.shape.layer_bytes
+        )
         assert change[kv] == (after.kv_extents - before.kv_extents) * t.shape.extent_bytes
     assert sum(change.values()) == 0
 
@@ -183,7 +188,7 @@ def test_own_layers_pay_for_own_requests() -> None:
 
 def test_what_is_called_back_becomes_the_layers_of_the_woken_model() -> None:
     running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(9.0, 1.0))
     lines = planned(running, awake)
     assert "running: layers of b -> KV memory of a 300" in lines
     assert "recall: KV memory of a -> layers of b 300" in lines

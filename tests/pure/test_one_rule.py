@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent.parent
 CONTROL = ROOT / "mirage" / "control"
 SERVING = ("mirage/serve", "mirage/engine", "mirage/tiers", "mirage/processes", "scheduler")
 DEFINITIONS = {
-    "hiding.hides": "the paper's condition, which `largest_alpha` is held against",
-    "hiding.break_even": "`largest_alpha` the other way round, for `mirage explain`",
+    "hiding.hides": "the paper's condition, which `largest_hidden` is held against",
+    "hiding.break_even": "`largest_hidden` the other way round, for `mirage explain`",
     "step_times.step_time": "the time whose bounds `step_cost_bounds` gives",
 }
 """Names that no server calls: they define, or invert, what one does."""

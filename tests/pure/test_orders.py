@@ -88,7 +88,7 @@ class CountingHands:
 
     def __init__(self) -> None:
         self.mapped = set(range(START))
-        self.alpha = self.beta = self.experts = 0
+        self.layers_remapped = self.stream_slots = self.experts = 0
         self.grant = footprint(SHAPE, 0, START)
         self.capacity = 1 << 30
         """Bytes of the device, whatever was granted."""
@@ -101,7 +101,7 @@ class CountingHands:
 
     @property
     def held(self) -> int:
-        return footprint(SHAPE, self.alpha, len(self.mapped), self.experts)
+        return footprint(SHAPE, self.layers_remapped, len(self.mapped), self.experts)
 
     def obey(self, orders: MemoryOrders) -> MemoryAnswer:
         done: list[Done] = []
@@ -112,7 +112,7 @@ class CountingHands:
                 self._carry_out(orders, done)
             except Exception as error:
                 self.error = error
-        held = self.alpha, self.beta, self.experts, len(self.mapped), self.held
+        held = self.layers_remapped, self.stream_slots, self.experts, len(self.mapped), self.held
         return MemoryAnswer(orders.epoch, *held, tuple(done), self.error)
 
     def _carry_out(self, orders: MemoryOrders, done: list[Done]) -> None:
@@ -125,14 +125,18 @@ class CountingHands:
 
     def _act(self, action: SetParameters | MapExtents | UnmapExtents) -> int:
         match action:
-            case SetParameters(alpha, beta, experts, takes):
+            case SetParameters(layers_remapped, stream_slots, experts, takes):
                 before, kv = self.held, len(self.mapped) * SHAPE.extent_bytes
-                wanted = footprint(SHAPE, alpha, 0, experts) + kv
+                wanted = footprint(SHAPE, layers_remapped, 0, experts) + kv
                 assert wanted <= max(before, self.grant), "taken, and not granted"
                 assert takes or wanted <= before, "who takes has to say so"
                 if takes and wanted > max(before, self.capacity):
                     return 0
-                self.alpha, self.beta, self.experts = alpha, beta, experts
+                self.layers_remapped, self.stream_slots, self.experts = (
+                    layers_remapped,
+                    stream_slots,
+                    experts,
+                )
                 return 1
             case UnmapExtents(extents):
                 assert set(extents) <= self.mapped and not set(extents) & self.touched
@@ -165,18 +169,27 @@ class BooksAndHands(RuleBasedStateMachine):
 
     @alive
     @rule(
-        alpha=st.integers(0, 3),
-        beta=st.integers(1, 2),
+        layers_remapped=st.integers(0, 3),
+        stream_slots=st.integers(1, 2),
         extents=st.integers(1, EXTENTS),
         experts=st.integers(0, 2),
         recall=st.booleans(),
     )
-    def allot(self, alpha: int, beta: int, extents: int, experts: int, recall: bool) -> None:
+    def allot(
+        self, layers_remapped: int, stream_slots: int, extents: int, experts: int, recall: bool
+    ) -> None:
         self.revision += 1
-        experts = 0 if alpha else experts
-        grant = footprint(SHAPE, alpha, extents, experts)
+        experts = 0 if layers_remapped else experts
+        grant = footprint(SHAPE, layers_remapped, extents, experts)
         sent = Allotment(
-            self.revision, alpha, beta if alpha else 0, extents, grant, None, recall, experts
+            self.revision,
+            layers_remapped,
+            stream_slots if layers_remapped else 0,
+            extents,
+            grant,
+            None,
+            recall,
+            experts,
         )
         self.ending(lambda: self.reconciler.aim(sent))
         assert self.hands.error is not None or self.hands.grant == grant
@@ -249,7 +262,7 @@ class BooksAndHands(RuleBasedStateMachine):
 
     def state(self) -> tuple[object, ...]:
         hands = self.hands
-        return hands.alpha, hands.beta, hands.experts, frozenset(hands.mapped)
+        return hands.layers_remapped, hands.stream_slots, hands.experts, frozenset(hands.mapped)
 
     @invariant()
     def books_are_what_the_hands_hold(self) -> None:
@@ -257,7 +270,7 @@ class BooksAndHands(RuleBasedStateMachine):
             assert isinstance(self.hands.error, Lost), self.hands.error
             return
         books = self.reconciler.books
-        assert (books.alpha, books.beta, books.experts) == self.state()[:3]
+        assert (books.layers_remapped, books.stream_slots, books.experts) == self.state()[:3]
         assert self.blocks.extents(Extent.USABLE, Extent.RETIRING) == self.hands.mapped
         assert not books.mapping
         assert books.held_bytes == self.reconciler.held_bytes == self.hands.held
@@ -291,8 +304,14 @@ def made() -> tuple[Reconciler, CountingHands, Blocks, Fence]:
     return Reconciler(hands, SHAPE, blocks, fence, clock), hands, blocks, fence
 
 
-def allotment(revision: int, alpha: int, extents: int) -> Allotment:
-    return Allotment(revision, alpha, min(alpha, 1), extents, footprint(SHAPE, alpha, extents))
+def allotment(revision: int, layers_remapped: int, extents: int) -> Allotment:
+    return Allotment(
+        revision,
+        layers_remapped,
+        min(layers_remapped, 1),
+        extents,
+        footprint(SHAPE, layers_remapped, extents),
+    )
 
 
 def test_a_pass_is_one_order_that_gives_before_it_takes() -> None:

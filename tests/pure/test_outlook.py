@@ -84,9 +84,9 @@ def test_few_layers_that_move_win_little_on_any_link(mode: str) -> None:
         ({"floor_layers": 39}, {}, "of its 40, 39 stay (floor_layers) and 2 are for streaming: "
          "lower floor_layers to 37 or less"),
         ({"floor_layers": 38}, {}, "of its 40, 38 stay (floor_layers) and 2 are for streaming: "),
-        ({"floor_layers": 39}, {"beta": 1}, "39 stay (floor_layers) and 1 are for streaming: "),
+        ({"floor_layers": 39}, {"stream_slots": 1}, "(floor_layers) and 1 are for streaming: "),
         ({"max_percent": 2}, {}, "max_percent 2 of its 40 is not one"),
-        ({"floor_layers": 38}, {"beta": 1}, ""),
+        ({"floor_layers": 38}, {"stream_slots": 1}, ""),
         ({"floor_layers": 37}, {}, ""),
         ({"floor_layers": 40, "max_percent": 0}, {}, ""),
     ],

@@ -15,12 +15,12 @@ from world import SHAPE
 from mirage.config import Policy
 from mirage.control.covering import covers
 from mirage.control.expert_asks import experts_out
-from mirage.control.hidden_layers import hidden_alpha
+from mirage.control.hidden_layers import hidden_layers
 from mirage.control.newcomers import closed_bytes
 from mirage.control.planner import Plan, Planner
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import base, most_alpha, most_experts, unnumbered
+from mirage.control.targets import base, most_experts, most_remapped, unnumbered
 from mirage.control.tenant_rows import Terms
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint
@@ -45,8 +45,8 @@ def tenant(
     *,
     of: int = 2,
     active: bool | None = None,
-    alpha: int = 0,
-    beta: int = 1,
+    layers_remapped: int = 0,
+    stream_slots: int = 1,
     kv: int = 10,
     peak: int = 0,
     priority: int = 0,
@@ -63,9 +63,9 @@ def tenant(
     report = Report(
         revision=1,
         holds_turn=True,
-        held_bytes=footprint(SHAPE, alpha, kv),
-        alpha=alpha,
-        beta=beta,
+        held_bytes=footprint(SHAPE, layers_remapped, kv),
+        layers_remapped=layers_remapped,
+        stream_slots=stream_slots,
         kv_extents=kv,
         kv_used_extents=used,
         layer_load_s=times[0],
@@ -76,7 +76,9 @@ def tenant(
         tenant=Tenant(name, 100 / of, priority, max_percent=percent),
         shape=SHAPE,
         report=report,
-        allotment=Allotment(1, alpha, beta, kv, footprint(SHAPE, alpha, kv)),
+        allotment=Allotment(
+            1, layers_remapped, stream_slots, kv, footprint(SHAPE, layers_remapped, kv)
+        ),
         pending=(),
         active=wanted + admission > 0 if active is None else active,
         last_busy=last_busy,
@@ -102,11 +104,13 @@ def planned(
     turns: TurnLengths | None = None,
     now: float = inf,
 ):
-    """{name: (alpha, kv_extents)}, checked to fit into the device."""
+    """{name: (layers remapped, kv_extents)}, checked to fit into the device."""
     targets = plan(tenants, len(tenants) * SHARE, 0, policy, remap, turns=turns, now=now).targets
-    total = sum(footprint(SHAPE, target.alpha, target.kv_extents) for target in targets.values())
+    total = sum(
+        footprint(SHAPE, target.layers_remapped, target.kv_extents) for target in targets.values()
+    )
     assert total <= len(tenants) * SHARE
-    return {name: (target.alpha, target.kv_extents) for name, target in targets.items()}
+    return {name: (target.layers_remapped, target.kv_extents) for name, target in targets.items()}
 
 
 # -- sources, in order ------------------------------------------------------------------
@@ -114,7 +118,7 @@ def planned(
 
 @pytest.mark.parametrize("policy", Policy)
 def test_without_demand_everybody_has_their_share(policy: Policy) -> None:
-    lent = tenant("b", active=False, alpha=5, kv=2)
+    lent = tenant("b", active=False, layers_remapped=5, kv=2)
     assert planned(tenant("a", kv=20), lent, policy=policy) == {"a": (0, 10), "b": (0, 10)}
 
 
@@ -165,7 +169,7 @@ def test_an_idle_tenant_keeps_its_floor_then_own_layers_go() -> None:
 
 
 def test_own_layers_go_only_as_far_as_they_hide() -> None:
-    """T_T = 2 T_c: with two slots, alpha + 2 <= 12 / 2."""
+    """T_T = 2 T_c: with two slots, layers + 2 <= 12 / 2."""
     one_share = planned(tenant("a", 10, 40, of=1, times=(2.0, 1.0)))
     assert one_share == {"a": (4, 18)}
 
@@ -225,7 +229,7 @@ def test_no_layer_goes_for_less_than_an_extent() -> None:
     few = REMAP.model_copy(update={"max_percent": 17})
     idle = tenant("b", kv=2)
     targets = plan([coarse, idle], 2 * SHARE, 0, Policy.MIRAGE, few).targets
-    assert targets["b"].alpha == 1
+    assert targets["b"].layers_remapped == 1
     assert targets["a"] == unnumbered(coarse.shape, 0, 0, 4)
 
 
@@ -238,11 +242,11 @@ def test_the_rule_names_the_first_donor(rule: str, donor: str) -> None:
     several = [tenant(n, of=3, active=False, last_busy=t) for n, t in idle.items()]
     remap = REMAP.model_copy(update={"victims": rule})
     targets = planned(tenant("a", 10, 30, of=3), *several, remap=remap)
-    assert {name for name, (alpha, _) in targets.items() if alpha} == {donor}
+    assert {name for name, (layers_remapped, _) in targets.items() if layers_remapped} == {donor}
 
 
 def test_layers_already_away_stay_the_first_donor() -> None:
-    early = tenant("early", of=3, active=False, last_busy=1.0, alpha=7, kv=2)
+    early = tenant("early", of=3, active=False, last_busy=1.0, layers_remapped=7, kv=2)
     late = tenant("late", of=3, active=False, last_busy=2.0, kv=2)
     assert planned(tenant("a", 10, 30, of=3), early, late) == {
         "a": (0, 40),
@@ -277,7 +281,7 @@ def test_while_all_requests_grow_newcomers_leave_a_quarter_of_what_layers_pay_fo
     both = [tenant("a", 10, growth=14), tenant("b", active=False)]
     turns = TurnLengths(1e6, drains=True, young=young)
     targets = plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap, turns=turns).targets
-    assert (targets["b"].alpha, targets["a"].kv_extents) == (3, 24)
+    assert (targets["b"].layers_remapped, targets["a"].kv_extents) == (3, 24)
     assert targets["a"].open_extents == open_extents
 
 
@@ -329,17 +333,23 @@ def test_bytes_of_absent_tenants_are_nobodys() -> None:
 
 def test_what_was_wanted_lately_is_kept() -> None:
     after = tenant("a", 4, kv=24, peak=24)
-    assert planned(after, tenant("b", active=False, alpha=3, kv=2)) == {"a": (0, 24), "b": (3, 2)}
+    assert planned(after, tenant("b", active=False, layers_remapped=3, kv=2)) == {
+        "a": (0, 24),
+        "b": (3, 2),
+    }
 
 
 def test_lately_wanted_kv_takes_no_new_layers() -> None:
     after = tenant("a", 4, kv=24, peak=24)
-    assert planned(after, tenant("b", active=False, alpha=1, kv=2)) == {"a": (0, 20), "b": (1, 2)}
+    assert planned(after, tenant("b", active=False, layers_remapped=1, kv=2)) == {
+        "a": (0, 20),
+        "b": (1, 2),
+    }
 
 
 def test_slack_above_the_share_gives_back_in_steps() -> None:
     remap = REMAP.model_copy(update={"slack_extents": 4})
-    away = tenant("b", active=False, alpha=9, kv=2)
+    away = tenant("b", active=False, layers_remapped=9, kv=2)
     for peak, kept in ((25, 25), (24, 25), (21, 25), (20, 20), (11, 15), (10, 10)):
         assert planned(tenant("a", 1, peak=peak), away, remap=remap)["a"] == (0, kept)
 
@@ -347,9 +357,9 @@ def test_slack_above_the_share_gives_back_in_steps() -> None:
 def test_restored_first_is_who_runs_soonest() -> None:
     """Active before idle; of the idle the least recently used, under round robin the next."""
     away = [
-        tenant("active", 1, of=4, alpha=3, kv=2),
-        tenant("early", of=4, active=False, last_busy=1.0, alpha=4, kv=2),
-        tenant("late", of=4, active=False, last_busy=2.0, alpha=4, kv=2),
+        tenant("active", 1, of=4, layers_remapped=3, kv=2),
+        tenant("early", of=4, active=False, last_busy=1.0, layers_remapped=4, kv=2),
+        tenant("late", of=4, active=False, last_busy=2.0, layers_remapped=4, kv=2),
     ]
     left = []
     for used in (50, 46, 40):
@@ -360,25 +370,25 @@ def test_restored_first_is_who_runs_soonest() -> None:
 
 def test_a_woken_donor_gets_its_layers_back_before_others_are_admitted() -> None:
     hungry = tenant("a", 16, 0, 40, kv=28, peak=56, times=(9.0, 1.0))
-    asleep = tenant("b", active=False, alpha=9, kv=2, times=(9.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    asleep = tenant("b", active=False, layers_remapped=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(9.0, 1.0))
     assert planned(hungry, asleep) == {"a": (0, 36), "b": (9, 2)}
     assert planned(hungry, awake) == {"a": (0, 18), "b": (0, 2)}
 
 
 def test_a_woken_donor_waits_for_what_requests_run_on_but_not_for_growth_beyond_a_share() -> None:
     running = tenant("a", 24, 2, 40, kv=28, times=(4.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(2.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(2.0, 1.0))
     assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
 
 
 def test_a_woken_donor_that_cannot_bear_it_calls_back_what_is_beyond_a_share() -> None:
     """Three layers away for running requests: with T_T = 9 its steps would take four times."""
     running = tenant("a", 24, 2, 40, kv=28, times=(9.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(9.0, 1.0))
     targets = plan([running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP).targets
     assert targets["a"].kv_extents == 18 and targets["a"].recall
-    assert (targets["b"].alpha, targets["b"].recall) == (0, False)
+    assert (targets["b"].layers_remapped, targets["b"].recall) == (0, False)
     fitting = tenant("a", 18, 2, 40, kv=28, times=(9.0, 1.0))
     assert not plan([fitting, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP).targets["a"].recall
 
@@ -386,7 +396,7 @@ def test_a_woken_donor_that_cannot_bear_it_calls_back_what_is_beyond_a_share() -
 def test_low_priorities_are_called_back_first_and_nobody_below_a_share() -> None:
     low = tenant("a", 17, 2, 40, of=3, kv=17, times=(9.0, 1.0))
     high = tenant("c", 21, 2, 40, of=3, kv=21, times=(9.0, 1.0), priority=1)
-    awake = tenant("b", 1, of=3, alpha=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, of=3, layers_remapped=9, kv=2, times=(9.0, 1.0))
     targets = plan([low, awake, high], 3 * SHARE, 0, Policy.MIRAGE, REMAP).targets
     assert {name: target.kv_extents for name, target in targets.items()} == {
         "a": 9,
@@ -398,7 +408,7 @@ def test_low_priorities_are_called_back_first_and_nobody_below_a_share() -> None
 
 def test_in_turns_nobody_is_called_back() -> None:
     running = tenant("a", 24, active=False, kv=28, times=(9.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(9.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(9.0, 1.0))
     targets = plan(
         [running, awake], 2 * SHARE, 0, Policy.MIRAGE, REMAP, turns=TurnLengths(1.0)
     ).targets
@@ -408,9 +418,9 @@ def test_in_turns_nobody_is_called_back() -> None:
 def test_what_grew_on_own_layers_stays_on_them() -> None:
     """Moved to an idle model's, it would let the next plan grow on own layers once more."""
     asleep = tenant("b", active=False, kv=2, times=(4.0, 0.1), last_busy=5.0)
-    more = tenant("a", 20, 20, kv=20, alpha=1, times=(4.0, 1.0))
+    more = tenant("a", 20, 20, kv=20, layers_remapped=1, times=(4.0, 1.0))
     first = planned(more, asleep, now=6.0)
-    grown = tenant("a", first["a"][1], 20, kv=first["a"][1], alpha=1, times=(4.0, 1.0))
+    grown = tenant("a", first["a"][1], 20, kv=first["a"][1], layers_remapped=1, times=(4.0, 1.0))
     assert planned(grown, asleep, now=6.0) == first
 
 
@@ -493,7 +503,14 @@ def test_in_turns_what_is_lent_stays_lent_while_it_costs_little(
 ) -> None:
     """The amount that is best where half of a step stays, at a cost of two tokens of a hundred."""
     asks = tenant("a", 10, 0, 24, times=(4.0, 1.0))
-    asleep = tenant("b", active=False, alpha=away, beta=2 if away else 1, kv=2, times=(4.0, 1.0))
+    asleep = tenant(
+        "b",
+        active=False,
+        layers_remapped=away,
+        stream_slots=2 if away else 1,
+        kv=2,
+        times=(4.0, 1.0),
+    )
     both = [structs.replace(t, mean_compute_s=1 / staying) for t in (asks, asleep)]
     assert planned(*both, turns=TurnLengths(190.0))["b"][0] == given
 
@@ -504,7 +521,7 @@ def test_in_turns_running_requests_grow_on_unless_somebody_waits_for_its_share(
 ) -> None:
     """Seven layers are best, and an eighth costs little."""
     grows = tenant("a", 32, 3, 0, kv=32, times=(4.0, 1.0))
-    asleep = tenant("b", 2, active=False, alpha=7, beta=2, kv=2, times=(4.0, 1.0))
+    asleep = tenant("b", 2, active=False, layers_remapped=7, stream_slots=2, kv=2, times=(4.0, 1.0))
     waiting = structs.replace(asleep.report, waiting=int(waits))
     asleep = structs.replace(asleep, report=waiting)
     assert planned(grows, asleep, turns=TurnLengths(190.0))["b"][0] == given
@@ -557,14 +574,14 @@ def test_all_hear_that_layers_pay_in_turns(
     fixed = REMAP.model_copy(update={"lend_pool": part})
     pair = [tenant("a", 9, 1, 30, kv=10), tenant("b", active=False, last_busy=1.0)]
     targets = plan(pair, 2 * SHARE, 0, Policy.MIRAGE, fixed, turns=turns).targets
-    assert (targets["b"].alpha > 0) is (part > 0 or turns is None)
+    assert (targets["b"].layers_remapped > 0) is (part > 0 or turns is None)
     assert [target.lent for target in targets.values()] == [lent, lent]
 
 
 def test_in_turns_layers_that_running_requests_sit_on_count_as_lent() -> None:
     """Else each turn would lend some more, and leave it to the next one's owner."""
     runs = tenant("a", 22, 20, 0, kv=22, times=(4.0, 1.0))
-    asleep = tenant("b", active=False, alpha=3, kv=2, times=(4.0, 1.0))
+    asleep = tenant("b", active=False, layers_remapped=3, kv=2, times=(4.0, 1.0))
     assert planned(runs, asleep, turns=TurnLengths(40.0)) == {"a": (0, 22), "b": (2, 2)}
 
 
@@ -577,26 +594,26 @@ def test_without_a_cap_all_is_lent_in_any_turn() -> None:
 
 def test_what_runs_on_lent_layers_is_never_asked_back_either() -> None:
     runs = tenant("a", 34, 0, 0, kv=34, times=(4.0, 0.1))
-    asleep = tenant("b", active=False, alpha=9, kv=2, times=(4.0, 0.1))
+    asleep = tenant("b", active=False, layers_remapped=9, kv=2, times=(4.0, 0.1))
     assert planned(runs, asleep, turns=TurnLengths(1.0)) == planned(runs, asleep)
 
 
 def test_what_requests_run_on_is_not_asked_back_from_who_can_bear_it() -> None:
     running = tenant("a", 24, kv=28, times=(9.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(2.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(2.0, 1.0))
     assert planned(running, awake) == {"a": (0, 24), "b": (3, 2)}
 
 
 def test_a_borrower_pays_with_its_own_hidden_layers_first() -> None:
     running = tenant("z", 24, kv=24, times=(1.0, 1.0))
-    awake = tenant("b", 1, alpha=9, kv=2, times=(1.0, 1.0))
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=(1.0, 1.0))
     assert planned(running, awake) == {"z": (3, 24), "b": (0, 2)}
 
 
 @pytest.mark.parametrize(("lately", "kept"), [(2.0, (4, 18)), (1.2, (1, 12))])
 def test_own_layers_linger_as_far_as_they_hid_lately(lately: float, kept: tuple[int, int]) -> None:
     """T_T = 4: with T_c = 2 four hide, with 1.2 or 1 one does."""
-    after = tenant("a", 10, of=1, alpha=6, kv=22, peak=22, times=(4.0, 1.0))
+    after = tenant("a", 10, of=1, layers_remapped=6, kv=22, peak=22, times=(4.0, 1.0))
     assert planned(structs.replace(after, peak_compute_s=lately)) == {"a": kept}
 
 
@@ -615,7 +632,7 @@ def test_layers_taken_in_vain_go_back_to_the_active_and_to_who_gave_last(active:
             )
         )
     targets = plan(sharing_exactly(several), held(several), 0, Policy.MIRAGE, REMAP).targets
-    assert {name: target.alpha for name, target in targets.items()} == {
+    assert {name: target.layers_remapped for name, target in targets.items()} == {
         "a": 0,
         "x": 1,
         "y": 0,
@@ -637,11 +654,11 @@ def test_a_model_whose_layers_stay_gives_none_and_its_idle_kv_all_the_same(
     device = SHARE + footprint(giving.shape, 0, 10)
     tenants = sharing_exactly([hungry, giving], device)
     targets = plan(tenants, device, 0, Policy.MIRAGE, remap).targets
-    assert targets["b"].alpha == 0
+    assert targets["b"].layers_remapped == 0
     assert targets["b"].kv_extents == 2 and targets["a"].kv_extents >= 18
     gives = [hungry, structs.replace(giving, shape=SHAPE)]
     moving = plan(gives, 2 * SHARE, 0, Policy.MIRAGE, remap).targets["b"]
-    assert moving.alpha > 0, "or nothing was tried"
+    assert moving.layers_remapped > 0, "or nothing was tried"
 
 
 # -- stability --------------------------------------------------------------------------
@@ -670,7 +687,7 @@ def mixtures(draw: st.DrawFn, t: TenantSnapshot) -> TenantSnapshot:
         expert_layers=draw(st.integers(2, t.shape.layers)),
         expert_bytes=t.shape.layer_bytes // (count + 1),
     )
-    out = 0 if t.report.alpha else draw(st.integers(0, count))
+    out = 0 if t.report.layers_remapped else draw(st.integers(0, count))
     report = structs.replace(
         t.report,
         experts=out,
@@ -688,7 +705,7 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
     """Tenants of any shape in any state that fits, and the device's bytes."""
     several = []
     for name in "abcd"[: draw(st.integers(1, 4))]:
-        used, kv, alpha = (
+        used, kv, layers_remapped = (
             draw(st.integers(0, 40)),
             draw(st.integers(2, 60)),
             draw(st.integers(0, 9)),
@@ -700,8 +717,8 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
             draw(st.integers(0, 20)) if active else 0,
             draw(st.integers(0, 20)) if active else 0,
             active=active,
-            alpha=alpha,
-            beta=draw(st.sampled_from([1, 2])) if alpha else 1,
+            layers_remapped=layers_remapped,
+            stream_slots=draw(st.sampled_from([1, 2])) if layers_remapped else 1,
             kv=kv,
             peak=draw(st.integers(0, 80)),
             priority=draw(st.integers(0, 1)),
@@ -764,20 +781,21 @@ def test_any_plan_keeps_its_bounds(situation, remap: Rules, when) -> None:
     total = 0
     for t in tenants:
         target = targets[t.name]
-        total += footprint(t.shape, target.alpha, target.kv_extents, target.experts)
+        total += footprint(t.shape, target.layers_remapped, target.kv_extents, target.experts)
         assert 0 <= target.experts <= most_experts(t.tenant, t.shape, remap)
-        assert not (target.alpha and target.experts)
+        assert not (target.layers_remapped and target.experts)
         share = base(t.tenant, t.shape, device).kv_extents
         least = min(t.used_extents, share) if target.recall else t.used_extents
         assert max(least, t.shape.min_extents) <= target.kv_extents <= t.shape.max_extents
         assert target.recall == (target.kv_extents < t.used_extents)
-        most = most_alpha(t.tenant, t.shape, remap)
-        hidden = hidden_alpha(t, t.report.layer_compute_s, remap)
+        most = most_remapped(t.tenant, t.shape, remap)
+        hidden = hidden_layers(t, t.report.layer_compute_s, remap)
         away = max(t.layers_out, ceil_div(_given_bytes(t), t.shape.layer_bytes))
-        assert target.alpha <= (max(hidden, away) if t.active else most)
+        assert target.layers_remapped <= (max(hidden, away) if t.active else most)
         assert (
-            target.alpha == 0
-            or target.alpha + target.beta <= t.shape.layers - t.tenant.floor_layers
+            target.layers_remapped == 0
+            or target.layers_remapped + target.stream_slots
+            <= t.shape.layers - t.tenant.floor_layers
         )
     assert total <= device
 
@@ -830,60 +848,62 @@ def slower(t: TenantSnapshot) -> TenantSnapshot:
 
 
 def carried_out(t: TenantSnapshot, target: Allotment) -> TenantSnapshot:
-    sent = Allotment(2, target.alpha, target.beta, target.kv_extents, 0)
+    sent = Allotment(2, target.layers_remapped, target.stream_slots, target.kv_extents, 0)
     used = min(t.used_extents, target.kv_extents)
-    report = structs.replace(t.report, alpha=target.alpha, kv_used_extents=used)
+    report = structs.replace(t.report, layers_remapped=target.layers_remapped, kv_used_extents=used)
     return structs.replace(t, allotment=sent, report=report)
 
 
 # -- slots ------------------------------------------------------------------------------
 
 
-def beta_of(t: TenantSnapshot, remap: Rules = REMAP) -> int:
-    return plan([t], SHARE, 0, Policy.MIRAGE, remap).targets[t.name].beta
+def slots_of(t: TenantSnapshot, remap: Rules = REMAP) -> int:
+    return plan([t], SHARE, 0, Policy.MIRAGE, remap).targets[t.name].stream_slots
 
 
 def test_one_slot_where_it_hides_and_two_where_only_those_do() -> None:
-    """alpha = 3 of 12, gaps 3, 4, 2, 3: one slot bears T_T / T_c up to 2 - 1, two up to 12/5."""
-    assert beta_of(tenant("a", 10, 6, of=1, times=(1.0, 1.0))) == 1
-    assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0))) == 2
+    """3 layers of 12, gaps 3, 4, 2, 3: one slot bears T_T / T_c up to 2 - 1, two up to 12/5."""
+    assert slots_of(tenant("a", 10, 6, of=1, times=(1.0, 1.0))) == 1
+    assert slots_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0))) == 2
 
 
 def test_slots_stay_while_times_are_unknown() -> None:
-    grown = {"used": 16, "kv": 16, "of": 1, "alpha": 3}
-    assert beta_of(tenant("a", **grown, beta=1, times=(0.0, 0.0))) == 1
-    assert beta_of(tenant("a", 10, 2, of=1, times=(0.0, 0.0))) == 2
+    grown = {"used": 16, "kv": 16, "of": 1, "layers_remapped": 3}
+    assert slots_of(tenant("a", **grown, stream_slots=1, times=(0.0, 0.0))) == 1
+    assert slots_of(tenant("a", 10, 2, of=1, times=(0.0, 0.0))) == 2
 
 
 def test_slots_stay_while_they_hide() -> None:
-    grown = {"used": 16, "kv": 16, "of": 1, "alpha": 3}
-    assert beta_of(tenant("a", **grown, beta=2, times=(1.5, 1.0))) == 2
-    assert beta_of(tenant("a", **grown, beta=1, times=(2.4, 1.0))) == 2
+    grown = {"used": 16, "kv": 16, "of": 1, "layers_remapped": 3}
+    assert slots_of(tenant("a", **grown, stream_slots=2, times=(1.5, 1.0))) == 2
+    assert slots_of(tenant("a", **grown, stream_slots=1, times=(2.4, 1.0))) == 2
 
 
 def test_a_clearly_shorter_step_changes_the_slots() -> None:
     """Where neither hides, (3 + 1)(T_T + T_c) stands against (3 + 2) T_T."""
-    grown = {"used": 16, "kv": 16, "of": 1, "alpha": 3}
-    assert beta_of(tenant("a", **grown, beta=2, times=(5.0, 1.0))) == 1
-    assert beta_of(tenant("a", **grown, beta=1, times=(3.0, 1.0))) == 2
-    assert beta_of(tenant("a", **grown, beta=2, times=(4.0, 1.0))) == 2, "as short: they stay"
+    grown = {"used": 16, "kv": 16, "of": 1, "layers_remapped": 3}
+    assert slots_of(tenant("a", **grown, stream_slots=2, times=(5.0, 1.0))) == 1
+    assert slots_of(tenant("a", **grown, stream_slots=1, times=(3.0, 1.0))) == 2
+    assert slots_of(tenant("a", **grown, stream_slots=2, times=(4.0, 1.0))) == 2, (
+        "as short: they stay"
+    )
 
 
-@pytest.mark.parametrize("beta", [1, 2])
-def test_a_number_of_slots_can_be_asked_for(beta: int) -> None:
+@pytest.mark.parametrize("stream_slots", [1, 2])
+def test_a_number_of_slots_can_be_asked_for(stream_slots: int) -> None:
     """The number of layers is as many as hide with the best of both."""
-    fixed = REMAP.model_copy(update={"beta": beta})
-    assert beta_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), fixed) == beta
-    assert hidden_alpha(tenant("a", times=(2.2, 1.0)), 1.0, REMAP) == 3
-    assert hidden_alpha(tenant("a", times=(2.2, 1.0)), 1.0, fixed) == 3
-    assert hidden_alpha(tenant("a", times=(2.4, 1.0)), 1.0, REMAP) == 2, "3 % would be felt"
+    fixed = REMAP.model_copy(update={"stream_slots": stream_slots})
+    assert slots_of(tenant("a", 10, 6, of=1, times=(2.0, 1.0)), fixed) == stream_slots
+    assert hidden_layers(tenant("a", times=(2.2, 1.0)), 1.0, REMAP) == 3
+    assert hidden_layers(tenant("a", times=(2.2, 1.0)), 1.0, fixed) == 3
+    assert hidden_layers(tenant("a", times=(2.4, 1.0)), 1.0, REMAP) == 2, "3 % would be felt"
 
 
 def test_tenants_that_step_at_once_share_the_link() -> None:
     """T_T = T_c alone: ten of twelve layers hide. With a second tenant at work, four do."""
     starving = tenant("a", 10, growth=60, of=2, kv=10)
-    alone = [starving, tenant("b", kv=10, active=False, alpha=0)]
-    assert hidden_alpha(starving, 1.0, REMAP, streams=1) == 9
-    assert hidden_alpha(starving, 1.0, REMAP, streams=2) == 4
+    alone = [starving, tenant("b", kv=10, active=False, layers_remapped=0)]
+    assert hidden_layers(starving, 1.0, REMAP, streams=1) == 9
+    assert hidden_layers(starving, 1.0, REMAP, streams=2) == 4
     assert planned(*alone)["a"][0] == 9
     assert planned(starving, tenant("b", 10, kv=10))["a"][0] == 4

@@ -97,13 +97,13 @@ def test_a_demand_that_layers_do_not_serve_takes_prefixes_as_well() -> None:
 
 def test_prefixes_keep_no_layers_away() -> None:
     """Without demand all is as if nothing was cached."""
-    lent = tenant("a", 3, alpha=6, kv=20, active=False)
+    lent = tenant("a", 3, layers_remapped=6, kv=20, active=False)
     assert planned(caching(lent, 17, 5.0), tenant("b", 3)) == {"a": (0, 10), "b": (0, 10)}
 
 
 def test_prefixes_do_not_keep_a_woken_model_waiting() -> None:
     """Layers that others' running requests sit on come back as they would without prefixes."""
-    a, woken = tenant("a", 16), tenant("b", 3, 2, alpha=3, kv=4, times=SLOW)
+    a, woken = tenant("a", 16), tenant("b", 3, 2, layers_remapped=3, kv=4, times=SLOW)
     assert planned(caching(a, 4, 5.0), woken) == planned(a, woken)
 
 

@@ -55,23 +55,25 @@ def outcomes(slow=1.0, count=6) -> list[Outcome]:
     ]
 
 
-def timeline(preempted: int, alpha: int) -> RecordedTimeline:
-    def tenant(t: int, alpha: int) -> TenantSample:
+def timeline(preempted: int, layers_remapped: int) -> RecordedTimeline:
+    def tenant(t: int, layers_remapped: int) -> TenantSample:
         counted = {"preemptions": 5 + preempted * t, "bytes_streamed": 1000 * t, "stall_s": 0.5 * t}
-        return TenantSample(20 + t, 10, alpha, 2, 3, 1, 50_000, **counted)
+        return TenantSample(20 + t, 10, layers_remapped, 2, 3, 1, 50_000, **counted)
 
-    samples = [Sample(float(t), {"a": tenant(t, alpha), "b": tenant(t, 0)}) for t in range(5)]
+    samples = [
+        Sample(float(t), {"a": tenant(t, layers_remapped), "b": tenant(t, 0)}) for t in range(5)
+    ]
     return RecordedTimeline(samples, 200_000, {"a": SHAPE, "b": SHAPE}, 1)
 
 
-def run(policy="static", slow=1.0, preempted=0, alpha=0, **changes) -> PolicyRun:
+def run(policy="static", slow=1.0, preempted=0, layers_remapped=0, **changes) -> PolicyRun:
     return PolicyRun(
         **{
             "policy": policy,
             "calls": CALLS,
             "outcomes": outcomes(slow),
             "duration_s": 2.0,
-            "timeline": timeline(preempted, alpha),
+            "timeline": timeline(preempted, layers_remapped),
             **changes,
         }
     )
@@ -85,7 +87,11 @@ def changed(at: int, **fields) -> list[Outcome]:
 
 @pytest.fixture
 def three():
-    return [run("static", 3.0, preempted=2), run("pooled", 2.0), run("mirage", 1.0, alpha=3)]
+    return [
+        run("static", 3.0, preempted=2),
+        run("pooled", 2.0),
+        run("mirage", 1.0, layers_remapped=3),
+    ]
 
 
 def test_every_run_has_the_keys(three):
@@ -176,7 +182,7 @@ def test_a_server_without_a_timeline():
 def test_it_is_written_as_json(three, tmp_path):
     report.write(report.build(SETTING, three), tmp_path / "report.json")
     found = json.loads((tmp_path / "report.json").read_text())
-    assert found["runs"][2]["timeline"]["tenants"]["a"]["alpha"] == [3] * 5
+    assert found["runs"][2]["timeline"]["tenants"]["a"]["layers_remapped"] == [3] * 5
     with pytest.raises(ValueError):
         report.write({"value": float("nan")}, tmp_path / "nan.json")
 

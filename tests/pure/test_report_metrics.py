@@ -96,14 +96,20 @@ SHAPE = TenantShape(layers=12, layer_bytes=100, extent_bytes=10, extent_blocks=1
 TIMELINE = RecordedTimeline(
     samples=[
         Sample(9.0, {"a": tenant(preemptions=1)}),
-        Sample(10.0, {"a": tenant(preemptions=2, kv_blocks=10, alpha=1)}),
+        Sample(10.0, {"a": tenant(preemptions=2, kv_blocks=10, layers_remapped=1)}),
         Sample(11.0, {"a": tenant(preemptions=4, kv_blocks=30), "b": tenant(preemptions=5)}),
-        Sample(12.0, {"a": tenant(preemptions=4, alpha=2), "b": tenant(preemptions=8, alpha=3)}),
+        Sample(
+            12.0,
+            {
+                "a": tenant(preemptions=4, layers_remapped=2),
+                "b": tenant(preemptions=8, layers_remapped=3),
+            },
+        ),
         Sample(13.0, {"a": tenant(preemptions=9, kv_blocks=99)}),
     ],
     device_bytes=1000,
     tenants={"a": SHAPE, "b": SHAPE},
-    schema_version=1,
+    schema_version=3,
 )
 
 
@@ -111,32 +117,35 @@ def test_cut_takes_the_run_and_its_first_sample_is_the_baseline():
     part = cut(TIMELINE, TIMELINE.samples[1], TIMELINE.samples[3])
     assert [sample.t for sample in part.samples] == [0.0, 1.0, 2.0]
     assert growth(part, lambda sample: sample.preemptions) == {"a": 2, "b": 3}
-    assert peak(part, lambda sample: sample.alpha) == 5
+    assert peak(part, lambda sample: sample.layers_remapped) == 5
     assert peak(part, lambda sample: sample.kv_blocks) == 30
 
 
 def test_one_tenant_alone():
     part = only(TIMELINE, "b")
     assert growth(part, lambda sample: sample.preemptions) == {"b": 3}
-    assert peak(part, lambda sample: sample.alpha) == 3
+    assert peak(part, lambda sample: sample.layers_remapped) == 3
 
 
 def test_ends_that_the_server_no_longer_keeps_are_part_of_the_run():
-    first, last = Sample(10.5, {"a": tenant(alpha=7)}), Sample(11.5, {"a": tenant(alpha=9)})
+    first, last = (
+        Sample(10.5, {"a": tenant(layers_remapped=7)}),
+        Sample(11.5, {"a": tenant(layers_remapped=9)}),
+    )
     part = cut(TIMELINE, first, last)
     assert [sample.t for sample in part.samples] == [0.0, 0.5, 1.0]
-    assert growth(part, lambda sample: sample.alpha) == {"a": 2, "b": 0}
+    assert growth(part, lambda sample: sample.layers_remapped) == {"a": 2, "b": 0}
 
 
 def test_peak_of_nothing():
-    assert peak(RecordedTimeline([], 1, {}, 1), lambda sample: sample.alpha) == 0
+    assert peak(RecordedTimeline([], 1, {}, 1), lambda sample: sample.layers_remapped) == 0
 
 
 def test_columns():
     found = columns(cut(TIMELINE, TIMELINE.samples[1], TIMELINE.samples[3]))
     assert found["t"] == [0.0, 1.0, 2.0]
-    assert found["tenants"]["a"]["alpha"] == [1, 0, 2]
-    assert found["tenants"]["b"]["alpha"] == [None, 0, 3]
+    assert found["tenants"]["a"]["layers_remapped"] == [1, 0, 2]
+    assert found["tenants"]["b"]["layers_remapped"] == [None, 0, 3]
     assert (found["device_bytes"], found["shapes"]["a"]["layers"]) == (1000, 12)
     json.dumps(found)
 
@@ -146,12 +155,12 @@ def test_columns_are_thinned(count):
     samples = [Sample(float(t), {"a": tenant()}) for t in range(count)]
     found = columns(RecordedTimeline(samples, 1, {"a": SHAPE}, 1))
     assert min(count, MAX_POINTS) / 2 <= len(found["t"]) <= MAX_POINTS
-    assert len(found["tenants"]["a"]["beta"]) == len(found["t"])
+    assert len(found["tenants"]["a"]["stream_slots"]) == len(found["t"])
 
 
 FIELDS = dict.fromkeys(TenantSample.__struct_fields__, 1)
 SERVED = {
-    "schema_version": 1,
+    "schema_version": 3,
     "samples": [{"t": 0.5, "tenants": {"a": FIELDS}, "news": True}],
     "device_bytes": 5,
     "tenants": {"a": {"layers": 1, "layer_bytes": 2, "extent_bytes": 3, "extent_blocks": 4}},
@@ -170,7 +179,7 @@ def test_the_servers_json_is_read():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema_version": 3}, "schema version 3, this replay reads versions 1 and 2"),
+        ({"schema_version": 2}, "schema version 2, this replay reads version 3: use the same"),
         ({"device_bytes": "much"}, r"Expected `int`, got `str` - at `\$.device_bytes`"),
         ({"samples": [{"t": 1, "tenants": {"a": {}}}]}, "missing required field `kv_blocks`"),
     ],
@@ -184,8 +193,8 @@ def test_pages_are_one_timeline():
     pages = [
         parse_timeline(json.dumps(page).encode())
         for page in (
-            {**SERVED, "schema_version": 2, "next_since": 0.5, "tenants": {}},
-            {**SERVED, "schema_version": 2, "next_since": None, "samples": []},
+            {**SERVED, "next_since": 0.5, "tenants": {}},
+            {**SERVED, "next_since": None, "samples": []},
         )
     ]
     assert [page.next_since for page in pages] == [0.5, None]

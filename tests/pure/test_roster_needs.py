@@ -20,7 +20,7 @@ from mirage.control.roster.needs import (
 )
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.rules import Rules
-from mirage.control.targets import DoesNotFitError, most_alpha
+from mirage.control.targets import DoesNotFitError, most_remapped
 from mirage.geometry import footprint
 from tests.examples import examples
 
@@ -53,7 +53,7 @@ def test_a_share_may_hold_fewer_layers_and_borrows_them_to_start() -> None:
 
 
 def test_the_least_share_by_a_byte() -> None:
-    away = most_alpha(TenantSpec("a").entitled, SHAPE, RULES)
+    away = most_remapped(TenantSpec("a").entitled, SHAPE, RULES)
     least = footprint(SHAPE, away, 4)
     assert bytes_of(100.0, least).awake == least
     with pytest.raises(DoesNotFitError, match=r"'a' needs .* 1 are missing"):

@@ -46,7 +46,7 @@ class Streaming100(Given):
     """The same, where a step that streams takes 100 picoseconds at least."""
 
     def bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
-        return (*self._bounds, CostBound(100 * (streaming.alpha > 0), 0, 0, 0, 0))
+        return (*self._bounds, CostBound(100 * (streaming.layers_remapped > 0), 0, 0, 0, 0))
 
 
 def lone(
@@ -54,7 +54,7 @@ def lone(
     blocks: int,
     requests: Iterator[SimulatedRequest] | list[SimulatedRequest] = (),
     bounds: tuple[CostBound, ...] = (),
-    alpha: int = 0,
+    layers_remapped: int = 0,
     **limits,
 ) -> Engine:
     usual = {
@@ -70,11 +70,11 @@ def lone(
         "apply_ps": 0,
     }
     holding = SimulatedMemory(
-        SHAPE, unnumbered(SHAPE, alpha, 1, blocks + 1), lambda before, after: 0
+        SHAPE, unnumbered(SHAPE, layers_remapped, 1, blocks + 1), lambda before, after: 0
     )
     line: Any = Roofline(profiles.model("opt-13b"), profiles.hardware("gh200"))
     if bounds:
-        line = Streaming100(bounds) if alpha else Given(bounds)
+        line = Streaming100(bounds) if layers_remapped else Given(bounds)
     chosen = StepLimits(**(usual | limits))
     return Engine("e", holding, line, 10**9, chosen, iter(requests), world)
 
@@ -366,7 +366,7 @@ def test_steps_that_wait_for_layers_say_how_long(skipping: bool) -> None:
     """Compute takes 60 and 2 for each token in KV, of steps that take 100 since they stream."""
     world = Alone(skipping)
     compute = (CostBound(60, 0, 2, 0, 0),)
-    engine = decoding(lone(world, 60, bounds=compute, alpha=2), [(10, 5)])
+    engine = decoding(lone(world, 60, bounds=compute, layers_remapped=2), [(10, 5)])
     context = engine.queues.batch.context
     engine.wake(0)
     world.run(engine)

@@ -72,7 +72,7 @@ class Watch(Observer):
         for engine in self.world.engines:
             holding = engine.holding
             assert 0 <= holding.experts <= holding.shape.movable_experts
-            assert not (holding.experts and holding.alpha)
+            assert not (holding.experts and holding.layers_remapped)
             self.most = max(self.most, holding.experts)
 
 

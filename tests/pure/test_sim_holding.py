@@ -49,11 +49,15 @@ class Recorded:
 
 
 def state(holding: SimulatedMemory) -> tuple[int, int, int]:
-    return holding.alpha, holding.beta, holding.extents
+    return holding.layers_remapped, holding.stream_slots, holding.extents
 
 
-def allotment(shape: ModelShape, revision: int, alpha: int, beta: int, extents: int) -> Allotment:
-    return Allotment(revision, alpha, beta, extents, footprint(shape, alpha, extents))
+def allotment(
+    shape: ModelShape, revision: int, layers_remapped: int, stream_slots: int, extents: int
+) -> Allotment:
+    return Allotment(
+        revision, layers_remapped, stream_slots, extents, footprint(shape, layers_remapped, extents)
+    )
 
 
 SHAPE = ModelShape(40, 100, 50, 30, 4, 16, MOST, 1, 40)
@@ -73,8 +77,8 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
 ) -> None:
     """Passes with ever other numbers of blocks in use, some before the last one settled."""
     holding = SimulatedMemory(shape, unnumbered(shape, 0, 1, start), Recorded(), scattered)
-    for revision, (part, beta, extents, use) in enumerate(targets, start=1):
-        target = allotment(shape, revision, round(part * (shape.layers - 3)), beta, extents)
+    for revision, (part, stream_slots, extents, use) in enumerate(targets, start=1):
+        target = allotment(shape, revision, round(part * (shape.layers - 3)), stream_slots, extents)
         assert holding.aim(target)
         for used in (round(use * max(0, holding.blocks)), 0) if revision % 2 else (0,):
             before, held, busy = state(holding), holding.held_bytes, holding.extents_of(used)
@@ -91,31 +95,37 @@ def test_every_pass_gives_before_it_takes_and_keeps_what_is_used(
 
 
 def _is_between(before, holding, target, busy) -> None:
-    alpha, _, extents = before
-    assert min(alpha, target.alpha) <= holding.alpha <= max(alpha, target.alpha)
+    layers_remapped, _, extents = before
+    assert (
+        min(layers_remapped, target.layers_remapped)
+        <= holding.layers_remapped
+        <= max(layers_remapped, target.layers_remapped)
+    )
     low, high = sorted((extents, target.kv_extents))
     assert low <= holding.extents <= high
-    if target.alpha > alpha:
-        assert holding.alpha == target.alpha, "layers are always given at once"
+    if target.layers_remapped > layers_remapped:
+        assert holding.layers_remapped == target.layers_remapped, "layers are always given at once"
     if target.kv_extents < extents:
         assert holding.extents == max(target.kv_extents, min(busy, extents))
-    beta = target.beta if holding.alpha == target.alpha else before[1]
-    assert holding.beta == (beta if holding.alpha else 0)
+    stream_slots = (
+        target.stream_slots if holding.layers_remapped == target.layers_remapped else before[1]
+    )
+    assert holding.stream_slots == (stream_slots if holding.layers_remapped else 0)
 
 
 def _took_all_it_could(before, holding, target) -> None:
     spare = target.grant_bytes - holding.held_bytes
     if holding.extents < target.kv_extents:
         assert spare < holding.shape.extent_bytes
-    if holding.alpha > target.alpha:
+    if holding.layers_remapped > target.layers_remapped:
         assert spare < holding.shape.layer_bytes
-    if holding.extents > before[2] or holding.alpha < before[0]:
+    if holding.extents > before[2] or holding.layers_remapped < before[0]:
         assert spare >= 0, "taken, and not granted"
 
 
 def _says_whether_it_settled(holding, target) -> None:
     assert holding.reconciled == (
-        (holding.alpha, holding.extents) == (target.alpha, target.kv_extents)
+        (holding.layers_remapped, holding.extents) == (target.layers_remapped, target.kv_extents)
     )
     usable = min(holding.extents, target.kv_extents)
     assert holding.blocks == usable * holding.shape.extent_blocks - 1
@@ -181,8 +191,8 @@ def test_layers_come_back_one_by_one_as_the_grant_allows() -> None:
 def test_copies_are_counted_once_for_each_pass_that_moves(targets) -> None:
     copies = Recorded()
     made = SimulatedMemory(SHAPE, unnumbered(SHAPE, 0, 1, 10), copies)
-    for revision, (part, beta, extents, _) in enumerate(targets, start=1):
-        made.aim(allotment(SHAPE, revision, round(part * 37), beta, extents))
+    for revision, (part, stream_slots, extents, _) in enumerate(targets, start=1):
+        made.aim(allotment(SHAPE, revision, round(part * 37), stream_slots, extents))
         before = state(made)
         moved, loaded = made.reconcile(0)
         assert loaded == (3 if moved else 0)
@@ -191,8 +201,8 @@ def test_copies_are_counted_once_for_each_pass_that_moves(targets) -> None:
     assert not copies.asked
 
 
-alphas = st.integers(0, 37)
-pairs = st.tuples(alphas, st.sampled_from([1, 2]))
+remapped_counts = st.integers(0, 37)
+pairs = st.tuples(remapped_counts, st.sampled_from([1, 2]))
 
 
 @given(sets=st.sampled_from(["nested", "even"]), before=pairs, after=pairs)
@@ -206,8 +216,11 @@ def test_layers_are_loaded_that_were_streamed_and_are_so_no_more(sets, before, a
 
 @given(before=pairs, more=st.integers(0, 10))
 def test_nested_sets_load_nothing_to_give_more(before, more) -> None:
-    alpha, beta = before
-    assert copies_of(LAYER_SETS["nested"], 40)(before, (min(37, alpha + more), beta)) == 0
+    layers_remapped, stream_slots = before
+    assert (
+        copies_of(LAYER_SETS["nested"], 40)(before, (min(37, layers_remapped + more), stream_slots))
+        == 0
+    )
 
 
 def test_even_sets_move_where_nested_ones_do_not() -> None:
@@ -218,5 +231,5 @@ def test_even_sets_move_where_nested_ones_do_not() -> None:
 @pytest.mark.parametrize("sets", ["nested", "even"])
 def test_all_that_is_streamed_is_loaded_in_the_end(sets) -> None:
     copies = copies_of(LAYER_SETS[sets], 40)
-    assert [copies((alpha, 2), (0, 1)) for alpha in (0, 1, 20)] == [0, 3, 22]
+    assert [copies((layers_remapped, 2), (0, 1)) for layers_remapped in (0, 1, 20)] == [0, 3, 22]
     assert copies((0, 1), (20, 2)) == 0

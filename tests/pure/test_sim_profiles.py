@@ -211,7 +211,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, changes, named) -> None
         ({"sharing": {"turn_s": 1e300}}, "turn_s"),
         ({"remap": {"hysteresis_s": 1e300}}, "hysteresis_s"),
         ({"remap": {"decode_cap": False}}, "unknown key 'remap.decode_cap'"),
-        ({"ablations": {"beta": 1}}, "unknown key 'ablations'"),
+        ({"ablations": {"stream_slots": 1}}, "unknown key 'ablations'"),
         ({"report_s": 1e300}, "report_s"),
         ({"pipeline": "odd"}, "'odd'"),
         ({"link_mixed_gb_s": 0}, "link_mixed_gb_s"),

@@ -54,7 +54,7 @@ def step_ps(roofline: Roofline, streaming: Streaming, co_runners: int, work: Wor
     hardware=st.sampled_from(HARDWARE),
     parts=st.sampled_from([1, 4]),
     part=st.floats(0, 1),
-    beta=st.sampled_from([1, 2]),
+    slots=st.sampled_from([1, 2]),
     load=st.integers(10**6, 10**11),
     co_runners=st.integers(1, 3),
     work=works,
@@ -62,19 +62,19 @@ def step_ps(roofline: Roofline, streaming: Streaming, co_runners: int, work: Wor
 )
 @examples(300)
 def test_a_step_takes_what_the_pipeline_of_its_layers_takes(
-    model, hardware, parts, part, beta, load, co_runners, work, sets
+    model, hardware, parts, part, slots, load, co_runners, work, sets
 ) -> None:
     """But for coefficients being rounded: under a picosecond for each token and pair."""
     line = roofline(model, hardware, parts=parts, sets=sets)
     n = line.layers
-    alpha = round(part * (n - beta))
+    remapped = round(part * (n - slots))
     t_compute = Fraction(line.compute_ps(work, co_runners), n)
-    layers = LAYER_SETS[sets](n, alpha + beta if alpha else 0)
-    exact = step_time(layers, n, beta, Fraction(load), t_compute)
-    short = exact - step_ps(line, Streaming(alpha, beta, load), co_runners, work)
+    layers = LAYER_SETS[sets](n, remapped + slots if remapped else 0)
+    exact = step_time(layers, n, slots, Fraction(load), t_compute)
+    short = exact - step_ps(line, Streaming(remapped, slots, load), co_runners, work)
     assert -1 <= short < 1 + sum(astuple(work)) + 1
     assert short <= exact / 1000
-    if not alpha:
+    if not remapped:
         assert short == 0
 
 

@@ -117,7 +117,9 @@ class Watch(Observer):
         """A step is at least as long as its compute, shared with all that step beside it."""
         beside, holding = self._beside(engine), engine.holding
         load = engine.costs.load_ps * (1 + sum(e.streams for e in beside))
-        streaming = Streaming(holding.alpha, holding.beta, load if holding.alpha else 0)
+        streaming = Streaming(
+            holding.layers_remapped, holding.stream_slots, load if holding.layers_remapped else 0
+        )
         bounds = engine.costs.roofline.bounds(streaming, 1 + len(beside))
         least = max(bound.at(engine.stepper.work()) for bound in bounds)
         first = engine.stepper.span.first_ps
@@ -152,7 +154,7 @@ class Watch(Observer):
         self._look_at_kept(engine)
         for what, value in (
             ("bytes", holding.held_bytes),
-            ("alpha", holding.alpha),
+            ("layers_remapped", holding.layers_remapped),
             ("extents", holding.extents),
         ):
             self.most[f"{what} {name}"] = max(self.most[f"{what} {name}"], value)
@@ -310,7 +312,7 @@ def test_static_moves_nothing_and_pooled_no_layers(mode: str) -> None:
         assert static.watch.most[f"extents {engine.name}"] == kept
     for played_ in (static, pooled):
         for engine in played_.engines:
-            assert played_.watch.most[f"alpha {engine.name}"] == 0
+            assert played_.watch.most[f"layers_remapped {engine.name}"] == 0
 
 
 @pytest.mark.parametrize("policy", KNOWN)

@@ -57,7 +57,12 @@ def figures(value: float, **changes) -> dict:
 
 
 def run(policy: str, seed: int, value: float = 1.0, **changes) -> dict:
-    line = {"t": [0.0, 1.0], "kv_extents": [3, 4], "kv_used_blocks": [0, 9], "alpha": [0, 2]}
+    line = {
+        "t": [0.0, 1.0],
+        "kv_extents": [3, 4],
+        "kv_used_blocks": [0, 9],
+        "layers_remapped": [0, 2],
+    }
     curve = [value * (1 + percent) for percent in PLOTTED]
     return {
         "policy": policy,
@@ -264,7 +269,8 @@ def test_the_page_holds_tables_pictures_and_settings(page):
 
 def test_a_page_of_one_seed_without_timelines():
     empty = {
-        name: {key: [] for key in ("t", "kv_extents", "kv_used_blocks", "alpha")} for name in NAMES
+        name: {key: [] for key in ("t", "kv_extents", "kv_used_blocks", "layers_remapped")}
+        for name in NAMES
     }
     runs = [each | {"timelines": empty} for each in all_runs() if each["seed"] == 0]
     page = html.render(report.build(setup(), [0], runs))

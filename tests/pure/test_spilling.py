@@ -72,7 +72,7 @@ def test_in_turns_nobody_is_called_back(turn_s: float, used: int, policy: Policy
     if policy is Policy.POOLED:
         used = min(used, 18)
     suspended = tenant("a", used, active=False, kv=used, percent=20, times=SLOW)
-    awake = tenant("b", 1, alpha=9, kv=2, times=SLOW)
+    awake = tenant("b", 1, layers_remapped=9, kv=2, times=SLOW)
     turns = TurnLengths(turn_s, below_bytes=MUCH)
     found = plan([suspended, awake], 2 * SHARE, 0, policy, REMAP, turns=turns).targets
     assert not any(target.recall for target in found.values())

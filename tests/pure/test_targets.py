@@ -13,7 +13,7 @@ from world import SHAPE
 from mirage.control.engine.counted import CountedMemory
 from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
-from mirage.control.targets import DoesNotFitError, base, is_sent, most_alpha, toward, unnumbered
+from mirage.control.targets import DoesNotFitError, base, is_sent, most_remapped, toward, unnumbered
 from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import Allotment
 from scheduler.tenants import Tenant
@@ -31,10 +31,12 @@ targets = st.tuples(st.integers(0, 9), st.sampled_from([1, 2]), st.integers(0, 6
 @given(targets, targets, st.integers(0, 900))
 def test_what_fits_is_where_the_way_of_an_engine_leads(now, target, spare) -> None:
     limit = max(now.grant_bytes, target.grant_bytes) + spare
-    held = CountedMemory(SHAPE, now.alpha, now.beta, 0, now.kv_extents, limit)
+    held = CountedMemory(SHAPE, now.layers_remapped, now.stream_slots, 0, now.kv_extents, limit)
     for move in Way(held).moves_to(target):
         held.make(move)
-    assert toward(SHAPE, now, target, limit) == told(held.alpha, held.beta, held.extents)
+    assert toward(SHAPE, now, target, limit) == told(
+        held.layers_remapped, held.stream_slots, held.extents
+    )
 
 
 def test_a_share_holds_all_layers_and_kv_in_the_rest() -> None:
@@ -57,7 +59,7 @@ def test_a_model_that_does_not_fit_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percent", "floor", "beta", "most"),
+    ("percent", "floor", "stream_slots", "most"),
     [
         (75, 2, 1, 9),
         (75, 2, 2, 8),
@@ -68,9 +70,9 @@ def test_a_model_that_does_not_fit_is_named() -> None:
         (0, 1, 1, 0),
     ],
 )
-def test_layers_that_may_ever_be_given(percent: float, floor: int, beta, most: int) -> None:
-    remap = Rules(max_percent=percent, beta=beta)
-    assert most_alpha(Tenant("a", 50, floor_layers=floor), SHAPE, remap) == most
+def test_layers_that_may_ever_be_given(percent: float, floor: int, stream_slots, most: int) -> None:
+    remap = Rules(max_percent=percent, stream_slots=stream_slots)
+    assert most_remapped(Tenant("a", 50, floor_layers=floor), SHAPE, remap) == most
 
 
 @pytest.mark.parametrize(
@@ -82,11 +84,11 @@ def test_a_tenants_own_percentage_and_layers_that_stay(
 ) -> None:
     tenant = Tenant("a", 50, floor_layers=1, max_percent=own)
     shape = structs.replace(SHAPE, movable_layers=movable)
-    assert most_alpha(tenant, shape, Rules(max_percent=75)) == most
+    assert most_remapped(tenant, shape, Rules(max_percent=75)) == most
 
 
 def nbytes(held: Allotment) -> int:
-    assert held.grant_bytes == footprint(SHAPE, held.alpha, held.kv_extents)
+    assert held.grant_bytes == footprint(SHAPE, held.layers_remapped, held.kv_extents)
     return held.grant_bytes
 
 
@@ -95,13 +97,17 @@ def test_a_step_stays_within_its_limit_and_between_its_ends(now, target, spare) 
     limit = nbytes(now) + spare
     step = toward(SHAPE, now, target, limit)
     assert nbytes(step) <= limit
-    assert target.alpha <= step.alpha <= max(now.alpha, target.alpha)
+    assert (
+        target.layers_remapped
+        <= step.layers_remapped
+        <= max(now.layers_remapped, target.layers_remapped)
+    )
     assert min(now.kv_extents, target.kv_extents) <= step.kv_extents <= target.kv_extents
     assert step == target or nbytes(step) > limit - max(SHAPE.layer_bytes, SHAPE.extent_bytes)
     assert nbytes(target) > limit or step == target
-    if step.alpha != target.alpha:
-        assert (step.beta, step.kv_extents) == (now.beta, target.kv_extents) or (
-            step.beta == now.beta and limit - nbytes(step) < SHAPE.extent_bytes
+    if step.layers_remapped != target.layers_remapped:
+        assert (step.stream_slots, step.kv_extents) == (now.stream_slots, target.kv_extents) or (
+            step.stream_slots == now.stream_slots and limit - nbytes(step) < SHAPE.extent_bytes
         )
 
 
@@ -122,7 +128,13 @@ def test_an_allotment_without_a_number_is_sent_once_whatever_its_number_is_then(
     assert wanted.revision == 0
     sent = structs.replace(wanted, revision=7)
     assert is_sent(sent, wanted) and is_sent(sent, sent)
-    changed = {"beta": 1, "kv_extents": 17, "open_extents": None, "recall": False, "experts": 1}
+    changed = {
+        "stream_slots": 1,
+        "kv_extents": 17,
+        "open_extents": None,
+        "recall": False,
+        "experts": 1,
+    }
     changed["lent"] = True
     for field, value in changed.items():
         assert not is_sent(sent, structs.replace(wanted, **{field: value}))
@@ -149,6 +161,6 @@ def test_an_engine_that_is_asleep_holds_what_never_leaves_it(
 def test_the_way_to_sleep_and_back_leads_over_nothing_else(awake: Allotment) -> None:
     asleep = Allotment(0, SHAPE.layers, 0, 1, asleep_bytes(SHAPE), asleep=True)
     away = toward(SHAPE, awake, asleep, awake.grant_bytes)
-    assert (away.alpha, away.beta, away.kv_extents) == (SHAPE.layers, 0, 1)
+    assert (away.layers_remapped, away.stream_slots, away.kv_extents) == (SHAPE.layers, 0, 1)
     assert away.grant_bytes == asleep_bytes(SHAPE)
     assert toward(SHAPE, asleep, awake, awake.grant_bytes) == awake

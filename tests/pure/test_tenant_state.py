@@ -36,8 +36,8 @@ def report(revision: int = 0, used: int = 0, usable: int = 10, **more: float) ->
         "revision": revision,
         "holds_turn": True,
         "held_bytes": 0,
-        "alpha": 0,
-        "beta": 1,
+        "layers_remapped": 0,
+        "stream_slots": 1,
         "kv_extents": usable,
         "kv_used_extents": used,
         "kv_usable_extents": max(used, usable),
@@ -166,7 +166,7 @@ def test_layers_told_to_go_count_as_away() -> None:
     made = store()
     made.sent("a", Allotment(1, 4, 2, 10, 0))
     assert made.snapshot(0.0).tenants[0].layers_out == 4
-    made.reported("a", report(alpha=6), 0.0)
+    made.reported("a", report(layers_remapped=6), 0.0)
     assert made.snapshot(0.0).tenants[0].layers_out == 6
 
 

@@ -28,8 +28,10 @@ from mirage.units import KIB
 pytestmark = pytest.mark.pure
 
 
-def report(alpha: int) -> Report:
-    return Report(3, True, 1000, alpha, 2, 5, 4, running=6, waiting=7, kv_blocks=8, stall_s=0.5)
+def report(layers_remapped: int) -> Report:
+    return Report(
+        3, True, 1000, layers_remapped, 2, 5, 4, running=6, waiting=7, kv_blocks=8, stall_s=0.5
+    )
 
 
 def read(page: Page) -> list[dict[str, Any]]:
@@ -49,10 +51,17 @@ def kept(timeline: Timeline, limit: int = PAGE_SAMPLES) -> list[dict[str, Any]]:
 
 
 def test_a_snapshot_has_the_fields_of_the_published_schema() -> None:
-    published = {"kv_blocks", "kv_used_blocks", "alpha", "beta", "running", "waiting"}
+    published = {
+        "kv_blocks",
+        "kv_used_blocks",
+        "layers_remapped",
+        "stream_slots",
+        "running",
+        "waiting",
+    }
     published |= {"held_bytes", "preemptions", "bytes_streamed", "stall_s"}
     assert published <= set(FIELDS) == set(snapshot(report(1)))
-    assert snapshot(report(9))["alpha"] == 9
+    assert snapshot(report(9))["layers_remapped"] == 9
 
 
 def test_samples_are_kept_in_order_with_absent_tenants_absent() -> None:
@@ -80,7 +89,7 @@ def test_memory_is_bounded_and_the_whole_run_stays_covered(capacity: int, count:
         stride
     )
     assert len(times) > min(count, capacity) / 2 - 1
-    assert timeline.newest["tenants"]["a"]["alpha"] == count - 1
+    assert timeline.newest["tenants"]["a"]["layers_remapped"] == count - 1
 
 
 def test_what_was_handed_out_does_not_change() -> None:
@@ -101,10 +110,12 @@ def test_pages_are_all_of_it_once_whatever_their_size(count: int, limit: int, si
     for i in range(count):
         timeline.record(i * INTERVAL_S, {"a": report(i)})
     assert len(timeline.page(since, limit).samples) <= limit
-    assert [s["tenants"]["a"]["alpha"] for s in kept(timeline, limit)] == list(range(count))
+    assert [s["tenants"]["a"]["layers_remapped"] for s in kept(timeline, limit)] == list(
+        range(count)
+    )
     later = [i for i in range(count) if i * INTERVAL_S > since]
-    alphas = [s["tenants"]["a"]["alpha"] for s in read(timeline.page(since))]
-    assert alphas == later, "the second that was asked for is not among them"
+    remapped_counts = [s["tenants"]["a"]["layers_remapped"] for s in read(timeline.page(since))]
+    assert remapped_counts == later, "the second that was asked for is not among them"
 
 
 @pytest.fixture(scope="module")

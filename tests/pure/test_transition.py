@@ -32,7 +32,7 @@ class Model:
     def __init__(self, layers: int) -> None:
         self.order = nested(layers)
         self.layers = layers
-        self.alpha = 0
+        self.layers_remapped = 0
         self.resident: dict[int, int] = {layer: layer for layer in range(layers)}
         """Frame by layer."""
         self.slots: list[tuple[int, list[int]]] = []
@@ -41,11 +41,11 @@ class Model:
         """What is in each frame that is not the pool's."""
         self.frames = layers
 
-    def change(self, alpha: int, beta: int) -> Transition:
-        fresh = max(0, self.alpha - alpha)
+    def change(self, remapped: int, slots: int) -> Transition:
+        fresh = max(0, self.layers_remapped - remapped)
         held = [SlotState(ring, self.holds[frame]) for frame, ring in self.slots]
-        absent = self.alpha == self.layers
-        found = transition(held, self.order, alpha, beta, fresh, absent=absent)
+        absent = self.layers_remapped == self.layers
+        found = transition(held, self.order, remapped, slots, fresh, absent=absent)
         new = list(range(self.frames, self.frames + fresh))
         self.frames += fresh
         self.holds |= dict.fromkeys(new)
@@ -68,7 +68,7 @@ class Model:
         assert {where.pop(source) for source in found.surplus} == set(self.holds) - self.used
         assert not where, "every frame is used, or the pool's"
         self.holds = {frame: self.holds[frame] for frame in self.used}
-        self.alpha = alpha
+        self.layers_remapped = remapped
         return found
 
     def check_leaves(self, found: Transition) -> None:
@@ -87,16 +87,16 @@ class Model:
     def used(self) -> set[int]:
         return {*self.resident.values(), *(frame for frame, _ in self.slots)}
 
-    def check(self, beta: int) -> None:
-        if self.alpha == self.layers:
+    def check(self, slots: int) -> None:
+        if self.layers_remapped == self.layers:
             assert not (self.slots or self.resident or self.holds), "no layer has a frame"
             return
         streamed = [layer for _, ring in self.slots for layer in ring]
         assert sorted([*streamed, *self.resident]) == list(range(self.layers))
-        assert len(self.used) == self.layers - self.alpha
-        assert len(self.slots) == (beta if self.alpha else 0)
+        assert len(self.used) == self.layers - self.layers_remapped
+        assert len(self.slots) == (slots if self.layers_remapped else 0)
         assert sorted(streamed) == sorted(self.order[: len(streamed)])
-        assert len(streamed) == (self.alpha + beta if self.alpha else 0)
+        assert len(streamed) == (self.layers_remapped + slots if self.layers_remapped else 0)
 
 
 def test_the_picture_of_the_module_is_true() -> None:
@@ -118,10 +118,10 @@ SETS = st.lists(st.tuples(st.integers(ABSENT, 10), st.integers(1, 2)), max_size=
 @given(layers=st.integers(3, 12), sets=SETS, reads=st.randoms(use_true_random=False))
 def test_frames_are_conserved_and_every_layer_is_backed_once(layers, sets, reads) -> None:
     model = Model(layers)
-    for asked, beta in sets:
-        alpha = layers if asked == ABSENT else min(asked, layers - beta)
-        model.change(alpha, 0 if asked == ABSENT else beta)
-        model.check(beta)
+    for asked, slots in sets:
+        remapped = layers if asked == ABSENT else min(asked, layers - slots)
+        model.change(remapped, 0 if asked == ABSENT else slots)
+        model.check(slots)
         for frame, ring in model.slots:  # steps run meanwhile
             model.holds[frame] = reads.choice(ring)
 
@@ -129,28 +129,34 @@ def test_frames_are_conserved_and_every_layer_is_backed_once(layers, sets, reads
 @given(layers=st.integers(4, 40), data=st.data())
 def test_one_layer_more_or_less_moves_one_layer(layers: int, data) -> None:
     model = Model(layers)
-    alpha = data.draw(st.integers(1, layers - 3))
-    model.change(alpha, 1)
-    more = model.change(alpha + 1, 1)
+    remapped = data.draw(st.integers(1, layers - 3))
+    model.change(remapped, 1)
+    more = model.change(remapped + 1, 1)
     assert (len(more.streams), list(more.returns), len(more.surplus)) == (1, [], 1)
     assert more.slots[0].kept == 0 and not more.leaves
-    less = model.change(alpha, 1)
+    less = model.change(remapped, 1)
     assert (list(less.streams), len(less.returns), list(less.surplus)) == ([], 1, [])
 
 
-@given(layers=st.integers(3, 12), alpha=st.integers(0, 9), beta=st.integers(1, 2), data=st.data())
-def test_layers_that_were_absent_come_back_in_new_frames_only(layers, alpha, beta, data) -> None:
+@given(
+    layers=st.integers(3, 12), remapped=st.integers(0, 9), slots=st.integers(1, 2), data=st.data()
+)
+def test_layers_that_were_absent_come_back_in_new_frames_only(
+    layers, remapped, slots, data
+) -> None:
     model = Model(layers)
     before = data.draw(st.integers(0, layers - 2))
     model.change(before, 1)
     away = model.change(layers, 0)
     assert (len(away.surplus), list(away.slots)) == (layers - before, [])
-    alpha = min(alpha, layers - beta)
-    back = model.change(alpha, beta)
+    remapped = min(remapped, layers - slots)
+    back = model.change(remapped, slots)
     frames = [*(slot.frame for slot in back.slots), *(one.frame for one in back.returns)]
-    assert sorted(frames, key=str) == sorted((FromPool(n) for n in range(layers - alpha)), key=str)
+    assert sorted(frames, key=str) == sorted(
+        (FromPool(n) for n in range(layers - remapped)), key=str
+    )
     assert not any(one.loaded for one in back.returns) and not back.surplus
-    assert len(back.returns) == (layers - alpha - beta if alpha else layers)
+    assert len(back.returns) == (layers - remapped - slots if remapped else layers)
 
 
 def test_what_is_in_place_is_not_loaded_again() -> None:
@@ -162,8 +168,8 @@ def test_what_is_in_place_is_not_loaded_again() -> None:
 
 
 @given(st.lists(st.integers(), unique=True), st.integers(1, 3))
-def test_neighbours_never_share_a_slot(layers: list[int], beta: int) -> None:
-    rings = deal(layers, beta)
+def test_neighbours_never_share_a_slot(layers: list[int], slots: int) -> None:
+    rings = deal(layers, slots)
     assert sorted(layer for ring in rings for layer in ring) == sorted(layers)
     for first, second in pairwise(layers):
-        assert beta == 1 or not any(first in ring and second in ring for ring in rings)
+        assert slots == 1 or not any(first in ring and second in ring for ring in rings)

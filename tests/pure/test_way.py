@@ -19,12 +19,12 @@ LAYERS, LAYER, EXPERT, EXTENT, MOST = 12, 6, 1, 2, 30
 """Layers of a model; units of memory of a layer, of an expert of each layer, of an extent."""
 
 
-def cost(alpha: int, experts: int) -> int:
-    return (LAYERS - alpha) * LAYER - experts * EXPERT * (LAYERS - 1)
+def cost(layers_remapped: int, experts: int) -> int:
+    return (LAYERS - layers_remapped) * LAYER - experts * EXPERT * (LAYERS - 1)
 
 
-def grant(alpha: int, extents: int, experts: int = 0) -> int:
-    return cost(alpha, experts) + extents * EXTENT
+def grant(layers_remapped: int, extents: int, experts: int = 0) -> int:
+    return cost(layers_remapped, experts) + extents * EXTENT
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Extents:
     retiring: set[int] = field(default_factory=set)
     busy: set[int] = field(default_factory=set)
     in_flight: set[int] = field(default_factory=set)
-    alpha: int = 0
-    beta: int = 0
+    layers_remapped: int = 0
+    stream_slots: int = 0
     experts: int = 0
     granted: int = 0
     saves: bool = True
@@ -45,7 +45,7 @@ class Extents:
 
     @property
     def absent(self) -> bool:
-        return self.alpha == LAYERS
+        return self.layers_remapped == LAYERS
 
     def at_rest(self) -> bool:
         return not self.runs
@@ -60,7 +60,7 @@ class Extents:
 
     @property
     def held(self) -> int:
-        return grant(self.alpha, len(self.usable | self.retiring), self.experts)
+        return grant(self.layers_remapped, len(self.usable | self.retiring), self.experts)
 
     def busy_extents(self) -> int:
         return len(self.busy)
@@ -83,15 +83,19 @@ class Extents:
     def spare(self) -> int:
         return max(0, self.granted - self.held)
 
-    def cost(self, alpha: int, experts: int) -> int:
-        return cost(alpha, experts)
+    def cost(self, layers_remapped: int, experts: int) -> int:
+        return cost(layers_remapped, experts)
 
     def make(self, move: Move) -> None:
         """Carry a move out. Raises `AssertionError` if it cannot be."""
         before = self.held
         match move:
-            case Parameters(alpha, beta, experts):
-                self.alpha, self.beta, self.experts = alpha, beta, experts
+            case Parameters(layers_remapped, stream_slots, experts):
+                self.layers_remapped, self.stream_slots, self.experts = (
+                    layers_remapped,
+                    stream_slots,
+                    experts,
+                )
             case Retire(count, anew):
                 if anew:
                     self.call_back(len(self.retiring))
@@ -131,10 +135,24 @@ class Few:
 
 
 def allotment(
-    revision: int, alpha: int, beta: int, extents: int, experts: int = 0, recall: bool = False
+    revision: int,
+    layers_remapped: int,
+    stream_slots: int,
+    extents: int,
+    experts: int = 0,
+    recall: bool = False,
 ) -> Allotment:
-    granted = grant(alpha, extents, experts)
-    return Allotment(revision, alpha, beta if alpha else 0, extents, granted, None, recall, experts)
+    granted = grant(layers_remapped, extents, experts)
+    return Allotment(
+        revision,
+        layers_remapped,
+        stream_slots if layers_remapped else 0,
+        extents,
+        granted,
+        None,
+        recall,
+        experts,
+    )
 
 
 def sleep(revision: int) -> Allotment:
@@ -169,14 +187,14 @@ def test_layers_go_before_extents_come() -> None:
 
 
 def test_extents_go_before_layers_come_and_the_slots_go_with_the_last() -> None:
-    memory = engine(19, alpha=3, beta=2)
+    memory = engine(19, layers_remapped=3, stream_slots=2)
     way = aimed(memory, allotment(1, 0, 0, 10))
     assert passed(way, memory) == [Retire(9), Unmap(9), Parameters(0, 0, 0, 3, 3)]
     assert way.reached
 
 
 def test_what_is_in_use_stays_and_holds_up_what_it_would_pay_for() -> None:
-    memory = engine(19, alpha=3, beta=2, busy=set(range(12)))
+    memory = engine(19, layers_remapped=3, stream_slots=2, busy=set(range(12)))
     way = aimed(memory, allotment(1, 0, 0, 10))
     assert passed(way, memory) == [Retire(9), Unmap(7), Parameters(1, 2, 0, 2, 2)]
     assert not way.reached and passed(way, memory) == []
@@ -248,12 +266,14 @@ def test_a_pass_is_bounded_and_a_device_that_is_short_is_asked_for_less() -> Non
     way = aimed(memory, allotment(1, 4, 1, 20), Few(paced=2, short=1))
     assert passed(way, memory) == [Parameters(2, 1, 0), Map(1, 4)]
     way = aimed(memory, allotment(2, 0, 0, 11), Few(short=1))
-    assert passed(way, memory) == [Parameters(1, 1, 0, 1, 2)], "beta stays until alpha is there"
+    assert passed(way, memory) == [Parameters(1, 1, 0, 1, 2)], (
+        "the slots stay until the layers are there"
+    )
 
 
 @pytest.mark.parametrize("held", [(0, 0, 0), (3, 2, 0), (0, 0, 2)])
 def test_an_engine_falls_asleep_in_one_go_once_nothing_runs(held: tuple[int, int, int]) -> None:
-    memory = engine(runs=True, alpha=held[0], beta=held[1], experts=held[2])
+    memory = engine(runs=True, layers_remapped=held[0], stream_slots=held[1], experts=held[2])
     way = aimed(memory, sleep(1), Few(paced=2))
     assert way.rests and passed(way, memory) == [] and not way.asleep
     memory.runs = False
@@ -269,7 +289,7 @@ def memory_turns(held: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def asleep() -> Extents:
-    return engine(1, alpha=LAYERS, granted=grant(LAYERS, 1))
+    return engine(1, layers_remapped=LAYERS, granted=grant(LAYERS, 1))
 
 
 def test_of_an_engine_that_wakes_layers_come_first_with_extents_for_one_request() -> None:
@@ -303,7 +323,7 @@ def test_as_long_as_layers_are_absent_an_engine_rests(to: tuple[int, int, int, i
     assert not way.rests, "through one slot it may go on"
     for _ in range(30):
         passed(way, memory)
-    assert way.reached and memory.beta == to[1]
+    assert way.reached and memory.stream_slots == to[1]
 
 
 def test_an_engine_of_layers_that_stay_gives_its_extents() -> None:
@@ -335,7 +355,7 @@ def test_without_an_allotment_nothing_moves() -> None:
 @pytest.mark.parametrize("lent", [False, True])
 def test_layers_are_lent_while_they_are_away_or_if_it_is_said_of_others(lent: bool) -> None:
     assert not Way(engine()).lent
-    assert Way(engine(alpha=1, beta=1)).lent
+    assert Way(engine(layers_remapped=1, stream_slots=1)).lent
     assert aimed(engine(), Allotment(1, 0, 0, 10, grant(0, 10), lent=lent)).lent is lent
 
 

@@ -40,7 +40,7 @@ def test_the_moves_of_a_tenant_sum_to_its_newest_allotment() -> None:
     assert {m.reason for m in kv} == {Reason.RUNNING, Reason.GROWTH_BEYOND}
     layers = [m for m in world.controller.why("b") if m.source.kind is Kind.LAYERS]
     assert [(m.tenant, m.to.tenant, m.reason) for m in layers] == [("a", "a", Reason.GROWTH_BEYOND)]
-    assert sum(m.nbytes for m in layers) == world.sent["b"].alpha * SHAPE.layer_bytes
+    assert sum(m.nbytes for m in layers) == world.sent["b"].layers_remapped * SHAPE.layer_bytes
 
 
 def test_a_new_engine_has_its_share_for_no_reason() -> None:
@@ -60,7 +60,7 @@ def test_the_state_tells_it_in_words(tmp_path: Path) -> None:
     assert move == {
         "from": "layers of b",
         "to": "KV memory of a",
-        "bytes": world.sent["b"].alpha * SHAPE.layer_bytes,
+        "bytes": world.sent["b"].layers_remapped * SHAPE.layer_bytes,
         "reason": "growth beyond",
         "because": "Running requests need more than the share of their model.",
     }

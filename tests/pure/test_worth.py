@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.hiding import largest_alpha
+from mirage.control.hiding import largest_hidden
 from mirage.control.worth import (
     Batches,
     KvSource,
@@ -53,7 +53,7 @@ def kv(nbytes: float, bytes_s: float = 10_000) -> Price:
 
 
 def test_what_hides_costs_nothing() -> None:
-    hidden, _ = largest_alpha(MODEL.n, MODEL.load_s, MODEL.compute_s)
+    hidden, _ = largest_hidden(MODEL.n, MODEL.load_s, MODEL.compute_s)
     assert hidden > 0
     # `HIDDEN`: a step may be 3 % longer.
     assert active_layers(MODEL, 0, hidden, 100).seconds < 3
@@ -79,7 +79,7 @@ def test_each_way_in_numbers() -> None:
 
 
 def test_a_long_turn_spills_and_a_short_one_streams() -> None:
-    hidden, _ = largest_alpha(MODEL.n, MODEL.load_s, MODEL.compute_s)
+    hidden, _ = largest_hidden(MODEL.n, MODEL.load_s, MODEL.compute_s)
     assert worth_giving(layers_of(MODEL, 1000.0), hidden, 8, [kv(1)]) == hidden
     assert worth_giving(layers_of(MODEL, 1e-3), hidden, 8, [kv(1)]) == 8
 
@@ -204,7 +204,7 @@ def test_experts_are_given_as_long_as_spilling_costs_more(span_s: float, bytes_s
 
 @given(MODELS, st.floats(1e-3, 1e4))
 def test_more_layers_never_cost_less(model: Layers, span_s: float) -> None:
-    seconds = [active_layers(model, 0, alpha, span_s).seconds for alpha in range(model.n - 1)]
+    seconds = [active_layers(model, 0, remapped, span_s).seconds for remapped in range(model.n - 1)]
     assert all(0 <= s <= span_s for s in seconds)
     assert all(after >= before - 1e-9 * span_s for before, after in pairwise(seconds))
 
@@ -213,12 +213,12 @@ def test_more_layers_never_cost_less(model: Layers, span_s: float) -> None:
 def test_what_is_streamed_is_never_dearer_than_what_was_left(
     model: Layers, span_s: float, bytes_s: float
 ) -> None:
-    hidden, _ = largest_alpha(model.n, model.load_s, model.compute_s)
+    hidden, _ = largest_hidden(model.n, model.load_s, model.compute_s)
     most = model.n - 2
     kept = worth_giving(layers_of(model, span_s), hidden, most, [kv(1, bytes_s)])
     assert min(hidden, most) <= kept <= max(hidden, most)
-    for alpha in range(hidden + 1, kept + 1):
-        assert active_layers(model, hidden, alpha, span_s).per_byte <= kv(1, bytes_s).per_byte
+    for remapped in range(hidden + 1, kept + 1):
+        assert active_layers(model, hidden, remapped, span_s).per_byte <= kv(1, bytes_s).per_byte
 
 
 @given(st.lists(st.tuples(st.sampled_from(KvSource), st.floats(0, 1e9), st.integers(0, 1 << 40))))

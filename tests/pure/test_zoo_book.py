@@ -35,8 +35,8 @@ OURS = {
     "shape": SHAPE,
     "layers": 8,
     "kv": True,
-    "alphas": [0, 1, 2, 3],
-    "betas": [1, 2],
+    "remapped_counts": [0, 1, 2, 3],
+    "slot_counts": [1, 2],
     "bytes_streamed": 1,
     "grown": 3,
     "shrunk": 3,
@@ -97,7 +97,7 @@ def test_what_was_not_run_makes_no_row() -> None:
 
 
 def test_layers_that_stay_need_no_control() -> None:
-    stays = {**OURS, "layers": 0, "alphas": [0], "betas": [0], "bytes_streamed": 0}
+    stays = {**OURS, "layers": 0, "remapped_counts": [0], "slot_counts": [0], "bytes_streamed": 0}
     assert row(mirage=stays, nowait={**PLAIN, "layers": 0})["proven"]
 
 

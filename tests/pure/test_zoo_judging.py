@@ -19,8 +19,8 @@ PLAIN: dict[str, Any] = {
 }
 OURS = {
     **PLAIN,
-    "alphas": [0, 2, 3, 6],
-    "betas": [1, 2],
+    "remapped_counts": [0, 2, 3, 6],
+    "slot_counts": [1, 2],
     "bytes_streamed": 10,
     "grown": 3,
     "shrunk": 3,
@@ -45,9 +45,9 @@ def test_equal_runs_in_which_enough_moved_prove() -> None:
         ({"rounds": [[[[5, 6], [float("nan")]]]] * 3}, "mirage: NaN in its outputs"),
         ({"rounds": PLAIN["rounds"][:2]}, "2 rounds, not 3"),
         ({"hits": 0}, "0 tokens came from the prefix cache, not 32"),
-        ({"alphas": [0]}, "alpha was [0]"),
+        ({"remapped_counts": [0]}, "layers remapped: [0]"),
         ({"bytes_streamed": 0}, "hardly any layer moved"),
-        ({"betas": [1]}, "beta was [1]"),
+        ({"slot_counts": [1]}, "slots: [1]"),
         ({"grown": 0}, "grew 0 times"),
         ({"failed": "it fell"}, "mirage: it fell"),
     ],
@@ -68,7 +68,7 @@ def test_nan_proves_nothing_though_it_is_on_both_sides() -> None:
 
 
 def test_layers_that_stay_and_no_kv_cache_need_not_move() -> None:
-    assert other(layers=0, alphas=[0], betas=[0], bytes_streamed=0) == []
+    assert other(layers=0, remapped_counts=[0], slot_counts=[0], bytes_streamed=0) == []
     assert other(kv=False, grown=0, shrunk=0) == []
 
 

@@ -14,7 +14,7 @@ from mirage.control.controller import Command, Controller
 from mirage.control.demand import lacks_growth
 from mirage.control.rules import Rules
 from mirage.control.spilling import TurnLengths
-from mirage.control.targets import base, is_sent, most_alpha
+from mirage.control.targets import base, is_sent, most_remapped
 from mirage.geometry import footprint
 from mirage.protocol import Allotment, EngineHoldings, ModelShape, Refusal, Report
 from mirage.streaming.giving import affordable
@@ -47,7 +47,7 @@ class FakeEngine:
     shape: ModelShape
     headroom: int
     seen: Allotment | None = None
-    alpha: int = 0
+    layers_remapped: int = 0
     experts: int = 0
     mapped: int = 0
     loaded: bool = False
@@ -71,7 +71,7 @@ class FakeEngine:
     def held(self) -> int:
         if not self.loaded:
             return 0
-        return footprint(self.shape, self.alpha, self.mapped, self.experts)
+        return footprint(self.shape, self.layers_remapped, self.mapped, self.experts)
 
     @property
     def used(self) -> int:
@@ -106,12 +106,12 @@ class FakeEngine:
         if not self.loaded:
             self.loaded = footprint(self.shape, 0, 0) <= to.grant_bytes
             return self.loaded
-        now, wanted = (self.alpha, self.experts), (to.alpha, to.experts)
+        now, wanted = (self.layers_remapped, self.experts), (to.layers_remapped, to.experts)
         experts = self.experts or to.experts
         if experts and self._given(affordable(self._parameters, now, wanted, 0)):
             return True
-        if not experts and self.alpha < to.alpha:
-            self.alpha += 1
+        if not experts and self.layers_remapped < to.layers_remapped:
+            self.layers_remapped += 1
         elif to.recall and self.used > to.kv_extents and len(self.running) > 1:
             self.waiting.insert(0, self.running.pop().extents)
             self.preemptions += 1
@@ -121,18 +121,18 @@ class FakeEngine:
             self.mapped += 1
         elif experts:
             return self._given(affordable(self._parameters, now, wanted, max(0, free)))
-        elif self.alpha > to.alpha and free >= self.shape.layer_bytes:
-            self.alpha -= 1
+        elif self.layers_remapped > to.layers_remapped and free >= self.shape.layer_bytes:
+            self.layers_remapped -= 1
         else:
             return False
         return True
 
-    def _parameters(self, alpha: int, experts: int) -> int:
-        return footprint(self.shape, alpha, 0, experts)
+    def _parameters(self, layers_remapped: int, experts: int) -> int:
+        return footprint(self.shape, layers_remapped, 0, experts)
 
     def _given(self, given: tuple[int, int]) -> bool:
-        before = self.alpha, self.experts
-        self.alpha, self.experts = given
+        before = self.layers_remapped, self.experts
+        self.layers_remapped, self.experts = given
         return given != before
 
     # -- requests -----------------------------------------------------------------------
@@ -177,8 +177,8 @@ class FakeEngine:
             revision=self.seen.revision if self.seen else 0,
             holds_turn=True,
             held_bytes=self.held,
-            alpha=self.alpha,
-            beta=self.seen.beta if self.seen else 1,
+            layers_remapped=self.layers_remapped,
+            stream_slots=self.seen.stream_slots if self.seen else 1,
             kv_extents=self.mapped,
             kv_used_extents=self.used,
             kv_usable_extents=max(self.used, self.usable),
@@ -427,21 +427,27 @@ class World:
 
     def _check_allotment(self, name: str, before: Allotment | None, sent: Allotment) -> None:
         shape, tenant = self.shapes[name], self.tenants[name]
-        assert sent.grant_bytes == footprint(shape, sent.alpha, sent.kv_extents, sent.experts)
-        assert 0 <= sent.experts <= shape.movable_experts and not (sent.alpha and sent.experts)
-        assert (sent.beta > 0) == (sent.alpha > 0), "no layer is away, and no slot is wanted"
+        assert sent.grant_bytes == footprint(
+            shape, sent.layers_remapped, sent.kv_extents, sent.experts
+        )
+        assert 0 <= sent.experts <= shape.movable_experts and not (
+            sent.layers_remapped and sent.experts
+        )
+        assert (sent.stream_slots > 0) == (sent.layers_remapped > 0), (
+            "no layer is away, and no slot is wanted"
+        )
         if before is None or self.policy is Policy.STATIC:
             assert before is None
             assert is_sent(sent, self.base(name))
             return
         assert sent.revision > before.revision
         assert not is_sent(before, sent), "told twice"
-        most = most_alpha(tenant, shape, self.remap)
-        assert 0 <= sent.alpha <= (most if self.policy is Policy.MIRAGE else 0)
-        if sent.alpha:
+        most = most_remapped(tenant, shape, self.remap)
+        assert 0 <= sent.layers_remapped <= (most if self.policy is Policy.MIRAGE else 0)
+        if sent.layers_remapped:
             # On the way to two slots there may be the one of before.
-            assert sent.beta in ((1,) if self.remap.beta == 1 else (1, 2))
-            assert shape.layers - sent.alpha - sent.beta >= tenant.floor_layers
+            assert sent.stream_slots in ((1,) if self.remap.stream_slots == 1 else (1, 2))
+            assert shape.layers - sent.layers_remapped - sent.stream_slots >= tenant.floor_layers
         assert shape.min_extents <= sent.kv_extents <= shape.max_extents
         if sent.kv_extents < before.kv_extents and name in self.reported:
             used = self.reported[name].kv_used_extents

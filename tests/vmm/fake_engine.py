@@ -36,13 +36,13 @@ class DeviceMemory:
     """Stand-in for `mirage.engine.device_memory`."""
 
     def __init__(self) -> None:
-        self.alpha, self.compiled, self.layers = 0, True, LAYERS
+        self.layers_remapped, self.compiled, self.layers = 0, True, LAYERS
         self.compute = SimpleNamespace(stall_s=0.0)
         self.streamer = Streamer()
 
     @property
     def streaming(self) -> bool:
-        return self.alpha > 0
+        return self.layers_remapped > 0
 
     def held_bytes(self, extents: int, extent_bytes: int) -> int:
         return 10 + extents * extent_bytes
@@ -70,10 +70,10 @@ class Worker:
     def execute_model(self) -> None:
         memory = self._memory
         self.in_pieces.append(memory.streaming)
-        for index in range(memory.alpha):
+        for index in range(memory.layers_remapped):
             memory.streamer.before(index)
             memory.streamer.after(index)
-        memory.compute.stall_s += memory.alpha * LOAD_S
+        memory.compute.stall_s += memory.layers_remapped * LOAD_S
         self._times.stepped(COMPUTE_S)
 
 
@@ -102,7 +102,7 @@ class Engine:
 
     def _post(self, allotment: Allotment) -> None:
         self.allotments.append(allotment)
-        self.memory.alpha, self.extents = allotment.alpha, allotment.kv_extents
+        self.memory.layers_remapped, self.extents = allotment.layers_remapped, allotment.kv_extents
 
     def has_unfinished_requests(self) -> bool:
         return self.left > 0

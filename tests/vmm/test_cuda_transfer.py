@@ -127,13 +127,13 @@ def test_a_streamed_layer_costs_few_changes_of_the_context(
 ) -> None:
     """The context changes for the wait, the end and the whole copy; a change is a slow call."""
     model = Model(chunk_bytes=chunk)
-    alpha, beta = 4, 2
-    model.streamer.set(alpha, beta)
+    remapped, slots = 4, 2
+    model.streamer.set(remapped, slots)
     _enqueue(model)
     before = standin.calls()
     _enqueue(model)
     after = standin.calls()
-    streamed = alpha + beta
+    streamed = remapped + slots
     assert after["cuCtxPushCurrent"] - before["cuCtxPushCurrent"] <= 4 * streamed
     copies = after["cuMemcpyAsync"] - before["cuMemcpyAsync"]
     pieces = PAGE // chunk if chunk else 1
@@ -148,27 +148,27 @@ def _enqueue(model: Model) -> None:
         model.streamer.after(index)
 
 
-def test_every_layer_finds_its_own_bytes_at_every_alpha(standin: StandIn) -> None:
+def test_every_layer_finds_its_own_bytes_however_many_are_remapped(standin: StandIn) -> None:
     model = Model()
     standin.pace(LINK)
-    for alpha, beta in SETS:
-        model.streamer.set(alpha, beta)
+    for remapped, slots in SETS:
+        model.streamer.set(remapped, slots)
         for number in range(STEPS):
             model.step(number)
-        assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS, (alpha, beta)
+        assert [model.seen(number) for number in range(STEPS)] == [RIGHT] * STEPS, (remapped, slots)
         model.streamer.check_integrity()
     model.close()
 
 
-def test_every_piece_finds_its_own_bytes_at_every_alpha(standin: StandIn) -> None:
+def test_every_piece_finds_its_own_bytes_however_many_are_remapped(standin: StandIn) -> None:
     """A step that ended early, too, leaves the one after it right."""
     model = Model()
     standin.pace(LINK)
-    for alpha, beta in SETS:
-        model.streamer.set(alpha, beta)
+    for remapped, slots in SETS:
+        model.streamer.set(remapped, slots)
         for number, until in enumerate((LAYERS, 3, LAYERS, LAYERS)):
             model.step_in_pieces(number, until)
-            assert model.seen(number, until) == RIGHT[:until], (alpha, beta)
+            assert model.seen(number, until) == RIGHT[:until], (remapped, slots)
             assert model.seen(number)[-1] == LAYERS, "before the first attention"
         model.streamer.check_integrity()
     model.close()
@@ -304,7 +304,7 @@ def test_layers_go_behind_the_steps_before_and_come_back_from_their_masters(
     """Also while they are loaded. What streams later is loaded once for each slot."""
     model = Model()
     standin.pace(LINK)
-    for alpha, beta in [*SETS, (0, 1)]:
+    for remapped, slots in [*SETS, (0, 1)]:
         model.step(0)
         model.streamer.set(LAYERS, 0)
         assert not any(home.range.backed_in(0, PAGE) for home in model.streamer.layers)
@@ -312,13 +312,13 @@ def test_layers_go_behind_the_steps_before_and_come_back_from_their_masters(
         with pytest.raises(TransferError, match="no layer of the model has memory"):
             model.streamer.begin()
         before = model.streamer.bytes_streamed
-        model.streamer.set(alpha, beta)
-        assert model.streamer.bytes_streamed - before == (LAYERS - alpha) * PAGE
+        model.streamer.set(remapped, slots)
+        assert model.streamer.bytes_streamed - before == (LAYERS - remapped) * PAGE
         model.step(1)
-        assert model.seen(0) == model.seen(1) == RIGHT, (alpha, beta)
+        assert model.seen(0) == model.seen(1) == RIGHT, (remapped, slots)
         model.streamer.check_integrity()
         model.streamer.set(LAYERS, 0)
-        model.streamer.set(alpha, beta)
+        model.streamer.set(remapped, slots)
     model.driver.synchronize()
     model.close()
 

@@ -72,7 +72,10 @@ class Mixture:
         self.pool.check_integrity()
         self.driver.check_integrity()
         streamer = self.streamer
-        assert self.pool.in_use_bytes == streamer.pages(streamer.alpha, streamer.experts) * PAGE
+        assert (
+            self.pool.in_use_bytes
+            == streamer.pages(streamer.layers_remapped, streamer.experts) * PAGE
+        )
 
     def close(self) -> None:
         self.streamer.close()
@@ -101,7 +104,7 @@ def test_whatever_is_given_away_what_a_step_needs_is_there(todo) -> None:
             model.step(event)
         else:
             model.streamer.set(*event)
-            assert (model.streamer.alpha, model.streamer.experts) == (event[0], event[2])
+            assert (model.streamer.layers_remapped, model.streamer.experts) == (event[0], event[2])
         model.check()
     if model.streamer.absent:
         model.streamer.set(0, 0, 1)
@@ -154,7 +157,7 @@ def test_what_cannot_be_had_is_refused_and_changes_nothing(held, asked) -> None:
     model.streamer.set(*held)
     with pytest.raises(TransferError):
         model.streamer.set(*asked)
-    assert (model.streamer.alpha, model.streamer.experts) == (held[0], held[2])
+    assert (model.streamer.layers_remapped, model.streamer.experts) == (held[0], held[2])
     model.check()
     model.step({0, 3})
     model.close()

@@ -61,15 +61,15 @@ def test_a_step_is_timed_at_each_number_of_layers_away(engine: Engine, tmp_path:
     found = layers_run.measured(engine, spec)
     steps = found["steps"]["4"]
     assert [*steps] == ["0", "0 in pieces", "1", "2", "cap", "cap + 2"]
-    away = [one["alpha"] for one in steps.values()]
+    away = [one["layers_remapped"] for one in steps.values()]
     assert away[:4] == [0, 0, 1, 2] and away[5] == min(away[4] + 2, LAYERS - 2)
     for one in steps.values():
         assert one["compute_s"] == pytest.approx(COMPUTE_S / LAYERS)
-        assert one["stall_s"] == pytest.approx(one["alpha"] * LOAD_S)
-        assert (one["streaming_host_s"] > 0) is (one["alpha"] > 0)
+        assert one["stall_s"] == pytest.approx(one["layers_remapped"] * LOAD_S)
+        assert (one["streaming_host_s"] > 0) is (one["layers_remapped"] > 0)
         assert one["host_s"] > 0 and one["load_s"] == LOAD_S
     assert engine.worker.in_pieces[5:15] == [False] * 5 + [True] * 5
-    assert engine.memory.alpha == 0 and not engine.memory.streaming
+    assert engine.memory.layers_remapped == 0 and not engine.memory.streaming
     assert found["outside"] is None
 
 
@@ -95,7 +95,7 @@ def test_one_move_comes_at_a_time_and_all_is_as_before(engine: Engine) -> None:
         "extents unmapped",
     ]
     assert all(len(times) == layers_run.NEAR for times in found["moves"].values())
-    held = [(one.alpha, one.kv_extents) for one in engine.allotments]
+    held = [(one.layers_remapped, one.kv_extents) for one in engine.allotments]
     assert held == [(1, 4), (0, 4), (0, 8), (0, 4), (0, 4)]
 
 
@@ -139,13 +139,18 @@ def test_memory_beside_the_ledger_is_what_is_gone_and_not_known(
     assert layers.beside_the_ledger("a model", None).value.startswith("skipped: ")
 
 
-def step(alpha: int, step_s: float) -> dict[str, float]:
+def step(layers_remapped: int, step_s: float) -> dict[str, float]:
     zero = {"compute_s": 2e-4, "stall_s": 0.0, "host_s": 1e-3, "streaming_host_s": 0.0}
-    return zero | {"alpha": alpha, "beta": 1, "step_s": step_s, "load_s": 1e-3}
+    return zero | {
+        "layers_remapped": layers_remapped,
+        "stream_slots": 1,
+        "step_s": step_s,
+        "load_s": 1e-3,
+    }
 
 
 @pytest.mark.parametrize(
-    ("alpha", "cap_s", "holds", "aim"),
+    ("layers_remapped", "cap_s", "holds", "aim"),
     [
         (3, 0.0102, True, "<= 1.03 at the cap"),
         (3, 0.0150, False, "<= 1.03 at the cap"),
@@ -153,12 +158,16 @@ def step(alpha: int, step_s: float) -> dict[str, float]:
     ],
 )
 def test_the_claim_is_judged_at_the_cap_against_a_step_in_pieces(
-    alpha: int, cap_s: float, holds: bool | None, aim: str
+    layers_remapped: int, cap_s: float, holds: bool | None, aim: str
 ) -> None:
-    steps = {"0": step(0, 0.008), "0 in pieces": step(0, 0.010), "cap": step(alpha, cap_s)}
-    row = layers.by_alpha("a model", "64", steps)
+    steps = {
+        "0": step(0, 0.008),
+        "0 in pieces": step(0, 0.010),
+        "cap": step(layers_remapped, cap_s),
+    }
+    row = layers.by_remapped("a model", "64", steps)
     assert row.holds is holds and row.aim == aim
-    assert f"cap ({alpha}) {cap_s * 1e3:.2f} ms (T_c 200 us, stall 0.00 ms" in row.value
+    assert f"cap ({layers_remapped}) {cap_s * 1e3:.2f} ms (T_c 200 us, stall 0.00 ms" in row.value
 
 
 def test_an_engine_that_ends_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +189,13 @@ OTHER = [[[1, 2], []], [[4], []]]
 
 def outputs(monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], broken: Any) -> list[Row]:
     monkeypatch.setattr(as_served, "need_vllm", lambda: None)
-    facts = {"compiled": True, "eager": False, "alpha": 7, "bytes_streamed": 9, "rounds": SAID}
+    facts = {
+        "compiled": True,
+        "eager": False,
+        "layers_remapped": 7,
+        "bytes_streamed": 9,
+        "rounds": SAID,
+    }
 
     def run(bench: Bench, *, waits: bool, runs: int) -> dict[str, Any]:
         return facts | (found if waits else {"rounds": broken})
@@ -344,7 +359,7 @@ def test_parameters_go_and_come_in_both_ways(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = switching.measured(engine, {"switch": "layers"})
-    held = [one.alpha for one in engine.allotments]
+    held = [one.layers_remapped for one in engine.allotments]
     assert held == [LAYERS - 1, 0] * switching.ROUNDS
     assert found["bytes"] == (LAYERS - 1) * MIB and found["away_s"] > 0
     import torch

@@ -72,7 +72,12 @@ class Engine:
 
     def holds(self) -> tuple[int, int, set[int], int]:
         memory = self.memory
-        return memory.alpha, memory.beta, set(self.extents.mapped), memory.pool.held_bytes
+        return (
+            memory.layers_remapped,
+            memory.stream_slots,
+            set(self.extents.mapped),
+            memory.pool.held_bytes,
+        )
 
     def step(self) -> None:
         """Every layer computes with its own bytes, wherever they come from."""
@@ -92,8 +97,8 @@ class Engine:
             master.close()
 
 
-def grant_of(alpha: int, extents: int) -> int:
-    return (LAYERS - alpha) * LAYER_BYTES + extents * PAGE
+def grant_of(remapped: int, extents: int) -> int:
+    return (LAYERS - remapped) * LAYER_BYTES + extents * PAGE
 
 
 extents = st.lists(st.integers(0, EXTENTS), max_size=4).map(tuple)
@@ -183,7 +188,7 @@ class Orders(RuleBasedStateMachine):
     @precondition(lambda self: self.answer.error is None)
     @rule()
     def step(self) -> None:
-        if self.engine.memory.alpha == LAYERS:
+        if self.engine.memory.layers_remapped == LAYERS:
             with pytest.raises(TransferError, match="no layer of the model has memory"):
                 self.engine.memory.begin_step()
             return
@@ -192,9 +197,9 @@ class Orders(RuleBasedStateMachine):
 
     @invariant()
     def the_answer_is_what_is_held(self) -> None:
-        alpha, beta, mapped, held = self.engine.holds()
+        remapped, slots, mapped, held = self.engine.holds()
         answer = self.answer
-        assert (answer.alpha, answer.beta, answer.experts) == (alpha, beta, 0)
+        assert (answer.layers_remapped, answer.stream_slots, answer.experts) == (remapped, slots, 0)
         assert (answer.extents, answer.held_bytes) == (len(mapped), held)
 
     @invariant()
@@ -269,9 +274,11 @@ def test_all_layers_may_go_and_come_back_between_two_steps(engine: Engine) -> No
 
 def test_layers_come_back_whole_or_not_at_all(engine: Engine) -> None:
     away = engine.worker.obey(MemoryOrders(1, actions=(SetParameters(2, 1, 0, takes=False),)))
-    assert (away.alpha, away.beta) == (2, 1) and away.held_bytes == grant_of(2, START)
+    assert (away.layers_remapped, away.stream_slots) == (2, 1) and away.held_bytes == grant_of(
+        2, START
+    )
     engine.device.capacity_bytes = engine.device.used_bytes() + PAGE
     back = MemoryOrders(2, actions=(SetParameters(0, 0, 0, takes=True, insists=True),))
     answer = engine.worker.obey(back)
     assert answer.error is None and answer.done[0].number == 0
-    assert (answer.alpha, answer.beta) == (2, 1)
+    assert (answer.layers_remapped, answer.stream_slots) == (2, 1)

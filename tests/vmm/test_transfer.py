@@ -72,7 +72,7 @@ class Model:
         self.streamer.check_integrity()
         self.pool.check_integrity()
         self.driver.check_integrity()
-        held = (len(self.streamer.layers) - self.streamer.alpha) * LAYER_PAGES
+        held = (len(self.streamer.layers) - self.streamer.layers_remapped) * LAYER_PAGES
         assert self.pool.in_use_bytes == held * PAGE
 
     def close(self) -> None:
@@ -102,9 +102,9 @@ def test_every_layer_reads_its_own_parameters(
 ) -> None:
     model = Model(count, chunk_bytes=chunk)
     try:
-        for what, number, beta in steps:
+        for what, number, slots in steps:
             if what == "set":
-                model.streamer.set(min(number, count - beta), beta)
+                model.streamer.set(min(number, count - slots), slots)
             elif what == "absent":
                 model.streamer.set(count, 0)
             elif model.streamer.absent:
@@ -138,15 +138,15 @@ def test_a_layer_is_copied_in_chunks_and_counted_once() -> None:
         model.close()
 
 
-@pytest.mark.parametrize("beta", [1, 2])
-def test_a_slow_link_stalls_but_never_lies(beta: int) -> None:
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_slow_link_stalls_but_never_lies(slots: int) -> None:
     model = Model(6, link=2e6)
     try:
-        model.streamer.set(3, beta)
+        model.streamer.set(3, slots)
         model.forward()
         model.forward()
         assert model.compute.stall_s > 0
-        model.streamer.set(0, beta)
+        model.streamer.set(0, slots)
         model.forward()
         model.check()
     finally:
@@ -160,7 +160,7 @@ def test_given_away_memory_can_be_taken_and_must_come_back_first() -> None:
         borrowed = model.pool.take(2 * LAYER_PAGES, "kv")
         with pytest.raises(GrantExceeded):
             model.streamer.set(1, 2)
-        assert (model.streamer.alpha, model.streamer.beta) == (2, 2)
+        assert (model.streamer.layers_remapped, model.streamer.stream_slots) == (2, 2)
         model.forward()
         model.pool.give(borrowed)
         model.streamer.set(0, 2)
@@ -307,9 +307,9 @@ def test_who_touches_an_absent_layer_faults() -> None:
 def test_more_layers_than_there_are_is_refused() -> None:
     model = Model(4)
     try:
-        with pytest.raises(TransferError, match=r"alpha 4 \+ beta 1"):
+        with pytest.raises(TransferError, match="4 layers remapped and 1 slots"):
             model.streamer.set(4, 1)
-        with pytest.raises(TransferError, match="alpha 3, beta 0"):
+        with pytest.raises(TransferError, match="3 layers remapped, 0 slots"):
             model.streamer.set(3, 0)
         model.forward()
     finally:

@@ -23,8 +23,8 @@ What has been tried of each family, with tiny random weights, on vLLM {vllm} for
 
 from real runs. *Identical*: tokens and top-5 log-probabilities, or vectors and scores, are equal
 to plain vLLM's bit for bit in three rounds of prompts, the third with those of the first, while
-at every third step a random allotment gives layers away or takes them back (alpha from 0 to all
-but one or two, beta 1 and 2) and the KV cache grows or shrinks, with NaN in all memory that was
+at every third step a random allotment gives layers away or takes them back (0 to all but one or
+two of them, by one slot and two) and the KV cache grows or shrinks, with NaN in all memory that was
 given away; prefix caching is on where vLLM has it for the model. *Two in flight*: the same with
 asynchronous scheduling, as on a GPU. *Control*: over a slow link and without the waits for
 streamed layers the outputs differ, so the comparison would see a fault. *Over HTTP*: behind

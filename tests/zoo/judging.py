@@ -31,10 +31,10 @@ def stillness(ours: Facts) -> list[str]:
     """What moved too little for a comparison to mean anything."""
     found = []
     movable = ours["layers"]
-    if movable and (len(ours["alphas"]) < min(4, movable) or not ours["bytes_streamed"]):
-        found.append(f"hardly any layer moved: alpha was {ours['alphas']}")
-    if movable and not {1, 2} <= set(ours["betas"]):
-        found.append(f"beta was {ours['betas']}")
+    if movable and (len(ours["remapped_counts"]) < min(4, movable) or not ours["bytes_streamed"]):
+        found.append(f"hardly any layer moved; layers remapped: {ours['remapped_counts']}")
+    if movable and not {1, 2} <= set(ours["slot_counts"]):
+        found.append(f"slots: {ours['slot_counts']}")
     if ours["kv"] and (ours["grown"] < 3 or ours["shrunk"] < 3):
         found.append(f"the KV cache grew {ours['grown']} times and shrank {ours['shrunk']} times")
     return found

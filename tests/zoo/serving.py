@@ -121,4 +121,7 @@ def _burst(served: Served, family: Family) -> dict[str, int]:
         list(pool.map(lambda text: _answer(served, family, text, 90), texts))
     samples = served.timeline()["samples"]
     names = samples[-1]["tenants"]
-    return {n: max(s["tenants"][n]["alpha"] for s in samples if n in s["tenants"]) for n in names}
+    return {
+        n: max(s["tenants"][n]["layers_remapped"] for s in samples if n in s["tenants"])
+        for n in names
+    }

@@ -113,7 +113,8 @@ class MemoryBooks(PricedMemory):
 
     def settle(self, answer: MemoryAnswer) -> None:
         """Parameters are as the hands say. Raises `RuntimeError` if they hold other extents."""
-        self.alpha, self.beta, self.experts = answer.alpha, answer.beta, answer.experts
+        self.layers_remapped, self.stream_slots = answer.layers_remapped, answer.stream_slots
+        self.experts = answer.experts
         if answer.extents != self.extents:
             raise RuntimeError(
                 f"{answer.extents} KV extents have memory, and {self.extents} by the books"

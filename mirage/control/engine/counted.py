@@ -13,10 +13,10 @@ class PricedMemory(ABC):
     """Bytes that an engine of `shape` holds of its grant; part of `way.Memory`."""
 
     def __init__(
-        self, shape: ModelShape, alpha: int, beta: int, experts: int, granted: int
+        self, shape: ModelShape, remapped: int, slots: int, experts: int, granted: int
     ) -> None:
         self.shape = shape
-        self.alpha, self.beta, self.experts = alpha, beta, experts
+        self.layers_remapped, self.stream_slots, self.experts = remapped, slots, experts
         self.granted_bytes = granted
 
     @property
@@ -27,7 +27,7 @@ class PricedMemory(ABC):
     @property
     def absent(self) -> bool:
         """True if all layers are given away."""
-        return 0 < self.shape.layers == self.alpha
+        return 0 < self.shape.layers == self.layers_remapped
 
     @property
     def least_extents(self) -> int:
@@ -36,7 +36,7 @@ class PricedMemory(ABC):
 
     @property
     def held_bytes(self) -> int:
-        return footprint(self.shape, self.alpha, self.extents, self.experts)
+        return footprint(self.shape, self.layers_remapped, self.extents, self.experts)
 
     def affordable_extents(self) -> int:
         """Extents that the rest of the grant pays for."""
@@ -46,18 +46,18 @@ class PricedMemory(ABC):
         """Bytes of the grant that are not held."""
         return max(0, self.granted_bytes - self.held_bytes)
 
-    def cost(self, alpha: int, experts: int) -> int:
+    def cost(self, remapped: int, experts: int) -> int:
         """Bytes without KV extents."""
-        return footprint(self.shape, alpha, 0, experts)
+        return footprint(self.shape, remapped, 0, experts)
 
 
 class CountedMemory(PricedMemory):
     """`mirage.control.engine.way.Memory` with nothing in use. Its unit is a byte."""
 
     def __init__(
-        self, shape: ModelShape, alpha: int, beta: int, experts: int, extents: int, granted: int
+        self, shape: ModelShape, remapped: int, slots: int, experts: int, extents: int, granted: int
     ) -> None:
-        super().__init__(shape, alpha, beta, experts, granted)
+        super().__init__(shape, remapped, slots, experts, granted)
         self.usable_extents, self.retiring_extents = extents, 0
 
     @property
@@ -69,7 +69,8 @@ class CountedMemory(PricedMemory):
         """Carry out a move: memory is then as the move leaves it."""
         match move:
             case Parameters():
-                self.alpha, self.beta, self.experts = move.alpha, move.beta, move.experts
+                self.layers_remapped, self.stream_slots = move.layers_remapped, move.stream_slots
+                self.experts = move.experts
             case Retire(extents, anew):
                 self._call_back((self.retiring_extents if anew else 0) - extents)
             case CallBack(extents):

@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 
 class SetParameters(NamedTuple):
-    """Give `alpha` layers, or `experts` of each, and stream through `beta` slots."""
+    """Remap so many layers, or `experts` of each, and stream through `stream_slots`."""
 
-    alpha: int
-    beta: int
+    layers_remapped: int
+    stream_slots: int
     experts: int
     takes: bool
     """True if it needs memory that was granted: the device may not have it now."""
@@ -64,8 +64,8 @@ class MemoryAnswer(NamedTuple):
     """The memory of one worker once it has obeyed."""
 
     epoch: int
-    alpha: int
-    beta: int
+    layers_remapped: int
+    stream_slots: int
     experts: int
     extents: int
     """KV extents that have memory."""

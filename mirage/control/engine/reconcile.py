@@ -178,9 +178,12 @@ class Reconciler:
         books, experts = self.books, bool(self.books.experts or move.experts)
         takes = experts or bool(move.back)
         insists = takes and not self._short["layer"].lasts
-        count = None if experts else abs(move.alpha - books.alpha)
-        books.alpha, books.beta, books.experts = move.alpha, move.beta, move.experts
-        action = SetParameters(move.alpha, move.beta, move.experts, takes, insists)
+        count = None if experts else abs(move.layers_remapped - books.layers_remapped)
+        books.layers_remapped, books.stream_slots = move.layers_remapped, move.stream_slots
+        books.experts = move.experts
+        action = SetParameters(
+            move.layers_remapped, move.stream_slots, move.experts, takes, insists
+        )
         return _Entry(action, "layer", count, move.back if takes else 0, move.wanted)
 
     def _retire(self, count: int, *, anew: bool) -> None:

@@ -25,11 +25,11 @@ class Memory(Protocol):
     """The memory of one engine. It is read anew before each move."""
 
     @property
-    def alpha(self) -> int:
+    def layers_remapped(self) -> int:
         """Layers given away."""
 
     @property
-    def beta(self) -> int:
+    def stream_slots(self) -> int:
         """Slots that the streamed layers share."""
 
     @property
@@ -73,7 +73,7 @@ class Memory(Protocol):
     def spare(self) -> int:
         """The memory which is granted and not held, in the unit of `cost`."""
 
-    def cost(self, alpha: int, experts: int) -> int:
+    def cost(self, remapped: int, experts: int) -> int:
         """The memory of layers, slots and experts, with so many of them given away."""
 
 
@@ -106,8 +106,8 @@ class Parameters(NamedTuple):
     involved it is 1, since something may return.
     """
 
-    alpha: int
-    beta: int
+    layers_remapped: int
+    stream_slots: int
     experts: int
     back: int = 0
     wanted: int = 0
@@ -167,7 +167,7 @@ class Way:
         return target is None or (
             memory.usable_extents == target.kv_extents
             and not memory.retiring_extents
-            and (memory.alpha, memory.experts) == (target.alpha, target.experts)
+            and (memory.layers_remapped, memory.experts) == (target.layers_remapped, target.experts)
         )
 
     @property
@@ -218,7 +218,7 @@ class Way:
     @property
     def lent(self) -> bool:
         """True if layers of the model are away, or of any in turns."""
-        return self._memory.alpha > 0 or (self.target is not None and self.target.lent)
+        return self._memory.layers_remapped > 0 or (self.target is not None and self.target.lent)
 
     def moves(self) -> Iterator[Move]:
         """One pass. Each move is to be carried out before the next one is asked for."""
@@ -242,15 +242,15 @@ class Way:
 
     def _give_parameters(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
-        alpha, experts = self._affordable(target, 0)
+        remapped, experts = self._affordable(target, 0)
         if self._turns(target):
-            if (alpha, experts) != (memory.alpha, memory.experts):
-                yield Parameters(alpha, self._beta(target, alpha), experts, 1, 1)
+            if (remapped, experts) != (memory.layers_remapped, memory.experts):
+                yield Parameters(remapped, self._slots(target, remapped), experts, 1, 1)
             return
-        count = alpha - memory.alpha
+        count = remapped - memory.layers_remapped
         count = count if target.asleep else self._bounds.paced("layer", count)
         if count > 0:  # they stream through as many slots as are wanted
-            yield Parameters(memory.alpha + count, target.beta, 0)
+            yield Parameters(memory.layers_remapped + count, target.stream_slots, 0)
 
     def _give_extents(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
@@ -282,18 +282,20 @@ class Way:
 
     def _take_parameters(self, target: Allotment) -> Iterator[Move]:
         memory = self._memory
-        alpha, experts = self._affordable(target, memory.spare())
+        remapped, experts = self._affordable(target, memory.spare())
         if self._turns(target):
-            away = alpha, experts
-            if away != (memory.alpha, memory.experts) and self._bounds.obtainable("layer", 1):
-                yield Parameters(alpha, self._beta(target, alpha), experts, 1, 1)
+            away = remapped, experts
+            if away != (memory.layers_remapped, memory.experts) and self._bounds.obtainable(
+                "layer", 1
+            ):
+                yield Parameters(remapped, self._slots(target, remapped), experts, 1, 1)
             return
-        wanted = memory.alpha - alpha
+        wanted = memory.layers_remapped - remapped
         count = self._obtainable("layer", wanted)
-        alpha = memory.alpha - count
-        beta = self._beta(target, alpha)
-        if count or (beta != memory.beta and not memory.absent):
-            yield Parameters(alpha, beta, 0, count, wanted)
+        remapped = memory.layers_remapped - count
+        slots = self._slots(target, remapped)
+        if count or (slots != memory.stream_slots and not memory.absent):
+            yield Parameters(remapped, slots, 0, count, wanted)
 
     def _turns(self, target: Allotment) -> bool:
         """True if experts are involved: they and layers turn into each other in one go."""
@@ -301,16 +303,23 @@ class Way:
 
     def _affordable(self, target: Allotment, spare: int) -> tuple[int, int]:
         memory = self._memory
-        held, wanted = (memory.alpha, memory.experts), (target.alpha, target.experts)
+        held, wanted = (
+            (memory.layers_remapped, memory.experts),
+            (target.layers_remapped, target.experts),
+        )
         return affordable(memory.cost, held, wanted, spare)
 
-    def _beta(self, target: Allotment, alpha: int) -> int:
-        """The wanted beta belongs to the wanted alpha: on the way there it could cost a layer.
+    def _slots(self, target: Allotment, remapped: int) -> int:
+        """The wanted slots belong to the wanted layers: on the way there they could cost a layer.
 
         Absent layers have none, so the first that come back have one.
         """
-        beta = target.beta if alpha == target.alpha else self._memory.beta or 1
-        return beta if alpha else 0
+        slots = (
+            target.stream_slots
+            if remapped == target.layers_remapped
+            else self._memory.stream_slots or 1
+        )
+        return slots if remapped else 0
 
     def _obtainable(self, kind: Kind, wanted: int) -> int:
         return self._bounds.obtainable(kind, self._bounds.paced(kind, wanted))

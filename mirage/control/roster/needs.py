@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mirage.control.roster.specs import AUTO, TenantSpec
 from mirage.control.rules import Rules
-from mirage.control.targets import DoesNotFitError, most_alpha
+from mirage.control.targets import DoesNotFitError, most_remapped
 from mirage.errors import InputRefused
 from mirage.geometry import asleep_bytes, footprint
 from mirage.protocol import ModelShape
@@ -54,7 +54,7 @@ def state_bytes(
     Raises `DoesNotFitError` for a smaller share.
     """
     whole = footprint(shape, 0, shape.min_extents)
-    least = footprint(shape, most_alpha(spec.entitled, shape, rules), shape.min_extents)
+    least = footprint(shape, most_remapped(spec.entitled, shape, rules), shape.min_extents)
     auto = spec.share is AUTO
     awake = whole if auto else spec.entitled.share_bytes(device_bytes)
     if awake < least:

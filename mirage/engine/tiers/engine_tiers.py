@@ -107,7 +107,7 @@ class EngineTiers:
     def spare_bytes(self) -> float:
         """Bytes of the link that KV blocks may take in this step."""
         memory = self._memory
-        streamed = memory.alpha + memory.beta if memory.streaming else 0
+        streamed = memory.layers_remapped + memory.stream_slots if memory.streaming else 0
         return spare_bytes(
             layers=memory.layers,
             streamed=streamed,

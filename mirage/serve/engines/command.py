@@ -53,7 +53,7 @@ class EngineCommand:
     def told(self, hollow: bool) -> str:
         """``"starting (share 12.0 GiB, parameters 8.0 GiB, 512 KV blocks)"``."""
         if hollow and self._begins is not None:
-            streamed = self._begins.alpha + self._begins.beta
+            streamed = self._begins.layers_remapped + self._begins.stream_slots
             held, layers = size(self._begins.grant_bytes), self._fit.layers
             return f"starting with {held}, {streamed} of {layers} layers streamed"
         share, parameters = size(self._fit.grant_bytes), size(self._fit.parameter_bytes)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage.control.hiding import best_beta, break_even, largest_alpha
+from mirage.control.hiding import best_slots, break_even, largest_hidden
 from mirage.control.rules import Rules
-from mirage.control.targets import most_alpha
+from mirage.control.targets import most_remapped
 from mirage.geometry import gained_extents
 from mirage.profiles import Hardware, Model
 from mirage.protocol import ModelShape
@@ -45,9 +45,9 @@ class Hidden:
     batch: int
     compute_s: float
     """T_c."""
-    alpha: int
+    layers_remapped: int
     """Layers given away; 0 if none hides."""
-    beta: int
+    stream_slots: int
     kv_bytes: int
     """Bytes of whole extents, as blocks and tokens are counted."""
     kv_blocks: int
@@ -68,7 +68,7 @@ class Explained:
     layer_bytes: int
     load_s: float
     """T_T."""
-    most_alpha: int
+    most_remapped: int
     """Layers that it may ever give: by max_percent, floor_layers, and two slots."""
     block_tokens: int
     share_blocks: int
@@ -80,7 +80,7 @@ class Explained:
     @property
     def movable_bytes(self) -> int:
         """Bytes of all layers that the model may ever give."""
-        return self.most_alpha * self.layer_bytes
+        return self.most_remapped * self.layer_bytes
 
 
 def explained(
@@ -88,7 +88,7 @@ def explained(
 ) -> Explained:
     """The arithmetic of one tenant on one device."""
     shape = subject.shape
-    most = most_alpha(subject.tenant, shape, rules)
+    most = most_remapped(subject.tenant, shape, rules)
     load_s = shape.layer_bytes / (hardware.link_gb_s.value * GB)
     roofline = Roofline(subject.model, hardware)
     return Explained(
@@ -97,7 +97,7 @@ def explained(
         layers=shape.layers,
         layer_bytes=shape.layer_bytes,
         load_s=load_s,
-        most_alpha=most,
+        most_remapped=most,
         block_tokens=shape.block_tokens,
         share_blocks=subject.share_blocks,
         context=subject.context,
@@ -114,36 +114,38 @@ def layer_compute_s(roofline: Roofline, batch: int, context: int) -> float:
     return roofline.compute_ps(Work(batch, batch * context)) / PS / roofline.layers
 
 
-def alpha_beta(subject: Subject, load_s: float, compute_s: float, most: int) -> tuple[int, int]:
+def hidden_and_slots(
+    subject: Subject, load_s: float, compute_s: float, most: int
+) -> tuple[int, int]:
     """As many layers as hide and may be given, and their slots; (0, 0) for none."""
     n, streamed = subject.shape.layers, _streamable(subject)
-    alpha, beta = largest_alpha(n, load_s, compute_s, most_streamed=streamed)
-    if min(alpha, most) <= 0:
+    remapped, stream_slots = largest_hidden(n, load_s, compute_s, most_streamed=streamed)
+    if min(remapped, most) <= 0:
         return 0, 0
-    if alpha <= most:
-        return alpha, beta
-    slots = [beta for beta in (1, 2) if most + beta <= streamed]
-    return most, best_beta(most, n, load_s, compute_s, slots)
+    if remapped <= most:
+        return remapped, stream_slots
+    slots = [stream_slots for stream_slots in (1, 2) if most + stream_slots <= streamed]
+    return most, best_slots(most, n, load_s, compute_s, slots)
 
 
-def break_even_gb_s(subject: Subject, alpha: int, compute_s: float) -> float | None:
-    """GB/s of the link from which on `alpha` layers hide; None if no link does that."""
-    if alpha <= 0:
+def break_even_gb_s(subject: Subject, remapped: int, compute_s: float) -> float | None:
+    """GB/s of the link from which on so many layers hide; None if no link does that."""
+    if remapped <= 0:
         return None
-    ratio = break_even(alpha, subject.shape.layers, most_streamed=_streamable(subject))
+    ratio = break_even(remapped, subject.shape.layers, most_streamed=_streamable(subject))
     return subject.shape.layer_bytes / (ratio * compute_s) / GB if ratio else None
 
 
 def _hidden(subject: Subject, batch: int, load_s: float, compute_s: float, most: int) -> Hidden:
-    alpha, beta = alpha_beta(subject, load_s, compute_s, most)
+    remapped, stream_slots = hidden_and_slots(subject, load_s, compute_s, most)
     shape = subject.shape
-    extents = gained_extents(shape, alpha)
+    extents = gained_extents(shape, remapped)
     blocks = extents * shape.extent_blocks
     return Hidden(
         batch=batch,
         compute_s=compute_s,
-        alpha=alpha,
-        beta=beta,
+        layers_remapped=remapped,
+        stream_slots=stream_slots,
         kv_bytes=extents * shape.extent_bytes,
         kv_blocks=blocks,
         kv_tokens=blocks * shape.block_tokens,

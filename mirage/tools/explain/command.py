@@ -21,7 +21,7 @@ from mirage.tools.explain.table import show
 from mirage.tools.explain.words import sentences
 from mirage.tools.fixed_shares import with_fixed_shares
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MOST_BATCHES, LARGEST_BATCH = 32, 2**20
 
 

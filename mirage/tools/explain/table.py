@@ -42,15 +42,15 @@ def _line(one: Explained) -> str:
     tokens = one.share_blocks * one.block_tokens
     return (
         f"{one.name}: {one.model}, {one.layers} layers of {size(one.layer_bytes)}, of which "
-        f"{one.most_alpha} may go; T_T {milliseconds(one.load_s)} ms\n"
+        f"{one.most_remapped} may go; T_T {milliseconds(one.load_s)} ms\n"
         f"{one.name}: {tokens:,} tokens of KV in its share; at most {one.most_requests} requests "
         f"of {one.context:,} tokens at a time"
     )
 
 
 def _table(one: Explained) -> Table:
-    headings = ("batch", "T_c ms", "alpha", "beta", "KV gained", "blocks", "tokens")
-    links = ("1 from GB/s", f"{one.most_alpha} from GB/s")
+    headings = ("batch", "T_c ms", "layers", "slots", "KV gained", "blocks", "tokens")
+    links = ("1 from GB/s", f"{one.most_remapped} from GB/s")
     made = Table(*headings, *links, box=None, pad_edge=False)
     for column in made.columns:
         column.justify, column.no_wrap = "right", True
@@ -64,8 +64,8 @@ def _cells(hidden: Hidden, runs: bool) -> tuple[str, ...]:
     return (
         str(hidden.batch) if runs else f"({hidden.batch})",
         milliseconds(hidden.compute_s),
-        str(hidden.alpha),
-        str(hidden.beta),
+        str(hidden.layers_remapped),
+        str(hidden.stream_slots),
         size(hidden.kv_bytes),
         f"{hidden.kv_blocks:,}",
         f"{hidden.kv_tokens:,}",

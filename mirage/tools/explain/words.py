@@ -27,7 +27,7 @@ def sentences(
     """Sentences on three questions: does remapping pay, what do idle models lend, and what is the
     break-even of the link?
     """
-    if not any(one.most_alpha for one in found):
+    if not any(one.most_remapped for one in found):
         return [
             "Remapping does not pay here: by max_percent and floor_layers no model ever gives a "
             "layer.",
@@ -53,7 +53,7 @@ def sentences(
 def first_worth(one: Explained) -> Hidden | None:
     """The smallest of the batches that the engine can run behind which a tenth of KV is had."""
     for hidden in sorted(one.hidden, key=lambda h: h.batch):
-        worth = hidden.alpha and hidden.kv_blocks >= LITTLE * one.share_blocks
+        worth = hidden.layers_remapped and hidden.kv_blocks >= LITTLE * one.share_blocks
         if worth and hidden.batch <= one.most_requests:
             return hidden
     return None
@@ -79,7 +79,7 @@ def _pays(found: Sequence[Explained], idle: bool) -> str:
 
 def _hiding(one: Explained, hidden: Hidden) -> tuple[str, str]:
     behind = f"behind {_requests(hidden.batch)} of {one.context:,} tokens"
-    return f"{hidden.alpha} of {one.layers} layers", f"hide {behind}"
+    return f"{hidden.layers_remapped} of {one.layers} layers", f"hide {behind}"
 
 
 def _requests(batch: int) -> str:
@@ -115,15 +115,15 @@ def _idle(
         begin = f"After up to {config.remap.rest_s:g} s without work an idle model lends "
     elif (lent := _lent(config, pool, link_gb_s)) < _movable(found):
         begin += f"at most {size(lent)} in all, of "
-    giving = [one for one in found if one.most_alpha]
+    giving = [one for one in found if one.most_remapped]
     clauses = (f"{what} of {names} {cost}" for (what, cost), names in _alike(giving, _lending))
     return f"{begin}{'; '.join(clauses)}."
 
 
 def _lending(one: Explained) -> tuple[str, str]:
-    load_s = one.most_alpha * one.load_s
+    load_s = one.most_remapped * one.load_s
     cost = f"({size(one.movable_bytes)} a model, loaded in {load_s:.3g} s)"
-    return f"{one.most_alpha} layers", cost
+    return f"{one.most_remapped} layers", cost
 
 
 def _movable(found: Iterable[Explained]) -> int:
@@ -147,7 +147,7 @@ def _joined(names: Sequence[str]) -> str:
 
 def _break_even(found: Sequence[Explained], link_gb_s: float) -> str:
     """Break-even of the model that needs the fastest link."""
-    giving = [one for one in found if one.most_alpha]
+    giving = [one for one in found if one.most_remapped]
     batches = sorted({h.batch for one in giving for h in one.hidden})
     held = [b for b in batches if all(b <= one.most_requests for one in giving)] or batches[:1]
     ends = sorted({held[0], held[-1]})

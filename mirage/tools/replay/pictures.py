@@ -60,8 +60,8 @@ def kv_memory(runs: Sequence[PolicyRun]) -> Figure:
     "Decoder layers whose memory serves as KV cache; they are streamed from host memory.",
 )
 def layers_remapped(runs: Sequence[PolicyRun]) -> Figure:
-    """Alpha, stacked by tenant, a column per policy."""
-    figure, cells = _by_tenant(runs, lambda sample: sample.alpha, "layers remapped")
+    """Layers remapped, stacked by tenant, a column per policy."""
+    figure, cells = _by_tenant(runs, lambda sample: sample.layers_remapped, "layers remapped")
     drawing.counts_from_zero(cells[0][0])
     return figure
 

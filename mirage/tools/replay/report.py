@@ -35,7 +35,7 @@ COUNTED = (
     *("saved_s", "kv_bytes_up", "kv_bytes_down", "late_loads", "failed_loads"),
 )
 """Fields of a sample that only grow."""
-MOST = {"layers_remapped_max": "alpha", "kv_blocks_granted_max": "kv_blocks"}
+MOST = {"layers_remapped_max": "layers_remapped", "kv_blocks_granted_max": "kv_blocks"}
 """Fields whose largest sum over the tenants is told, by its key."""
 LAG_S = 0.02
 """A run of which more than one request in a hundred left later than that lagged."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mirage.errors import CommandFailed
-from mirage.samples import SCHEMA_VERSION, WHOLE_TIMELINE, Sample, TenantSample, TenantShape
+from mirage.samples import SCHEMA_VERSION, Sample, TenantSample, TenantShape
 from mirage.tools.replay.policies import name_of
 from mirage.units import ceil_div
 
@@ -50,10 +50,10 @@ class ReplayState(Sample, frozen=True):
 def parse_timeline(body: bytes) -> RecordedTimeline:
     """Raises `TimelineError` for another schema version or missing fields."""
     timeline = _decode(body, RecordedTimeline)
-    if timeline.schema_version not in (WHOLE_TIMELINE, SCHEMA_VERSION):
+    if timeline.schema_version != SCHEMA_VERSION:
         raise TimelineError(
             f"the server's timeline has schema version {timeline.schema_version}, this replay "
-            f"reads versions {WHOLE_TIMELINE} and {SCHEMA_VERSION}: use the same release for both"
+            f"reads version {SCHEMA_VERSION}: use the same release for both"
         )
     return timeline
 

@@ -114,7 +114,9 @@ def layers_remapped(result: Result, policies: Sequence[str]) -> Figure:
         for tenant in tenants:
             line = result["results"][policy]["timelines"][tenant]
             colour = drawing.tenant_colour(tenants, tenant)
-            axes.step(line["t"], line["alpha"], where="post", color=colour, lw=1.3, label=tenant)
+            axes.step(
+                line["t"], line["layers_remapped"], where="post", color=colour, lw=1.3, label=tenant
+            )
     cells[0].set_ylabel("layers remapped")
     most = max(most_remapped(result, policy) for policy in result["policies"])
     cells[0].set_ylim(0, 1.05 * most)
@@ -132,7 +134,7 @@ def has_timelines(result: Result) -> bool:
 def most_remapped(result: Result, policy: str) -> int:
     """The most layers that one engine had given away in a sample."""
     lines = result["results"][policy]["timelines"].values()
-    return max((max(line["alpha"], default=0) for line in lines), default=0)
+    return max((max(line["layers_remapped"], default=0) for line in lines), default=0)
 
 
 def bars_height(result: Result) -> float:

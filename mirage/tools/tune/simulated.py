@@ -168,7 +168,7 @@ class _Seen(Observer):
 
     def reported(self, engine: Engine, report: Report) -> None:
         self._count(engine.name)
-        nbytes = report.alpha * engine.holding.shape.layer_bytes
+        nbytes = report.layers_remapped * engine.holding.shape.layer_bytes
         busy = report.running + report.waiting > 0
         self._lent[engine.name] = (self._world.now, nbytes, busy)
 

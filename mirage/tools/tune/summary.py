@@ -38,7 +38,7 @@ def found(question: Question, answer: Recommendation) -> Findings:
         changed=readable(config, answer.config),
         lent_idle=idle,
         lent_active=active,
-        hides=[one.name for one in question.explained if one.hidden[0].alpha],
+        hides=[one.name for one in question.explained if one.hidden[0].layers_remapped],
         tenants=len(config.tenants),
         explained=explain(config, question.subjects.fits, question.explained, link),
         bottleneck=_bottleneck(question, answer),
