@@ -46,10 +46,10 @@ ANYWHERE: dict[str, tuple[Any, ...]] = {
     "tbt_ms": (None, 25.0, 40.0, 1000.0),
     "hysteresis_s": (0.5, 2.0),
 }
-IN_TURNS: dict[str, tuple[Any, ...]] = {"lend_pool": (None, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0)}
+IN_TURNS: dict[str, tuple[Any, ...]] = {"lend_kv": (None, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0)}
 AT_ONCE: dict[str, tuple[Any, ...]] = {"rest_s": (30.0, 5.0, 1.0, 0.0)}
 LEFT_OPEN: dict[str, tuple[Any, ...]] = {"drain": ("auto", False, True)}
-ABLATIONS = "decode_cap", "stream_slots", "lend_pool"
+ABLATIONS = "decode_cap", "stream_slots", "lend_kv"
 
 
 class Seeds(NamedTuple):
@@ -120,7 +120,7 @@ def searched(world: World, pooled: dict[int, Metrics], trials: int, number: int)
 def first_settings(world: World) -> list[Settings]:
     """Settings that are always tried: the rule itself, no layers, and all that others can lend."""
     capped = [knob for knob in knobs(world) if knob.startswith("max_percent")]
-    lent = {"lend_pool": 2.0} if "lend_pool" in knobs(world) else {"rest_s": 0.0}
+    lent = {"lend_kv": 2.0} if "lend_kv" in knobs(world) else {"rest_s": 0.0}
     return [{}, dict.fromkeys(capped, 0), lent, lent | {"tbt_ms": 1000.0}]
 
 

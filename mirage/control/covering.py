@@ -19,14 +19,14 @@ from mirage.geometry import footprint
 def most_lent(
     tenants: Sequence[TenantSnapshot],
     rows: Sequence[TenantRow],
-    pool: int,
+    kv_bytes: int,
     turns: TurnLengths,
     rules: Rules,
 ) -> int:
-    """Bytes that may be lent in turns, where all KV without them is `pool` bytes."""
+    """Bytes that may be lent in turns, where KV memory is `kv_bytes` with all layers in place."""
     most = inf if turns.drains else covered(rows)
-    if rules.lend_pool is not None:
-        return int(min(most, rules.lend_pool * max(0, pool)))
+    if rules.lend_kv is not None:
+        return int(min(most, rules.lend_kv * max(0, kv_bytes)))
     link, staying, lending = 0.0, MOST_PART, False
     for t in tenants:
         if load_s := t.report.layer_load_s:
@@ -34,17 +34,17 @@ def most_lent(
         staying = min(staying, t.staying_part)
         lending = lending or t.layers_out > 0
     turn_bytes = link * turns.seconds
-    worth = worth_lending(pool, turn_bytes, staying, most=most, lending=lending)
+    worth = worth_lending(kv_bytes, turn_bytes, staying, most=most, lending=lending)
     if lending and not turns.drains:
-        running = _grown(tenants, rows, pool)
-        kept = worth_keeping(pool, turn_bytes, staying, most=most, running_bytes=running)
+        running = _grown(tenants, rows, kv_bytes)
+        kept = worth_keeping(kv_bytes, turn_bytes, staying, most=most, running_bytes=running)
         worth = max(worth, kept)
     largest = max([r.unit_bytes for r in rows], default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
 
 
-def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], pool: int) -> int:
-    """Bytes beyond `pool` that running requests grow to.
+def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], kv_bytes: int) -> int:
+    """Bytes beyond `kv_bytes` that running requests grow to.
 
     0 while requests of a tenant wait that has less than its share: others' growth would keep from
     it what it waits for, turn after turn.
@@ -52,7 +52,7 @@ def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], pool: i
     for t, row in zip(tenants, rows, strict=True):
         if t.report.waiting and t.used_extents < row.share:
             return 0
-    return sum(t.growth_extents * t.shape.extent_bytes for t in tenants) - pool
+    return sum(t.growth_extents * t.shape.extent_bytes for t in tenants) - kv_bytes
 
 
 def covered(rows: Sequence[TenantRow]) -> int:

@@ -34,7 +34,7 @@ HALVINGS = 20
 
 @lru_cache(maxsize=64)
 def worth_lending(
-    pool_bytes: int,
+    kv_bytes: int,
     turn_bytes: float,
     part: float = PARAMETERS_PART,
     *,
@@ -44,61 +44,61 @@ def worth_lending(
 ) -> int:
     """Bytes of layers up to which lending brings more than it costs, at most `most`.
 
-    `pool_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads in a turn;
+    `kv_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads in a turn;
     `part`: what of a decode step does not grow with the batch, such as reading the parameters;
     `lending`: whether layers are lent already.
 
-    With x times the pool lent, batches are 1 + x times as large, and a step of which the part p
+    With x times `kv_bytes` lent, batches are 1 + x times as large, and a step of which the part p
     stays takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
-    Bringing x back takes the part x/r of a turn, r = turn_bytes / pool_bytes. The best x is where
+    Bringing x back takes the part x/r of a turn, r = turn_bytes / kv_bytes. The best x is where
     g'/g, which is p / ((1 + x)(1 + (1 - p) x)), has fallen to the cost of the last byte, 1/r.
     Nothing is lent for less than `least`, and nothing goes on being for less than half of it:
     `part` is measured and moves, and what is called back has to be computed anew.
     """
-    if pool_bytes <= 0 or turn_bytes <= 0:
+    if kv_bytes <= 0 or turn_bytes <= 0:
         return 0
     p = min(part, MOST_PART)
     # (1 - p) x^2 + (2 - p) x + 1 - p r = 0
-    square, linear, constant = 1 - p, 2 - p, 1 - p * turn_bytes / pool_bytes
+    square, linear, constant = 1 - p, 2 - p, 1 - p * turn_bytes / kv_bytes
     if constant >= 0:
         return 0
     x = (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
-    x = min(x, most / pool_bytes)
-    gain = _gain(x, p, turn_bytes / pool_bytes)
-    return int(x * pool_bytes) if gain >= least / (2 if lending else 1) else 0
+    x = min(x, most / kv_bytes)
+    gain = _gain(x, p, turn_bytes / kv_bytes)
+    return int(x * kv_bytes) if gain >= least / (2 if lending else 1) else 0
 
 
 def worth_keeping(
-    pool_bytes: int, turn_bytes: float, part: float, *, most: float, running_bytes: int
+    kv_bytes: int, turn_bytes: float, part: float, *, most: float, running_bytes: int
 ) -> int:
     """Bytes of layers up to which lending goes on where it has begun; see `worth_lending`.
 
-    `running_bytes`: what running requests want beyond the pool.
+    `running_bytes`: what running requests want beyond `kv_bytes`.
 
     What is called back is preempted, and computed anew. So as much stays as would be best at
     `MOST_PART`, or as running requests grow to, while lending that costs `LEAST_GAIN` of the tokens
     at most.
     """
-    best = worth_lending(pool_bytes, turn_bytes, MOST_PART, most=most, lending=True)
+    best = worth_lending(kv_bytes, turn_bytes, MOST_PART, most=most, lending=True)
     wanted = min(max(best, running_bytes), most)
-    return int(min(wanted, _bearable(pool_bytes, turn_bytes, part))) if wanted > 0 else 0
+    return int(min(wanted, _bearable(kv_bytes, turn_bytes, part))) if wanted > 0 else 0
 
 
 @lru_cache(maxsize=64)
-def _bearable(pool_bytes: int, turn_bytes: float, part: float) -> float:
+def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
     """Bytes up to which lending costs `LEAST_GAIN` of the tokens at most."""
-    if pool_bytes <= 0 or turn_bytes <= 0:
+    if kv_bytes <= 0 or turn_bytes <= 0:
         return 0.0
-    p, ratio = min(part, MOST_PART), turn_bytes / pool_bytes
+    p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
     low, high = 0.0, ratio  # a way back of a whole turn
     for _ in range(HALVINGS):
         x = (low + high) / 2
         low, high = (x, high) if _gain(x, p, ratio) >= -LEAST_GAIN else (low, x)
-    return low * pool_bytes
+    return low * kv_bytes
 
 
 def _gain(x: float, p: float, ratio: float) -> float:
-    """Logarithm of the tokens a second with x times the pool lent, over those with nothing lent."""
+    """Logarithm of the tokens a second with x times `kv_bytes` lent, over those without."""
     return log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
 
 

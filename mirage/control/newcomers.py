@@ -11,12 +11,12 @@ TOGETHER = 1 / 4
 """Part of what layers pay for that newcomers leave free where all requests still grow together."""
 
 
-def closed_bytes(terms: Terms, paid_bytes: int, pool_bytes: int) -> int:
+def closed_bytes(terms: Terms, paid_bytes: int, kv_bytes: int) -> int:
     """Bytes that waiting requests leave to the growth of running ones.
 
-    `paid_bytes`: what layers and experts of all tenants pay for; `pool_bytes`: KV memory with all
-    layers in place. In a young turn that is less and less of what goes beyond the pool, and nothing
-    of twice as much: there is room to grow, and it cost C2 2 % of its tokens.
+    `paid_bytes`: what layers and experts of all tenants pay for; `kv_bytes`: KV memory with all
+    layers in place. In a young turn that is less and less of what goes beyond `kv_bytes`, and
+    nothing of twice as much: there is room to grow, and it cost C2 2 % of its tokens.
     """
     rules, turns = terms.rules, terms.turns
     if terms.policy is not Policy.MIRAGE:
@@ -25,7 +25,7 @@ def closed_bytes(terms: Terms, paid_bytes: int, pool_bytes: int) -> int:
         return paid_bytes
     if turns is None or not turns.young or rules.favour == "throughput":
         return 0
-    return int(TOGETHER * max(0, min(paid_bytes, 2 * pool_bytes - paid_bytes)))
+    return int(TOGETHER * max(0, min(paid_bytes, 2 * kv_bytes - paid_bytes)))
 
 
 def open_extents(row: TenantRow, closed: int) -> int | None:

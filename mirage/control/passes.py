@@ -204,9 +204,9 @@ def keep_prefixes(fill: Fill) -> None:
     fill.share_out(fill.rows, Kind.PREFIXES)
 
 
-def serve(tier: Level, fill: Fill) -> None:
+def serve(demand: Level, fill: Fill) -> None:
     """Demand up to a level: free bytes, layers, then cached prefixes."""
-    _serve_each(tier.level, partial(_with_layers, tier), fill)
+    _serve_each(demand.level, partial(_with_layers, demand), fill)
 
 
 def serve_free(level: Amount, fill: Fill) -> None:
@@ -232,7 +232,7 @@ def _serve_each(
         fill.share_out(fill.rows)  # what whole layers brought too much
 
 
-def _with_layers(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
+def _with_layers(demand: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
     """Tenants of the same priority. What was shared out once is not again, if no more came."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
@@ -242,12 +242,12 @@ def _with_layers(tier: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
         if fill.brought > before:
             fill.share_out(takers)
 
-    fill.gather(fill.idle, tier.idle, fill.usable(missing(asking)))
+    fill.gather(fill.idle, demand.idle, fill.usable(missing(asking)))
     fill.share_out(asking)
     for row in asking:
         if row.kv < row.wanted:
-            take([row], tier.own, [row])
-    take(fill.active, tier.others, asking)
+            take([row], demand.own, [row])
+    take(fill.active, demand.others, asking)
 
 
 def restore(fill: Fill) -> None:

@@ -31,7 +31,7 @@ class Rules(Remap):
     """Lend layers before cached prefixes that would be missed more."""
     decode_cap: bool = True
     """Remap no more layers than hide behind the model's own decode steps."""
-    lend_pool: Annotated[float, Field(ge=0, le=100)] | None = None
+    lend_kv: Annotated[float, Field(ge=0, le=100)] | None = None
     """Part of all KV memory, as it is with all layers in place, that layers may add at most in
     turns, instead of what is worth its price."""
 

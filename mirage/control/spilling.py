@@ -56,9 +56,9 @@ def worth_spilling(t: TenantSnapshot, turns: TurnLengths) -> int:
     tenant, and at the same price, one way over the link in each turn.
     """
     most = min(t.report.kv_used_extents * t.shape.extent_bytes, turns.below_bytes)
-    pool_bytes = t.report.kv_extents * t.shape.extent_bytes
+    kv_bytes = t.report.kv_extents * t.shape.extent_bytes
     turn_bytes = layers_of(t).link_bytes_s * turns.seconds
-    return worth_lending(pool_bytes, turn_bytes, most=most, least=LEAST_GAIN)
+    return worth_lending(kv_bytes, turn_bytes, most=most, least=LEAST_GAIN)
 
 
 def _down(t: TenantSnapshot, nbytes: int) -> Price:

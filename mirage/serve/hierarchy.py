@@ -8,7 +8,7 @@ from mirage.config import Config, Peer
 from mirage.serve.fit import Fit
 from mirage.tiers.ledger import Due, PriorityClass, TierLedger
 from mirage.tiers.space import stride_of
-from mirage.tiers.ssd.record import slot_bytes
+from mirage.tiers.ssd.record import cell_bytes
 from mirage.units import size
 
 
@@ -38,7 +38,7 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
         lines += _experts(config, fits, book) if peer.experts else []
     if (ssd := config.tiers.ssd) is not None:
         kept = "kept" if ssd.keep else "gone with the server"
-        fitting = _fitting(fits, lambda block: ssd.bytes // slot_bytes(block))
+        fitting = _fitting(fits, lambda block: ssd.bytes // cell_bytes(block))
         lines.append(f"ssd {size(ssd.bytes)} in {ssd.directory} below it, {kept}; {fitting}")
     return lines
 

@@ -10,7 +10,7 @@ from mirage.tiers.below import Above, Below
 from mirage.tiers.blocks import Name
 from mirage.tiers.holes import ByteRange
 from mirage.tiers.space import stride_of
-from mirage.tiers.ssd.index import SlotIndex
+from mirage.tiers.ssd.index import CellIndex
 
 After = Callable[[int, Callable[[], None]], None]
 """Does something at a time in picoseconds."""
@@ -18,13 +18,13 @@ Now = Callable[[], int]
 
 
 class Disk(Below):
-    """Blocks in slots of a disk of `capacity` bytes, which reads and writes over a lane each.
+    """Blocks in cells of a disk of `capacity` bytes, which reads and writes over a lane each.
 
     `ends` has when a block that comes up will have come, in picoseconds.
     """
 
     def __init__(self, capacity: int, read: Lane, write: Lane, now: Now, after: After) -> None:
-        self.index = SlotIndex(capacity)
+        self.index = CellIndex(capacity)
         self.ends: dict[Name, int] = {}
         self._read, self._write, self._now, self._after = read, write, now, after
         self._above: Above | None = None
@@ -40,10 +40,10 @@ class Disk(Below):
             self.index.keep(name)
 
     def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
-        slots = self.index.place(name, stride_of(place.nbytes))
-        if slots is None:
+        cells = self.index.place(name, stride_of(place.nbytes))
+        if cells is None:
             return False
-        self.index.free(slots[1])
+        self.index.free(cells[1])
         self._after(self._write.copy(self._now(), place.nbytes), partial(self._sunk, name))
         return True
 
@@ -70,7 +70,7 @@ class Disk(Below):
         self._above.risen(name, whole=True)
 
 
-class Spilled(Below):
+class HostBelow(Below):
     """Host memory below a peer: what is about to go there goes here. It is read where it lies."""
 
     def __init__(self, store: Callable[[Name], int | None], after: After) -> None:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from mirage.simulate.disk import Disk, Spilled
+from mirage.simulate.disk import Disk, HostBelow
 from mirage.simulate.lanes import Lane
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Name, Rise, Sink, Tell
@@ -61,7 +61,7 @@ class Hierarchy:
             self.disk = Disk(ssd.capacity, ssd.lane(), ssd.lane(), lambda: self.now, self._after)
         has_host = Medium.HOST in self.speeds
         if Medium.PEER in self.speeds:
-            below = Spilled(self._store_in_host, self._after) if has_host else Nothing()
+            below = HostBelow(self._store_in_host, self._after) if has_host else Nothing()
             self._add(Medium.PEER, policy, below)
         if has_host:
             self._add(Medium.HOST, policy, self.disk or Nothing())

@@ -12,7 +12,7 @@ from mirage.tiers.arena import Arena
 from mirage.tiers.below import Below, Nothing
 from mirage.tiers.blocks import Action, Block, Name, Sink
 from mirage.tiers.holes import ByteRange
-from mirage.tiers.ssd.record import slot_bytes
+from mirage.tiers.ssd.record import cell_bytes
 
 CLEAN_AHEAD = 64
 """Blocks that would go next and are copied below at a time; a quarter of all at most."""
@@ -43,7 +43,7 @@ class Cleaning:
         there: list[Name] = []
         found: list[Name] = []
         for block in reversed(self._host.space.next_victims(len(self._host))):
-            most_bytes -= slot_bytes(block.nbytes)
+            most_bytes -= cell_bytes(block.nbytes)
             if most_bytes < 0:
                 break
             below = self._below.has(block.name, block.nbytes)

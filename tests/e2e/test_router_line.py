@@ -27,7 +27,7 @@ from mirage.serve.routed.messages import (
     PROTOCOL_VERSION,
     RouterHello,
     RouterWelcome,
-    TableHolds,
+    TableApplies,
     TableSeen,
     TenantCount,
     to_router,
@@ -126,8 +126,8 @@ class BareRouter:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer, self._decoder = reader, writer, to_router()
 
-    async def table(self) -> TableHolds:
-        while not isinstance(message := await receive(self._reader, self._decoder), TableHolds):
+    async def table(self) -> TableApplies:
+        while not isinstance(message := await receive(self._reader, self._decoder), TableApplies):
             assert message is not None
         return message
 

@@ -32,7 +32,7 @@ from mirage.tiers.ledger import Due, PriorityClass
 from mirage.tiers.messages import VERSION, Join, Leave, Seek
 from mirage.tiers.server import PoolServer
 from mirage.tiers.ssd import store
-from mirage.tiers.ssd.record import slot_bytes
+from mirage.tiers.ssd.record import cell_bytes
 from mirage.tiers.ssd.store import SsdStore
 from mirage.wire import HEADER, LONGEST, encode
 
@@ -477,7 +477,7 @@ def test_what_host_memory_has_alone_is_written_before_the_end(
 @contextmanager
 def saving(folder: Path, blocks: int, disk_blocks: int) -> Iterator[PoolServer]:
     """A server whose host memory has that many blocks, numbered in the order of their use."""
-    disk = SsdStore(folder / "ssd", disk_blocks * slot_bytes(BLOCK), keep=True)
+    disk = SsdStore(folder / "ssd", disk_blocks * cell_bytes(BLOCK), keep=True)
     server = PoolServer(folder / "tiers.sock", Core(BUDGET, below=disk), {"c": Due()})
     server.start()
     with closing(client(folder / "tiers.sock")) as pool:
@@ -518,7 +518,7 @@ def test_what_lies_on_the_disk_already_is_not_driven_out_by_what_was_used_before
             pool.seek("r", [Key(b"0")])
             eventually(lambda: pool.found("r", Key(b"0")) is Lookup.READY)
         eventually(lambda: not server._asked(lambda: server._core.ledger.account("c").pinned))
-        assert server.save(10.0, 8 * slot_bytes(BLOCK)) == 0
+        assert server.save(10.0, 8 * cell_bytes(BLOCK)) == 0
     assert kept(tmp_path) == {0, *range(5, 12)}
 
 
@@ -541,7 +541,7 @@ def test_blocks_that_a_disk_did_not_take_are_told(
         eventually(lambda: failed.is_set() and not server._asked(lambda: server._core.sinking))
         if heals:
             healthy.set()
-        assert server.save(10.0, 32 * slot_bytes(BLOCK)) == (0 if heals else 12)
+        assert server.save(10.0, 32 * cell_bytes(BLOCK)) == (0 if heals else 12)
     assert kept(tmp_path) == (set(range(12)) if heals else set())
 
 

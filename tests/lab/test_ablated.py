@@ -36,12 +36,12 @@ def test_rules_are_changed_in_the_context_alone() -> None:
 
 
 def test_words_are_values_of_yaml() -> None:
-    words = ["decode_cap=false", "stream_slots=1", "victims=lru", "lend_pool=0.5"]
+    words = ["decode_cap=false", "stream_slots=1", "victims=lru", "lend_kv=0.5"]
     assert parsed(words) == {
         "decode_cap": False,
         "stream_slots": 1,
         "victims": "lru",
-        "lend_pool": 0.5,
+        "lend_kv": 0.5,
     }
 
 

@@ -27,10 +27,10 @@ def test_every_value_of_every_knob_is_one_that_an_experiment_may_have(world: Any
 
 
 def test_knobs_reach_the_keys_they_name() -> None:
-    settings = {"max_percent t0": 10, "lend_pool": 0.4, "tbt_ms": 40.0, "drain": True}
+    settings = {"max_percent t0": 10, "lend_kv": 0.4, "tbt_ms": 40.0, "drain": True}
     changed = applied(WORLD, settings)
     assert changed["tenants"][0]["max_percent"] == 10
-    assert changed["ablations"] == {"lend_pool": 0.4}
+    assert changed["ablations"] == {"lend_kv": 0.4}
     assert changed["remap"] == {"tbt_ms": 40.0}
     assert changed["sharing"]["drain"] is True
     assert "max_percent" not in WORLD["tenants"][0], "the world itself stays as it is"

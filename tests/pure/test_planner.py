@@ -277,7 +277,7 @@ def test_while_all_requests_grow_newcomers_leave_a_quarter_of_what_layers_pay_fo
     young: bool, favour: str, open_extents: int | None
 ) -> None:
     """Three layers pay for six extents."""
-    remap = REMAP.model_copy(update={"favour": favour, "lend_pool": 100})
+    remap = REMAP.model_copy(update={"favour": favour, "lend_kv": 100})
     both = [tenant("a", 10, growth=14), tenant("b", active=False)]
     turns = TurnLengths(1e6, drains=True, young=young)
     targets = plan(both, 2 * SHARE, 0, Policy.MIRAGE, remap, turns=turns).targets
@@ -554,7 +554,7 @@ def test_a_turn_is_covered_while_all_kv_fits_beside_what_its_holder_cannot_hide(
 def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, given: int) -> None:
     """Of a pool of 20 extents, which are 10 layers."""
     asks, asleep = tenant("a", 2, 40), tenant("b", kv=2)
-    fixed = REMAP.model_copy(update={"lend_pool": part})
+    fixed = REMAP.model_copy(update={"lend_kv": part})
     assert planned(asks, asleep, turns=TurnLengths(1.0, drains=True), remap=fixed)["b"][0] == given
 
 
@@ -571,7 +571,7 @@ def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, giv
 def test_all_hear_that_layers_pay_in_turns(
     turns: TurnLengths | None, part: float, lent: bool
 ) -> None:
-    fixed = REMAP.model_copy(update={"lend_pool": part})
+    fixed = REMAP.model_copy(update={"lend_kv": part})
     pair = [tenant("a", 9, 1, 30, kv=10), tenant("b", active=False, last_busy=1.0)]
     targets = plan(pair, 2 * SHARE, 0, Policy.MIRAGE, fixed, turns=turns).targets
     assert (targets["b"].layers_remapped > 0) is (part > 0 or turns is None)

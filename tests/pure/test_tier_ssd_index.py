@@ -1,4 +1,4 @@
-"""Slots on a disk: never over capacity, none given twice, none taken while it is read."""
+"""Cells on a disk: never over capacity, none given twice, none taken while it is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.contract import Key
-from mirage.tiers.ssd.index import FileSlot, SlotIndex
+from mirage.tiers.ssd.index import CellIndex, FileCell
 
 pytestmark = pytest.mark.pure
 
@@ -18,63 +18,63 @@ STRIDES = (2, 5)
 
 
 def test_the_least_recently_used_goes() -> None:
-    index = SlotIndex(6)
+    index = CellIndex(6)
     for name in NAMES[:3]:
         index.place(name, 2)
         index.written(name)
-    assert index.read(NAMES[0]) == FileSlot(2, 0)
+    assert index.read(NAMES[0]) == FileCell(2, 0)
     index.was_read(NAMES[0])
-    assert index.place(NAMES[3], 2) == (FileSlot(2, 1), [])
+    assert index.place(NAMES[3], 2) == (FileCell(2, 1), [])
     assert not index.has(NAMES[1], 2) and index.has(NAMES[0], 2)
 
 
 def test_room_for_another_size_is_made_of_several() -> None:
-    index = SlotIndex(6)
+    index = CellIndex(6)
     for name in NAMES[:3]:
         index.place(name, 2)
         index.written(name)
-    slot, gone = index.place(NAMES[3], 5) or (None, [])
-    assert slot == FileSlot(5, 0)
-    assert sorted(gone) == [FileSlot(2, 0), FileSlot(2, 1), FileSlot(2, 2)]
+    cell, gone = index.place(NAMES[3], 5) or (None, [])
+    assert cell == FileCell(5, 0)
+    assert sorted(gone) == [FileCell(2, 0), FileCell(2, 1), FileCell(2, 2)]
 
 
 def test_what_was_found_is_held_and_gaps_are_free() -> None:
-    index = SlotIndex(8)
-    assert index.adopt(NAMES[0], FileSlot(2, 1))
-    assert index.adopt(NAMES[1], FileSlot(2, 4))
-    assert not index.adopt(NAMES[1], FileSlot(2, 5))
+    index = CellIndex(8)
+    assert index.adopt(NAMES[0], FileCell(2, 1))
+    assert index.adopt(NAMES[1], FileCell(2, 4))
+    assert not index.adopt(NAMES[1], FileCell(2, 5))
     taken = {index.place(name, 2)[0].number for name in NAMES[2:4]}  # type: ignore[index]
     assert taken <= {0, 2, 3, 5}
     assert index.held == 8
 
 
 def test_what_a_removed_tenant_has_goes_when_it_is_idle() -> None:
-    index = SlotIndex(8)
+    index = CellIndex(8)
     for name, tenant in zip(NAMES[:4], "aaab", strict=True):
         index.place(name, 2, tenant)
     for name in (NAMES[0], NAMES[1], NAMES[3]):
         index.written(name)
     assert index.read(NAMES[1]) is not None
-    assert index.wipe("a") == [FileSlot(2, 0)]
+    assert index.wipe("a") == [FileCell(2, 0)]
     assert not any(index.has(name, 2) for name in NAMES[:3]) and index.has(NAMES[3], 2)
     assert index.read(NAMES[1]) is None and index.wiped(NAMES[1]) == []
     index.was_read(NAMES[1])
-    assert index.wiped(NAMES[1]) == [FileSlot(2, 1)]
+    assert index.wiped(NAMES[1]) == [FileCell(2, 1)]
     index.written(NAMES[2])
-    assert index.wiped(NAMES[2]) == [FileSlot(2, 2)] and index.wiped(NAMES[3]) == []
+    assert index.wiped(NAMES[2]) == [FileCell(2, 2)] and index.wiped(NAMES[3]) == []
     assert index.held == 2
 
 
-class Slots(RuleBasedStateMachine):
+class Cells(RuleBasedStateMachine):
     """Against sets of what is written, held and read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = SlotIndex(CAPACITY)
-        self.written: dict[Name, FileSlot] = {}
-        self.ready: dict[Name, FileSlot] = {}
+        self.index = CellIndex(CAPACITY)
+        self.written: dict[Name, FileCell] = {}
+        self.ready: dict[Name, FileCell] = {}
         self.reads: dict[Name, int] = {}
-        self.leaving: list[FileSlot] = []
+        self.leaving: list[FileCell] = []
 
     @rule(name=st.sampled_from(NAMES), stride=st.sampled_from(STRIDES))
     def place(self, name: Name, stride: int) -> None:
@@ -103,18 +103,18 @@ class Slots(RuleBasedStateMachine):
     @rule(data=st.data(), whole=st.booleans())
     def end_write(self, data: st.DataObject, whole: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.written)))
-        slot = self.written.pop(name)
+        cell = self.written.pop(name)
         if whole:
             self.index.written(name)
-            self.ready[name] = slot
+            self.ready[name] = cell
         else:
-            assert self.index.drop(name) == slot
+            assert self.index.drop(name) == cell
 
     @rule(name=st.sampled_from(NAMES))
     def read(self, name: Name) -> None:
-        slot = self.index.read(name)
-        assert slot == self.ready.get(name)
-        if slot is not None:
+        cell = self.index.read(name)
+        assert cell == self.ready.get(name)
+        if cell is not None:
             self.reads[name] = self.reads.get(name, 0) + 1
 
     @rule(name=st.sampled_from(NAMES), whole=st.booleans())
@@ -129,9 +129,9 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_is_the_truth(self) -> None:
-        slots = [*self.written.values(), *self.ready.values()]
-        assert len(set(slots)) == len(slots)
-        assert self.index.held == sum(slot.stride for slot in slots) <= CAPACITY
+        cells = [*self.written.values(), *self.ready.values()]
+        assert len(set(cells)) == len(cells)
+        assert self.index.held == sum(cell.stride for cell in cells) <= CAPACITY
 
 
-TestSlots = Slots.TestCase
+TestCells = Cells.TestCase

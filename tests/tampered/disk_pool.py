@@ -13,7 +13,7 @@ from mirage.tiers.core import Core
 from mirage.tiers.holes import ByteRange
 from mirage.tiers.local import LocalPool
 from mirage.tiers.space import PAGE
-from mirage.tiers.ssd.index import FileSlot
+from mirage.tiers.ssd.index import FileCell
 from mirage.tiers.ssd.store import SsdStore
 
 HOST_BLOCKS = 400
@@ -41,9 +41,9 @@ class SlowStore(SsdStore):
             self.most_under_way = max(self.most_under_way, self.under_way)
         return super().rise(name, place)
 
-    def _read(self, name: Name, place: ByteRange, slot: FileSlot) -> None:
+    def _read(self, name: Name, place: ByteRange, cell: FileCell) -> None:
         time.sleep(self.read_s)
-        super()._read(name, place, slot)
+        super()._read(name, place, cell)
         with self._counting:
             self.under_way -= 1
 

@@ -169,7 +169,7 @@ def test_other_weights_find_nothing(tmp_path: Path) -> None:
     assert bench.put(1)
     assert bench.get(1, b"other weights") is None
     bench.close()
-    # as if another block had been written into the slot by somebody else
+    # as if another block had been written into the cell by somebody else
     with blocks_file(tmp_path).open("r+b") as file:
         file.write(header(name(1, b"other weights"), memoryview(content(1)), "a"))
     bench = Bench(tmp_path, keep=True)

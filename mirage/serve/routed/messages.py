@@ -125,15 +125,15 @@ class RouterWelcome(Message, frozen=True):
     """Seconds for which the router serves on when the supervisor has gone."""
 
 
-class TableHolds(Message, frozen=True):
-    """This table holds from now on."""
+class TableApplies(Message, frozen=True):
+    """This table applies from now on."""
 
     revision: int
     table: RouterTable
 
 
-class KeysHold(Message, frozen=True):
-    """These keys hold from now on."""
+class KeysApply(Message, frozen=True):
+    """These keys apply from now on."""
 
     revision: int
     keys: AccessTable
@@ -194,8 +194,8 @@ FromRouter = (
 )
 ToRouter = (
     RouterWelcome
-    | TableHolds
-    | KeysHold
+    | TableApplies
+    | KeysApply
     | CertificateAgain
     | Admitted
     | NotAdmitted

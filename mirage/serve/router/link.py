@@ -32,7 +32,7 @@ from mirage.serve.routed.messages import (
     Drained,
     EndJudged,
     EngineEnded,
-    KeysHold,
+    KeysApply,
     NotAdmitted,
     RequestOver,
     RequestsEnded,
@@ -41,7 +41,7 @@ from mirage.serve.routed.messages import (
     RouterEnds,
     RouterHello,
     RouterWelcome,
-    TableHolds,
+    TableApplies,
     TableSeen,
     TenantCount,
     ToRouter,
@@ -176,12 +176,12 @@ class SupervisorLink:
 
     def _hear(self, message: ToRouter, hears: HearsSupervisor) -> None:
         match message:
-            case TableHolds(revision, table):
+            case TableApplies(revision, table):
                 self.tenants.holds(table, first=self._first)
                 self._first = False
                 self.has_table.set()
                 self._saw(revision)
-            case KeysHold(revision, keys):
+            case KeysApply(revision, keys):
                 hears.holds(keys)
                 self._saw(revision)
             case CertificateAgain(revision):

@@ -27,12 +27,12 @@ from mirage.serve.routed.messages import (
     EndJudged,
     EngineEnded,
     FromRouter,
-    KeysHold,
+    KeysApply,
     RequestsEnded,
     RouterDrains,
     RouterEnds,
     RouterWelcome,
-    TableHolds,
+    TableApplies,
     from_router,
 )
 from mirage.serve.routed.table import RouterTable
@@ -153,14 +153,14 @@ class RouterDesk:
         self._shut = {n: since for n, since in self._shut.items() if n not in self._open}
         self._shut |= dict.fromkeys(before - self._open, self.revision)
         if self._line is not None:
-            self._line.say(TableHolds(self.revision, table))
+            self._line.say(TableApplies(self.revision, table))
 
     def holds(self, keys: AccessTable) -> None:
         """Have other keys from now on."""
         self.revision += 1
         self._keys, self._keys_revision = keys, self.revision
         if self._line is not None:
-            self._line.say(KeysHold(self.revision, keys))
+            self._line.say(KeysApply(self.revision, keys))
 
     def renews(self) -> None:
         """Have the router read its certificate again, as another one does when it starts."""
@@ -208,8 +208,8 @@ class RouterDesk:
         self.look()
         line = self._line = RouterLine(writer, self._attendance, self._look_if_due)
         line.say(msgspec.structs.replace(self._welcome, memory=self._memory))
-        line.say(KeysHold(self._keys_revision, self._keys))
-        line.say(TableHolds(self.revision, self._table))
+        line.say(KeysApply(self._keys_revision, self._keys))
+        line.say(TableApplies(self.revision, self._table))
         return line
 
     def _lost(self, line: RouterLine) -> None:

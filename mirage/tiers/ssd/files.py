@@ -1,4 +1,4 @@
-"""The folder of an SSD tier: one sparse file for each size of slot, owned by one process."""
+"""The folder of an SSD tier: one sparse file for each size of cell, owned by one process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mirage.tiers.blocks import Name
 from mirage.tiers.space import PAGE
-from mirage.tiers.ssd.index import FileSlot
-from mirage.tiers.ssd.record import BlockRecord, header, named, slot_bytes
+from mirage.tiers.ssd.index import FileCell
+from mirage.tiers.ssd.record import BlockRecord, cell_bytes, header, named
 from vmm import libc
 
 READERS = 16
@@ -50,33 +50,33 @@ class Files:
             raise
 
     def write(
-        self, slot: FileSlot, name: Name, memory: memoryview, nbytes: int, tenant: str
+        self, cell: FileCell, name: Name, memory: memoryview, nbytes: int, tenant: str
     ) -> None:
         """`memory` is whole pages, of which the block of `tenant` takes the first `nbytes`.
 
-        Raises `OSError`; then the slot holds nothing that would be believed, or all of it.
+        Raises `OSError`; then the cell holds nothing that would be believed, or all of it.
         """
         page = self._page()
         page[:] = header(name, memory[:nbytes], tenant)
-        done = os.pwritev(self._file(slot.stride), [page, memory], slot.offset)
+        done = os.pwritev(self._file(cell.stride), [page, memory], cell.offset)
         if done != PAGE + len(memory):
             # The next byte would have failed with this: a file is written to its end otherwise.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def read(self, slot: FileSlot, memory: memoryview) -> bytes:
+    def read(self, cell: FileCell, memory: memoryview) -> bytes:
         """The header; the block comes into `memory`, of whole pages. Raises `OSError`."""
         page = self._page()
-        done = os.preadv(self._file(slot.stride), [page, memory], slot.offset)
+        done = os.preadv(self._file(cell.stride), [page, memory], cell.offset)
         if done != PAGE + len(memory):
             raise OSError(f"{done} bytes of {PAGE + len(memory)} were read")
         return bytes(page)
 
-    def punch(self, slot: FileSlot) -> None:
-        """Give the slot's room on the disk back. Raises `OSError`."""
-        libc.punch(self._file(slot.stride), slot.offset, slot.stride)
+    def punch(self, cell: FileCell) -> None:
+        """Give the cell's room on the disk back. Raises `OSError`."""
+        libc.punch(self._file(cell.stride), cell.offset, cell.stride)
 
-    def found(self) -> Iterator[tuple[FileSlot, BlockRecord]]:
-        """Slots and records in the files from before, each file's slots in ascending order."""
+    def found(self) -> Iterator[tuple[FileCell, BlockRecord]]:
+        """Cells and records in the files from before, each file's cells in ascending order."""
         for path in sorted(self._folder.iterdir()):
             if match := _OURS.fullmatch(path.name):
                 yield from self._of_file(int(match[1]))
@@ -90,20 +90,20 @@ class Files:
         os.close(self._lock)
         self._lock = -1
 
-    def _of_file(self, stride: int) -> Iterator[tuple[FileSlot, BlockRecord]]:
-        slots = [FileSlot(stride, n) for n in range(os.fstat(self._file(stride)).st_size // stride)]
+    def _of_file(self, stride: int) -> Iterator[tuple[FileCell, BlockRecord]]:
+        cells = [FileCell(stride, n) for n in range(os.fstat(self._file(stride)).st_size // stride)]
         with ThreadPoolExecutor(READERS, "ssd-find") as readers:
-            for slot, record in zip(slots, readers.map(self._named, slots), strict=True):
+            for cell, record in zip(cells, readers.map(self._named, cells), strict=True):
                 if record is not None:
-                    yield slot, record
+                    yield cell, record
 
-    def _named(self, slot: FileSlot) -> BlockRecord | None:
-        """Whose block a slot seems to hold: its header is right."""
+    def _named(self, cell: FileCell) -> BlockRecord | None:
+        """Whose block a cell seems to hold: its header is right."""
         page = self._page()
-        if os.preadv(self._file(slot.stride), [page], slot.offset) != PAGE:
+        if os.preadv(self._file(cell.stride), [page], cell.offset) != PAGE:
             return None
         record = named(page)
-        return record if record and slot_bytes(record.nbytes) == slot.stride else None
+        return record if record and cell_bytes(record.nbytes) == cell.stride else None
 
     def _page(self) -> memoryview:
         """An aligned page of memory, this thread's own."""

@@ -22,7 +22,7 @@ _FIXED = struct.Struct("<8sIQIHHH")
 _CHECKSUM = struct.Struct("<I")
 
 
-def slot_bytes(nbytes: int) -> int:
+def cell_bytes(nbytes: int) -> int:
     """Bytes that a block of `nbytes` takes on disk: a page of header, and its own whole pages."""
     return PAGE + align_up(nbytes, PAGE)
 

@@ -20,8 +20,8 @@ from mirage.tiers.blocks import Name
 from mirage.tiers.holes import ByteRange
 from mirage.tiers.space import PAGE
 from mirage.tiers.ssd.files import Files
-from mirage.tiers.ssd.index import FileSlot, SlotIndex
-from mirage.tiers.ssd.record import believed, slot_bytes
+from mirage.tiers.ssd.index import CellIndex, FileCell
+from mirage.tiers.ssd.record import believed, cell_bytes
 from mirage.units import align_up
 
 logger = logging.getLogger("mirage.tiers.ssd")
@@ -47,7 +47,7 @@ class SsdCounts:
     unbelieved: int = 0
     """Blocks whose header or bytes were not what they should be: dropped, never served."""
     refused: int = 0
-    """Not taken: no slot was free, too many copies waited, or the disk had failed."""
+    """Not taken: no cell was free, too many copies waited, or the disk had failed."""
     errors: int = 0
     stored_bytes: int = 0
     loaded_bytes: int = 0
@@ -70,7 +70,7 @@ class SsdStore:
         self.counts = SsdCounts()
         self._files: Files | None = None
         self._keep, self._folder, self._tenants = keep, folder, tenants
-        self._index = SlotIndex(capacity)
+        self._index = CellIndex(capacity)
         self._lock = threading.Lock()
         """Lock of index and counts."""
         self._writes = ThreadPoolExecutor(THREADS, "ssd-write")
@@ -95,7 +95,7 @@ class SsdStore:
 
     def has(self, name: Name, nbytes: int) -> bool:
         with self._lock:
-            return not self._resting() and self._index.has(name, slot_bytes(nbytes))
+            return not self._resting() and self._index.has(name, cell_bytes(nbytes))
 
     def keep(self, names: Iterable[Name]) -> None:
         with self._lock:
@@ -107,28 +107,28 @@ class SsdStore:
             if not self._takes():
                 self.counts.refused += 1
                 return False
-            placed = self._index.place(name, slot_bytes(place.nbytes), tenant)
+            placed = self._index.place(name, cell_bytes(place.nbytes), tenant)
             if placed is None:
                 self.counts.refused += 1
                 return False
-            slot, gone = placed
+            cell, gone = placed
             self._writing += 1
-        self._writes.submit(self._write, name, place, slot, gone, tenant)
+        self._writes.submit(self._write, name, place, cell, gone, tenant)
         return True
 
     def rise(self, name: Name, place: ByteRange) -> bool:
         with self._lock:
-            slot = None if self._ended else self._index.read(name)
-        if slot is None:
+            cell = None if self._ended else self._index.read(name)
+        if cell is None:
             return False
-        self._reads.submit(self._read, name, place, slot)
+        self._reads.submit(self._read, name, place, cell)
         return True
 
     def wipe(self, tenant: str) -> None:
         with self._lock:
-            slots = self._index.wipe(tenant)
-            if slots and not self._ended:
-                self._writes.submit(self._erase, slots)
+            cells = self._index.wipe(tenant)
+            if cells and not self._ended:
+                self._writes.submit(self._erase, cells)
 
     def end(self) -> None:
         """Copies that have begun end; what waits is dropped. Idempotent."""
@@ -167,14 +167,14 @@ class SsdStore:
     # -- in threads ---------------------------------------------------------------------
 
     def _write(
-        self, name: Name, place: ByteRange, slot: FileSlot, gone: list[FileSlot], tenant: str
+        self, name: Name, place: ByteRange, cell: FileCell, gone: list[FileCell], tenant: str
     ) -> None:
         done = False
         try:
             for other in gone:
                 self._disk.punch(other)
             if done := not self._resting():  # it may have failed while this one waited
-                self._disk.write(slot, name, self._pages(place), place.nbytes, tenant)
+                self._disk.write(cell, name, self._pages(place), place.nbytes, tenant)
         except (OSError, ValueError) as error:
             done = False
             self._fail(error)
@@ -192,11 +192,11 @@ class SsdStore:
         self._erase(wiped)
         self._above.sunk(name, whole=done)
 
-    def _read(self, name: Name, place: ByteRange, slot: FileSlot) -> None:
+    def _read(self, name: Name, place: ByteRange, cell: FileCell) -> None:
         page, whole = None, False
         start, nbytes = place
         try:
-            page = self._disk.read(slot, self._pages(place))
+            page = self._disk.read(cell, self._pages(place))
             whole = believed(page, name, self._memory[start : start + nbytes])
         except OSError as error:
             self._fail(error)
@@ -212,15 +212,15 @@ class SsdStore:
         self._erase(wiped)
         self._above.risen(name, whole=whole)
 
-    def _erase(self, slots: list[FileSlot]) -> None:
+    def _erase(self, cells: list[FileCell]) -> None:
         """Blocks of a tenant that was removed."""
         try:
-            for slot in slots:
-                self._disk.punch(slot)
+            for cell in cells:
+                self._disk.punch(cell)
         except OSError as error:
             self._fail(error)
         with self._lock:
-            self._index.free(slots)
+            self._index.free(cells)
 
     def _pages(self, place: ByteRange) -> memoryview:
         """Whole pages from the place on: places take whole pages, blocks need not."""
@@ -258,12 +258,12 @@ class SsdStore:
 
     def _adopt(self) -> None:
         try:
-            for slot, (name, _, tenant) in self._disk.found():
+            for cell, (name, _, tenant) in self._disk.found():
                 wanted = self._tenants is None or tenant in self._tenants
-                if self._index.adopt(name, slot, tenant, wanted=wanted):
+                if self._index.adopt(name, cell, tenant, wanted=wanted):
                     self.counts.found += 1
                 else:
                     with suppress(OSError):
-                        self._disk.punch(slot)
+                        self._disk.punch(cell)
         except OSError as error:
             self._fail(error)
