@@ -10,17 +10,23 @@ from mirage.control.loan_sums import LoanSums, Pair
 
 COUNTERS = {
     "lent_s": ("mirage_loan_seconds", "Time for which memory was lent"),
-    "byte_s": ("mirage_loan_byte_seconds", "Bytes that were lent, times seconds"),
-    "wait_s": ("mirage_loan_wait_seconds", "Time that the lender's steps waited for it"),
-    "token_s": ("mirage_loan_token_seconds", "Time that was added to the lender's tokens"),
-    "tokens": ("mirage_loan_tokens", "Tokens that the lender decoded meanwhile"),
-    "requests": ("mirage_loan_requests", "Requests of the lender that ran meanwhile"),
+    "byte_s": ("mirage_loan_byte_seconds", "Bytes lent, times seconds"),
+    "wait_s": ("mirage_loan_wait_seconds", "Time that steps of the lender waited for lent layers"),
+    "token_s": ("mirage_loan_token_seconds", "Time that lending added to tokens of the lender"),
+    "tokens": ("mirage_loan_tokens", "Tokens that the lender decoded during loans"),
+    "requests": ("mirage_loan_requests", "Requests of the lender that ran during loans"),
     "preemptions": (
         "mirage_loan_preemptions_saved",
-        "Preemptions that the borrower was saved, estimated",
+        "Preemptions of the borrower that loans avoided, estimated",
     ),
-    "waits": ("mirage_loan_waits_saved", "Requests of the borrower that began, estimated"),
-    "request_s": ("mirage_loan_request_seconds", "Of the borrower on this memory, estimated"),
+    "waits": (
+        "mirage_loan_waits_saved",
+        "Requests of the borrower that loans let begin, estimated",
+    ),
+    "request_s": (
+        "mirage_loan_request_seconds",
+        "Time of the borrower's requests on lent memory, estimated",
+    ),
 }
 
 

@@ -25,19 +25,25 @@ GAUGES = {
 }
 MASTERS = {
     "masters": ("mirage_weights_masters", "Sets of weights in host memory"),
-    "used_bytes": ("mirage_weights_used_bytes", "Bytes of those that an engine uses or fills"),
-    "idle_bytes": ("mirage_weights_idle_bytes", "Bytes of those without an engine"),
-    "idle_most_bytes": ("mirage_weights_idle_most_bytes", "Most of those without an engine"),
+    "used_bytes": ("mirage_weights_used_bytes", "Bytes of weights in host memory with an engine"),
+    "idle_bytes": (
+        "mirage_weights_idle_bytes",
+        "Bytes of weights in host memory without an engine",
+    ),
+    "idle_most_bytes": (
+        "mirage_weights_idle_most_bytes",
+        "Limit for bytes of weights without an engine",
+    ),
 }
 """Metrics by the fields of ``kept_weights`` in ``/mirage/state``."""
 COUNTERS = {
     "started": ("mirage_requests_started", "Requests that began to run"),
     "preemptions": ("mirage_preemptions", "Preempted requests"),
     "bytes_streamed": ("mirage_streamed_bytes", "Parameter bytes loaded from host memory"),
-    "expert_hits": ("mirage_expert_hits", "Given experts that a step found in a spare frame"),
-    "expert_loads": ("mirage_expert_loads", "Given experts that a step had to load"),
-    "expert_bytes_loaded": ("mirage_expert_loaded_bytes", "Bytes of those loads"),
-    "expert_peer_loads": ("mirage_expert_peer_loads", "Of those loads, the ones from a peer"),
+    "expert_hits": ("mirage_expert_hits", "Remapped experts that a step found in a spare frame"),
+    "expert_loads": ("mirage_expert_loads", "Remapped experts that a step had to load"),
+    "expert_bytes_loaded": ("mirage_expert_loaded_bytes", "Bytes of loaded experts"),
+    "expert_peer_loads": ("mirage_expert_peer_loads", "Experts loaded from a peer"),
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
     "tokens": ("mirage_tokens", "Tokens computed"),
@@ -52,9 +58,18 @@ COUNTERS = {
     "tokens_loaded": ("mirage_loaded_tokens", "Tokens whose KV was loaded instead of computed"),
     "kv_bytes_up": ("mirage_kv_up_bytes", "KV bytes loaded from below the device"),
     "kv_bytes_down": ("mirage_kv_down_bytes", "KV bytes stored below the device"),
-    "failed_loads": ("mirage_failed_loads", "Requests that computed what they could not load"),
-    "saved_s": ("mirage_saved_seconds", "Time of steps that loaded tokens would have taken"),
-    "late_loads": ("mirage_late_loads", "Requests that computed what did not come in time"),
+    "failed_loads": (
+        "mirage_failed_loads",
+        "Requests whose KV could not be loaded and was computed",
+    ),
+    "saved_s": (
+        "mirage_saved_seconds",
+        "Step time that computing the loaded tokens would have taken",
+    ),
+    "late_loads": (
+        "mirage_late_loads",
+        "Requests whose KV did not arrive in time and was computed",
+    ),
 }
 
 
@@ -73,13 +88,13 @@ class _RegistryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
-        text = "1 if its engine was another server's, which was killed"
+        text = "1 if the engine was adopted from a killed server"
         adopted = GaugeMetricFamily("mirage_tenant_adopted", text, labels=["tenant"])
         for name, backend in self._registry.backends.items():
             up.add_metric([name], float(backend.is_well))
             adopted.add_metric([name], float(backend.adopted))
         yield from (up, adopted)
-        text = "Requests that were lost between the API server and the engine core"
+        text = "Requests lost between the API server and the engine core"
         lost = CounterMetricFamily("mirage_requests_lost", text, labels=["tenant"])
         for name, backend in self._registry.backends.items():
             lost.add_metric([name], float(backend.answers.lost))
@@ -88,7 +103,7 @@ class _RegistryCollector(Collector):
             yield self._fill(GaugeMetricFamily(name, text, labels=["tenant"]), field)
         for field, (name, text) in COUNTERS.items():
             yield self._fill(CounterMetricFamily(name, text, labels=["tenant"]), field)
-        text = "Routers that ended before the server"
+        text = "Router processes that ended before the server"
         ends = CounterMetricFamily("mirage_router_ends", text, labels=["cause"])
         for cause, count in self._router_ends.items():
             ends.add_metric([cause], float(count))
@@ -102,7 +117,7 @@ class _RegistryCollector(Collector):
 
     def _adapters(self) -> Iterator[Metric]:
         """Adapters that tenants declare."""
-        text = "1 while a declared adapter is in its tenant's engine"
+        text = "1 while a declared adapter is loaded in its tenant's engine"
         loaded = GaugeMetricFamily("mirage_adapter_loaded", text, labels=["tenant", "adapter"])
         text = "Adapters loaded while engines run"
         loads = CounterMetricFamily("mirage_adapter_loads", text, labels=["tenant"])
@@ -127,7 +142,7 @@ class _RegistryCollector(Collector):
         """Tokens of each tier in which their KV block was found, even if it was read from a higher
         one.
         """
-        text = "Tokens whose KV was loaded, by the tier that had it"
+        text = "Tokens whose KV was loaded, by the tier that held it"
         family = CounterMetricFamily("mirage_tier_tokens", text, labels=["tenant", "medium"])
         for tenant, report in self._registry.reports.items():
             for medium in (Medium.PEER, Medium.HOST, Medium.SSD):

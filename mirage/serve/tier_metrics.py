@@ -10,16 +10,19 @@ from mirage.tiers.contract import Medium
 from mirage.tiers.counts import PeersState, PoolState, TenantState
 
 GAUGES = {
-    "held_bytes": ("mirage_tier_held_bytes", "KV blocks held below the device"),
-    "pinned_bytes": ("mirage_tier_pinned_bytes", "Of them, those that requests need"),
-    "share_bytes": ("mirage_tier_share_bytes", "What is a tenant's due of a tier"),
+    "held_bytes": ("mirage_tier_held_bytes", "Bytes of KV blocks in a tier"),
+    "pinned_bytes": ("mirage_tier_pinned_bytes", "Bytes of KV blocks in a tier that requests need"),
+    "share_bytes": ("mirage_tier_share_bytes", "Bytes of a tier that are a tenant's share"),
 }
 COUNTERS = {
-    "misses": ("mirage_tier_misses", "Sought KV blocks that no tier had"),
+    "misses": ("mirage_tier_misses", "KV blocks that requests looked up and no tier had"),
     "evictions": ("mirage_tier_evictions", "KV blocks evicted from a tier"),
     "refused": ("mirage_tier_refused", "KV blocks that found no room in a tier"),
-    "stored_bytes": ("mirage_tier_stored_bytes", "KV blocks copied into a tier"),
-    "loaded_bytes": ("mirage_tier_loaded_bytes", "KV blocks that engines copied from a tier"),
+    "stored_bytes": ("mirage_tier_stored_bytes", "Bytes of KV blocks copied into a tier"),
+    "loaded_bytes": (
+        "mirage_tier_loaded_bytes",
+        "Bytes of KV blocks that engines copied from a tier",
+    ),
 }
 OF_ALL = {"misses", "refused"}
 """Said once, under host memory: no tier had it, or had room for it."""
@@ -76,7 +79,7 @@ def _hits(pools: Pools, disk: Disk | None) -> Metric:
     """Hits by tier. Blocks that came up from the disk count for it, although they are read from
     host memory.
     """
-    text = "Sought KV blocks, by the tier that had them"
+    text = "KV blocks that requests looked up, by the tier that had them"
     hits = CounterMetricFamily("mirage_tier_hits", text, labels=["tenant", "medium"])
     for medium, tenant, own in _owners(pools):
         hits.add_metric([tenant, medium.value], float(own.counts.hits - own.counts.risen))
@@ -92,12 +95,12 @@ def _lent(peers: PeersState) -> Iterator[Metric]:
         for what in ("capacity", "budget", "held", "owed"):
             lent.add_metric([name, what], float(getattr(device, f"{what}_bytes")))
     yield lent
-    text = "Pieces of memory that peers took back"
+    text = "Leases of memory that peers revoked"
     yield CounterMetricFamily("mirage_peer_revocations", text, value=peers.revocations)
 
 
 def _on_disk(disk: Disk) -> Iterator[Metric]:
-    text = "KV blocks of the SSD tier, by what became of them"
+    text = "KV blocks of the SSD tier, by outcome"
     blocks = CounterMetricFamily("mirage_ssd_blocks", text, labels=["what"])
     for what in DISK_COUNTS:
         blocks.add_metric([what], float(disk[what]))
@@ -107,5 +110,5 @@ def _on_disk(disk: Disk) -> Iterator[Metric]:
     for what in ("stored", "loaded"):
         copied.add_metric([what], float(disk[f"{what}_bytes"]))
     yield copied
-    text = "1 while the disk is left alone since it failed"
+    text = "1 while the disk is not used because it failed"
     yield GaugeMetricFamily("mirage_ssd_failed", text, value=float(disk["failed"]))

@@ -30,7 +30,7 @@ asynchronous scheduling, as on a GPU. *Control*: over a slow link and without th
 streamed layers the outputs differ, so the comparison would see a fault. *Over HTTP*: behind
 `mirage serve` with three others on a device that is nearly full, the same tokens before and after
 bursts took memory. *Check*: what `mirage check` says before anything starts, compared with what
-the engine then had. Models that see get a picture with each prompt.
+the engine then had. Multimodal models get a picture with each prompt.
 
 All run with vLLM's plain kernels for the output head. Requests for a llama with adapters are for
 none, the first and the second in turn; there plain vLLM runs with MIRAGE's correction, since on a

@@ -26,19 +26,21 @@ class ClientMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            "mirage_http_connections", "Connections of clients", value=self._crowd.count
+            "mirage_http_connections", "Open connections of clients", value=self._crowd.count
         )
         yield GaugeMetricFamily(
-            "mirage_http_body_bytes", "Bytes of bodies not answered yet", value=self._bodies.held
+            "mirage_http_body_bytes",
+            "Bytes of bodies of unanswered requests",
+            value=self._bodies.held,
         )
         yield CounterMetricFamily(
             "mirage_http_bodies_refused",
-            "Requests whose bodies had no room",
+            "Requests refused because their body had no room",
             value=self._bodies.refused,
         )
         for name, text, label, counts in (
-            ("slow_clients", "Requests that came too slowly", "part", self.slow),
-            ("connections_refused", "Connections beyond a limit", "limit", self.kept_out),
+            ("slow_clients", "Requests that arrived too slowly", "part", self.slow),
+            ("connections_refused", "Connections refused by a limit", "limit", self.kept_out),
             ("handshakes_failed", "TLS handshakes that failed", "why", self.unshaken),
         ):
             family = CounterMetricFamily(f"mirage_http_{name}", text, labels=[label])

@@ -19,13 +19,13 @@ class RouterMetrics:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "mirage_http_requests",
-            "Requests by tenant (empty: none could be told) and HTTP status",
+            "Requests by tenant (empty if unknown) and HTTP status",
             ["tenant", "code"],
             registry=self._registry,
         )
         self._refused = Counter(
             "mirage_refused_routes",
-            "Requests to routes of vLLM's that are refused",
+            "Requests to routes of vLLM that are refused",
             ["route"],
             registry=self._registry,
         )
