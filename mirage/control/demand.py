@@ -84,10 +84,10 @@ def lacks_admission(report: Report) -> bool:
 def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]:
     """Extents in total for growth, and for admission, that a report asks for.
 
-    `allotted` are those of a newer allotment on its way. What an engine wants beyond what it has,
-    it asks for. Of what it has, it wants what it says as well: were that lent out, the next report
-    would ask it back. KV that a newer allotment revokes counts as gone: else reports in flight
-    could undo each other's allotments for ever.
+    `allotted` are those of a newer allotment on its way. Demand is what the engine requests above
+    its holding, plus the part of its holding that it says it needs: if that part were lent, the
+    next report would request it back. KV that a newer allotment revokes counts as gone, otherwise
+    reports in flight could undo each other's allotments for ever.
     """
     used, had = report.kv_used_extents, report.kv_usable_extents
     have = had if allotted is None else max(used, min(had, allotted))

@@ -48,9 +48,10 @@ def giving_experts(
 ) -> TenantRow:
     """`row` with experts in the place of layers, if the tenant runs and that is the cheaper.
 
-    `most`: experts of each layer that may be away. Going from one to the other copies what returns.
-    What is away of one kind counts as so much of the other, since others may sit on that memory;
-    where that is more than there can be, or than hides while the tenant runs, it stays as it is.
+    `most`: experts of each layer that may be away. A change from one kind to the other copies what
+    returns. Layers and experts already away are converted into each other, because other tenants
+    may use that memory. If the result is more than there can be, or than hides while the tenant
+    runs, nothing changes.
     """
     gain = experts_gain(t.shape)
     if not (most and gain):
@@ -108,7 +109,7 @@ def _layers(t: TenantSnapshot, hidden: int) -> Price:
 
 
 def _instead_of(price: Price, returns_s: float) -> Price:
-    """With what it takes to leave the other way, if that is gone now."""
+    """`price`, plus the cost of the other kind's return in `returns_s`, if any of it is away."""
     more = returns_s + CLEARLY * SPAN_S if returns_s else 0.0
     return price._replace(seconds=min(SPAN_S, price.seconds + more))
 

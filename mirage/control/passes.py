@@ -155,12 +155,12 @@ def hidden_or_out(row: TenantRow) -> int:
 
 
 def keep_running(fill: Fill) -> None:
-    """Cover the extents that running requests sit on first, with whatever it takes.
+    """Cover the extents that running requests use, first of all and from any source.
 
-    Those that have outgrown their share pay with their own hidden layers before an idle tenant
-    gives more than it lends, or layers of a woken donor stay away for them. Else what a
-    tenant grows by on its own layers would be moved to an idle one's in the next plan, and its
-    own be there to grow by once more.
+    A tenant above its share first gives its own layers that hide. Only then do idle tenants give
+    more than they lend, or layers of a woken donor stay away. Otherwise the growth of a tenant on
+    its own layers would move to an idle tenant's layers in the next plan, and its own layers would
+    be free for more growth.
     """
     for row in fill.rows:
         fill.give(row, min(row.running, row.share))

@@ -22,8 +22,8 @@ is lent to newcomers as well, and layers to running requests alone. Beyond the s
 get idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the
 growth of running requests.
 
-With `remap.tbt_ms`, a tenant whose decode step computes for longer than that asks for nothing
-for its waiting requests, and opens no more than its share to them.
+With `remap.tbt_ms`, a tenant whose decode step computes for longer requests no memory for its
+waiting requests, and opens at most its share to them.
 
 *Cached prefixes.* Idle KV memory in which a tenant has prefixes that are asked for again is lent
 after layers, if by `worth` that is dearer a byte than a layer that may go (`prefixes`).
@@ -42,11 +42,10 @@ by `worth`: what hides of its layers costs nothing, but of a mixture hardly any 
 worth it, by how often steps route to them and what a load takes, is said in `expert_asks`. An idle
 one gives layers.
 
-*Way back for a woken donor.* A tenant that becomes active while others' KV sits on its layers
-keeps away more of them than its decode hides only if running requests, their growth up to
-their tenant's share included, cannot do without after everything else was tried. Else an active
-tenant's layers return at once: neither waiting requests, nor growth beyond a share, nor unused KV
-of others can delay them, and no hysteresis does. Where its decode steps would take more than
+*Way back for a woken donor.* When a tenant becomes active while others' KV uses its layers' memory,
+its layers come back at once, except those that hide. More stay away only if running requests of
+others, their growth up to their tenant's share included, have no other memory. Waiting requests,
+growth beyond a share, unused KV of others and the hysteresis do not delay them. Where its decode steps would take more than
 `BEARABLE` times as long as they compute, and tenants run at once, running requests beyond the
 shares of others are called back: preempted, and computed anew once there is room. In turns that
 would be so at every change; there the price keeps what is lent small, and a tenant that stops is

@@ -45,7 +45,7 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Sent and not yet seen, oldest first."""
     active: bool
     last_busy: float
-    """Seconds; of one that is busy inf, so that whoever reported last is no more recent."""
+    """Time of the last activity in seconds; `inf` while busy, so that all busy tenants tie."""
     growth_extents: int
     """Extents in total that its running requests want."""
     admission_extents: int

@@ -155,7 +155,7 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         return self._pool.cached_block_hash_to_block.get_one_block(key) is not None
 
     def forget(self, blocks: Iterable[Any]) -> None:
-        """Nobody finds these any more, but for what others have as well."""
+        """Remove these blocks from the prefix cache, unless another request shares them."""
         self._pool.evict_blocks(
             {
                 block.block_id

@@ -53,8 +53,8 @@ class Lookup(Enum):
     """Not answered yet."""
     ABSENT = "absent"
     BELOW = "below"
-    """Deeper than engines can copy from; it comes up when that is asked for and there is room. Or a
-    replica that is there and wanted back from others: not to be shared, and not to be made."""
+    """On a tier that engines cannot copy from: a `seek` with `rise` brings it up if there is room.
+    Or a replica that others have to give back: neither use it nor make another one."""
     COMING = "coming"
     """On its way to a place that an engine can copy from."""
     RISING = "rising"
@@ -108,9 +108,9 @@ class Pool(Protocol):
 
         What is held is pinned. What lies deeper starts to come up with `rise`, as far as there is
         room, and is BELOW otherwise. Asked again, it adds keys, and looks anew for those that were
-        ABSENT or BELOW. To be sought is to be used, and there is no other
-        use: what the device still caches of a request is sought with the rest, so that its copies
-        stay as long as those of what is loaded.
+        ABSENT or BELOW. A seek also counts as an access for eviction, and there is no other one: a
+        request seeks blocks that the device still caches as well, so that their copies stay as long
+        as those of the loaded blocks.
         """
 
     def found(self, request: str, key: Key) -> Lookup:

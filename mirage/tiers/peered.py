@@ -57,10 +57,10 @@ class Peered:
         return None if block is None or self.arena.retiring(block) else block
 
     def find_replica(self, name: Name, tenant: str) -> Block | None:
-        """The same of replicas: none that would be needed beyond somebody's share.
+        """A replica that may be sought: none that would exceed a tenant's share.
 
-        One that is needed already counts for its first tenant, and is wanted back if that one has
-        too many.
+        A shared replica is charged to the tenant that used it first, and is wanted back if that
+        tenant has too many.
         """
         block = self.find(name)
         if block is None:

@@ -70,9 +70,9 @@ class ExtentBook:
         return self.usable_extents + len(self._retiring)
 
     def busy_extents(self) -> int:
-        """Backed extents that cannot leave: with blocks in use, and then the null block's.
+        """Least number of extents that the engine must keep, whatever its allotment.
 
-        0 if no block is in use. Less than this an engine cannot hold, whatever it is told.
+        Extents with blocks in use, plus the null block's extent; 0 if no block is in use.
         """
         return self._busy + (not self.used[0]) if self._busy else 0
 
