@@ -45,11 +45,11 @@ one gives layers.
 *Way back for a woken donor.* When a tenant becomes active while others' KV uses its layers' memory,
 its layers come back at once, except those that hide. More stay away only if running requests of
 others, their growth up to their tenant's share included, have no other memory. Waiting requests,
-growth beyond a share, unused KV of others and the hysteresis do not delay them. Where its decode steps would take more than
-`BEARABLE` times as long as they compute, and tenants run at once, running requests beyond the
-shares of others are called back: preempted, and computed anew once there is room. In turns that
-would be so at every change; there the price keeps what is lent small, and a tenant that stops is
-told what it gives up (`spilling`).
+growth beyond a share, unused KV of others and the hysteresis do not delay them. Under spatial
+sharing, if its decode steps would take more than `BEARABLE` times as long as they compute, running
+requests beyond the shares of others are called back: preempted, and computed anew once there is
+room. In turns that would happen at every change; there the price keeps lending small, and a tenant
+that stops is told what it gives up (`spilling`).
 """
 
 from __future__ import annotations
