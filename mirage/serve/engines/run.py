@@ -13,7 +13,7 @@ from vmm.faults import Fault
 
 @dataclass
 class EngineRun:
-    """What its manager, the control server and the kernel say of one engine."""
+    """Facts about one run of an engine, from its manager, the control server and the kernel."""
 
     hollow: bool = False
     """True if it starts without memory for all layers."""
@@ -77,7 +77,7 @@ class EngineRun:
         return self.lost_in_first_step and bool(self.error or self.up)
 
     def ending(self, server: int | None, core: int | None) -> Ending:
-        """How it ended, by its processes' exit statuses (None: unknown).
+        """Cause of its end, by the exit statuses of its processes (None: unknown).
 
         The API server may have ended first, over its core, or by us.
         """

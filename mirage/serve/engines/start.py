@@ -25,16 +25,16 @@ LEAST_S = 0.5
 
 @dataclass(frozen=True)
 class StartLimits:
-    """Seconds for which parts of a start are waited for."""
+    """Time-outs of the parts of a start, in seconds."""
 
     timeout_s: float
-    """From its process to its first step."""
+    """Time from the start of its process to its first step."""
     hello_s: float
-    """Of a server that is up, until its core is at the control socket."""
+    """Time from when the API server is up until the core is at the control socket."""
     hang_s: float
-    """Of a process that is stopped, or of all that compute nothing."""
+    """Time for which one process may be stopped, or all may compute nothing."""
     progress_s: float
-    """Between two lines about it."""
+    """Time between two log lines about the start."""
 
 
 class EngineStart:
