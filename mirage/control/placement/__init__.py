@@ -1,0 +1,3 @@
+"""Placement of models on several devices: proposed by heuristics, chosen by a judge, reached in
+additive steps.
+"""

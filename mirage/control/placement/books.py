@@ -1,0 +1,51 @@
+"""Bytes that a placement takes of devices and of host memory, and whether one more replica fits."""
+
+from __future__ import annotations
+
+from mirage.control.placement.facts import PlacementFacts, PlaceModel
+from mirage.control.placement.placed import DevicePlacement, ReplicaPlace, Stand
+
+
+def held(model: PlaceModel, stand: Stand) -> int:
+    """Bytes of its device that a replica is sure of."""
+    return model.least if stand is Stand.AWAKE else model.asleep
+
+
+def device_bytes(facts: PlacementFacts, placement: DevicePlacement, device: str) -> int:
+    """Bytes of a device that its replicas are sure of."""
+    return sum(held(facts.model[name], stand) for name, stand in placement.on(device).items())
+
+
+def host_bytes(facts: PlacementFacts, placement: DevicePlacement, machine: str) -> int:
+    """Bytes of host memory for the masters of all that have a process on a machine."""
+    names = [p.model for p in placement.places if facts.device[p.device].machine == machine]
+    shared = facts.machine[machine].shared_masters
+    return sum(facts.model[name].parameters for name in (set(names) if shared else names))
+
+
+def fits(facts: PlacementFacts, placement: DevicePlacement, place: ReplicaPlace) -> bool:
+    """True if a replica may come, or wake, beside all others: its start fits, and its master."""
+    model, machine = facts.model[place.model], facts.machine_of(place.device)
+    used = device_bytes(facts, placement, place.device)
+    need = held(model, place.stand)
+    if (there := placement.on(place.device).get(place.model)) is not None:
+        return used - held(model, there) + need <= facts.device[place.device].nbytes
+    if used + max(model.start, need) > facts.device[place.device].nbytes:
+        return False
+    there_too = any(facts.machine_of(name) is machine for name in placement.of(place.model))
+    master = 0 if machine.shared_masters and there_too else model.parameters
+    return host_bytes(facts, placement, machine.name) + master <= machine.nbytes
+
+
+def overfull(facts: PlacementFacts, placement: DevicePlacement) -> list[str]:
+    """Names of devices and machines whose memory a placement exceeds."""
+    devices = (d for d in facts.devices if device_bytes(facts, placement, d.name) > d.nbytes)
+    hosts = (m for m in facts.machines if host_bytes(facts, placement, m.name) > m.nbytes)
+    return [*(d.name for d in devices), *(m.name for m in hosts)]
+
+
+def opened_bytes(facts: PlacementFacts, present: DevicePlacement, wanted: DevicePlacement) -> int:
+    """Bytes of parameters that have to come to devices for a placement."""
+    new = wanted.places - present.places
+    awake = (place for place in new if place.stand is Stand.AWAKE)
+    return sum(facts.model[place.model].parameters for place in awake)

@@ -1,0 +1,202 @@
+"""One decision: whether anything moves, what, and the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
+
+from mirage.control.placement.books import device_bytes, opened_bytes
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.judging import PlacementCourt, PlacementJudge, Sentence
+from mirage.control.placement.neighbours import neighbours
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.pressure import Pressures
+from mirage.control.placement.proposing import aligned, proposals
+from mirage.control.placement.reasons import reasoned
+from mirage.control.placement.rules import DEFAULTS, PlacementPast, PlacementRules
+from mirage.control.placement.steps import MovePath, MoveStep, path_towards
+from mirage.units import GIB
+
+PROPOSED = 0.5
+"""Part of all evaluations that whole proposals may take; the local search has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDecision:
+    """A placement, and how it is reached from the present one."""
+
+    placement: DevicePlacement
+    steps: tuple[MoveStep, ...]
+    why: str
+    """Reason of the whole."""
+    past: PlacementPast
+    """Memory for the next decision."""
+    before: Sentence | None
+    """Verdict on the present placement; None if nothing was judged."""
+    after: Sentence | None
+    evaluations: int = 0
+
+
+class _Found(NamedTuple):
+    """A placement that can be reached, and its worth."""
+
+    path: MovePath
+    sentence: Sentence
+    worth: float
+    """Part of requests within limits, less the price of the bytes that move."""
+
+
+class Placer:
+    """Decides by rules. It has no state: what it remembers goes in and comes out."""
+
+    def __init__(self, rules: PlacementRules = DEFAULTS) -> None:
+        self.rules = rules
+
+    def decide(
+        self,
+        facts: PlacementFacts,
+        judge: PlacementJudge,
+        present: DevicePlacement,
+        past: PlacementPast,
+        now: float,
+    ) -> PlacementDecision:
+        """Decision at a time in seconds. The present placement has to be within memory.
+
+        Moves count from now on, whether they are carried out or not.
+        """
+        present = present.within(facts)
+        if past.holds(facts, present, self.rules):
+            why = f"loads are within {self.rules.band:.0%} of those that it was found best for"
+            return PlacementDecision(present, (), why, past, None, None)
+        search = _Search(self.rules, facts, judge, present, past, now)
+        best, first = search.best(), search.first
+        asked = search.court.asked
+        need = self.rules.gain if not search.urgent(best.path) else 0.0
+        gain = best.worth - first.worth
+        if not best.path.steps or gain <= need:
+            return PlacementDecision(
+                present,
+                (),
+                _stays(first.sentence, best.sentence, need, search.limit),
+                search.kept(),
+                first.sentence,
+                first.sentence,
+                asked,
+            )
+        after = past.after(best.path.moved, now)
+        steps = reasoned(facts, best.path, present, first.sentence, best.sentence)
+        why = (
+            f"{first.sentence.part:.1%} of {first.sentence.asked:,.0f} requests within limits "
+            f"before, {best.sentence.part:.1%} after"
+        )
+        return PlacementDecision(
+            best.path.reached, steps, why, after, first.sentence, best.sentence, asked
+        )
+
+
+class _Search:
+    """One search for the best placement that can be reached."""
+
+    def __init__(
+        self,
+        rules: PlacementRules,
+        facts: PlacementFacts,
+        judge: PlacementJudge,
+        present: DevicePlacement,
+        past: PlacementPast,
+        now: float,
+    ) -> None:
+        self._rules, self._facts, self._present, self._past = rules, facts, present, past
+        self._absent = {m.name for m in facts.models if not present.of(m.name)}
+        self._resting = past.resting(rules, now) - self._absent
+        self._left = past.left(rules, now) if present.places else inf
+        self.pressures = Pressures(facts)
+        self.court = PlacementCourt(facts, judge, rules.evaluations)
+        sentence = self.court.sentence(present)
+        assert sentence is not None
+        self.first = _Found(MovePath((), present, ()), sentence, sentence.part)
+
+    @property
+    def limit(self) -> str:
+        """Limits of moves that hold now, in words; empty if there is none."""
+        said = []
+        if self._resting:
+            said.append(
+                f"{', '.join(sorted(self._resting))} moved less than {self._rules.rest_s:g} s ago"
+            )
+        if self._left <= 0:
+            said.append(f"{self._rules.moves_an_hour} moves an hour are made")
+        return "; ".join(said)
+
+    def urgent(self, found: MovePath) -> bool:
+        """True if a model comes that is asked for and has no process anywhere."""
+        return any(self._facts.asked(name) > 0 and found.reached.of(name) for name in self._absent)
+
+    def kept(self) -> PlacementPast:
+        """Memory after a decision to stay: it holds for such loads, unless a limit made it."""
+        if self.limit:
+            return replace(self._past, settled=None, placement=None)
+        return replace(self._past, settled=self._facts, placement=self._present)
+
+    def best(self) -> _Found:
+        """The best of whole proposals, improved by single changes, less what brings nothing."""
+        found = self.first
+        most = self._rules.evaluations * PROPOSED
+        for proposed in proposals(self.pressures):
+            if self.court.asked >= most:
+                break
+            found = self._better(found, aligned(self._facts, self._present, proposed))
+        return self._pruned(self._improved(found))
+
+    def _improved(self, found: _Found) -> _Found:
+        """Found by a local search, which goes on from the first change that is better."""
+        improved = True
+        while improved and self.court.is_open:
+            improved = False
+            for wanted in neighbours(self.pressures, found.path.reached):
+                better = self._better(found, wanted)
+                if better is not found:
+                    found, improved = better, True
+                    break
+                if not self.court.is_open:
+                    break
+        return found
+
+    def _pruned(self, found: _Found) -> _Found:
+        """Found without the changes of models that stay for as much."""
+        for name in sorted(set(found.path.moved)):
+            without = found.path.reached.instead(name, self._present.of(name))
+            found = self._better(found, without)
+        return found
+
+    def _better(self, found: _Found, wanted: DevicePlacement) -> _Found:
+        """What is reached towards `wanted`, if that is better; else `found`."""
+        way = path_towards(
+            self._facts, self._present, wanted, resting=self._resting, budget=self._left
+        )
+        if not way.steps and found is self.first:
+            return found
+        if (sentence := self.court.sentence(way.reached)) is None:
+            return found
+        nbytes = opened_bytes(self._facts, self._present, way.reached)
+        worth = sentence.part - self._rules.gain_per_gib * nbytes / GIB
+        other = _Found(way, sentence, worth)
+        return other if self._rank(other) > self._rank(found) else found
+
+    def _rank(self, found: _Found) -> tuple[float, int, float]:
+        """Worth first; of equals the fewest bytes, and then the least pressure."""
+        reached = found.path.reached
+        nbytes = sum(device_bytes(self._facts, reached, d.name) for d in self._facts.devices)
+        return round(found.worth, 6), -nbytes, -self.pressures.worst(reached)
+
+
+def _stays(first: Sentence, best: Sentence, need: float, limit: str) -> str:
+    kept = f"{first.part:.1%} of {first.asked:,.0f} requests are within limits as it is"
+    gain = best.part - first.part
+    more = (
+        f"the best that was found adds {gain:.1%}, and {need:.1%} and its bytes are asked for"
+        if gain > 0
+        else "nothing that was found is better"
+    )
+    return f"{kept}: {more}" + (f" ({limit})" if limit else "")

@@ -1,0 +1,85 @@
+"""The contract of who judges placements, and a court that asks within a number of evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.placed import DevicePlacement
+
+
+class ModelVerdict(NamedTuple):
+    """Requests of one model in one window."""
+
+    within: float
+    """Number that is served within the model's limits."""
+    asked: float
+
+
+WindowVerdict = Mapping[str, ModelVerdict]
+"""Verdict of each model that is asked for."""
+
+
+class PlacementJudge(Protocol):
+    """Foretells a window under a placement. The same question has the same answer."""
+
+    def __call__(self, placement: DevicePlacement, window: int) -> WindowVerdict: ...
+
+
+class Sentence(NamedTuple):
+    """Verdict over all windows."""
+
+    models: WindowVerdict
+
+    @property
+    def within(self) -> float:
+        return sum(each.within for each in self.models.values())
+
+    @property
+    def asked(self) -> float:
+        return sum(each.asked for each in self.models.values())
+
+    @property
+    def part(self) -> float:
+        """Part of all requests within their limits; 1 if there is none."""
+        return self.within / self.asked if self.asked else 1.0
+
+    def part_of(self, model: str) -> float:
+        """Part of a model's requests within their limits; 1 if there is none."""
+        within, asked = self.models.get(model, ModelVerdict(0.0, 0.0))
+        return within / asked if asked else 1.0
+
+
+class PlacementCourt:
+    """Asks a judge for all windows, at most so many times, and never twice the same."""
+
+    def __init__(self, facts: PlacementFacts, judge: PlacementJudge, evaluations: int) -> None:
+        """`evaluations` counts windows of placements; the first placement is judged in any case."""
+        self._windows, self._judge, self._most = range(len(facts.windows)), judge, evaluations
+        self._known: dict[DevicePlacement, Sentence] = {}
+        self.asked = 0
+        """Evaluations so far."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if one more placement may be judged."""
+        return not self._known or self.asked + len(self._windows) <= self._most
+
+    def sentence(self, placement: DevicePlacement) -> Sentence | None:
+        """Verdict over all windows; None if that would be one evaluation too many."""
+        if placement not in self._known:
+            if not self.is_open:
+                return None
+            self.asked += len(self._windows)
+            self._known[placement] = _summed([self._judge(placement, w) for w in self._windows])
+        return self._known[placement]
+
+
+def _summed(verdicts: list[WindowVerdict]) -> Sentence:
+    models: dict[str, ModelVerdict] = {}
+    for verdict in verdicts:
+        for name, (within, asked) in verdict.items():
+            before = models.get(name, ModelVerdict(0.0, 0.0))
+            models[name] = ModelVerdict(before.within + within, before.asked + asked)
+    return Sentence(models)

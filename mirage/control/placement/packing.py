@@ -1,0 +1,53 @@
+"""Bins of a packing: the demand on each device in each window, added up replica by replica."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from mirage.control.placement.pressure import DeviceWant, Pressures
+
+
+class Bins:
+    """One bin for each device. Each of a model's replicas gets an equal part of its requests."""
+
+    def __init__(self, pressures: Pressures, replicas: Mapping[str, int]) -> None:
+        self._pressures, self._replicas = pressures, replicas
+        self._windows = range(len(pressures.facts.windows))
+        self._sums = {
+            each.name: [DeviceWant(0.0, 0.0, 0.0) for _ in self._windows]
+            for each in pressures.facts.devices
+        }
+
+    def add(self, device: str, model: str) -> None:
+        """One replica of it comes to a device."""
+        self._sums[device] = self._with(device, model)
+
+    def _with(self, device: str, model: str) -> list[DeviceWant]:
+        part = 1 / self._replicas[model]
+        wants = (self._pressures.want(model, device, w, part) for w in self._windows)
+        return [
+            DeviceWant(a.kv_bytes + b.kv_bytes, a.busy + b.busy, a.resident + b.resident)
+            for a, b in zip(self._sums[device], wants, strict=True)
+        ]
+
+    def pressure_with(self, device: str, model: str) -> float:
+        """Pressure of a device in its worst window once a replica of it is there."""
+        nbytes = self._pressures.facts.device[device].nbytes
+        return max((_pressure(each, nbytes) for each in self._with(device, model)), default=0.0)
+
+    def left_with(self, device: str, model: str, most: float) -> float:
+        """Part of a bin of pressure `most` that is left with a replica; negative if it is full."""
+        nbytes = self._pressures.facts.device[device].nbytes
+        return min(
+            (
+                min(1 - each.busy / most, 1 - (each.kv_bytes / most + each.resident) / nbytes)
+                for each in self._with(device, model)
+            ),
+            default=1.0,
+        )
+
+
+def _pressure(want: DeviceWant, nbytes: float) -> float:
+    free = nbytes - want.resident
+    return max(want.busy, want.kv_bytes / free if free > 0 else inf)

@@ -1,0 +1,106 @@
+"""SLO pressure of a device: KV bytes that requests want, per byte that is free or may be lent.
+
+Prism (arXiv 2505.04021) divides token rates, weighted by limits, by the memory that parameters
+leave. Here a model that nobody asks for leaves more: with the probability that no request of it
+runs, others may have all of its parameters but its least grant. The second measure is compute:
+device-seconds that are asked for in a second. The pressure is the larger of both, in the worst
+window. Both weigh more for a model whose limits leave little slack.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import exp, inf
+from typing import NamedTuple
+
+from mirage.control.placement.alone import alone
+from mirage.control.placement.facts import NO_LOAD, LoadWindow, PlaceDevice, PlacementFacts
+from mirage.control.placement.placed import DevicePlacement, Stand, parts
+
+LEAST_SLACK = 0.1
+"""Slack below which a model weighs no more."""
+BATCH = 16
+"""Requests that share a step when a device is busy."""
+
+
+class DeviceWant(NamedTuple):
+    """Demand of a part of one model's requests in one window."""
+
+    kv_bytes: float
+    """KV bytes that its requests hold on average, weighted by its slack."""
+    busy: float
+    """Device-seconds a second, at batches of `BATCH`, weighted by its slack."""
+    resident: float
+    """Bytes of its parameters that stay: the rest may be lent."""
+
+
+class Pressures:
+    """Pressures of all devices under any placement. What was computed is kept."""
+
+    def __init__(self, facts: PlacementFacts) -> None:
+        self.facts = facts
+        self._wants: dict[tuple[str, str, int, float], DeviceWant] = {}
+
+    @cached_property
+    def largest(self) -> PlaceDevice:
+        """Device of the most bytes."""
+        return max(self.facts.devices, key=lambda each: (each.nbytes, each.name))
+
+    def want(self, model: str, device: str, window: int, part: float = 1.0) -> DeviceWant:
+        """Demand on a device that gets `part` of a model's requests."""
+        key = (model, device, window, part)
+        if key not in self._wants:
+            self._wants[key] = self._made(model, device, self.facts.windows[window], part)
+        return self._wants[key]
+
+    def _made(self, name: str, device: str, window: LoadWindow, part: float) -> DeviceWant:
+        model, load = self.facts.model[name], window.of(name)
+        if load is NO_LOAD or load.arrivals_s <= 0:
+            return DeviceWant(0.0, 0.0, model.parameters - model.lendable)
+        times = alone(model, load, self.facts.device[device])
+        arrivals_s = load.arrivals_s * part
+        weight = 1 / max(LEAST_SLACK, times.slack)
+        running = arrivals_s * times.request_s
+        per_token_s = times.step_s / BATCH + times.context_s
+        work_s = times.prefill_s + load.tokens_out * per_token_s
+        kv_bytes = running * load.tokens * model.kv_token_bytes
+        resident = model.parameters - model.lendable * exp(-running)
+        return DeviceWant(kv_bytes * weight, arrivals_s * work_s * weight, resident)
+
+    def of(self, placement: DevicePlacement, device: str) -> float:
+        """Pressure of a device in its worst window; infinite without a byte for KV."""
+        serving = {}
+        for model, stand in placement.on(device).items():
+            part = parts(self.facts, placement, model).get(device, 0.0)
+            if stand is Stand.AWAKE or part:
+                serving[model] = part
+        asleep = sum(
+            self.facts.model[name].asleep for name in placement.on(device) if name not in serving
+        )
+        room = self.facts.device[device].nbytes - asleep
+        return max(
+            (
+                self._pressure([self.want(m, device, w, p) for m, p in serving.items()], room)
+                for w in range(len(self.facts.windows))
+            ),
+            default=0.0,
+        )
+
+    @staticmethod
+    def _pressure(wants: list[DeviceWant], room: float) -> float:
+        free = room - sum(want.resident for want in wants)
+        kv_bytes = sum(want.kv_bytes for want in wants)
+        busy = sum(want.busy for want in wants)
+        if not kv_bytes:
+            return busy
+        return max(busy, kv_bytes / free) if free > 0 else inf
+
+    def worst(self, placement: DevicePlacement) -> float:
+        """Largest pressure of all devices."""
+        return max((self.of(placement, each.name) for each in self.facts.devices), default=0.0)
+
+    def weight(self, model: str) -> float:
+        """Pressure of a model that has the largest device to itself, in its worst window."""
+        device = self.largest
+        wants = (self.want(model, device.name, w) for w in range(len(self.facts.windows)))
+        return max((self._pressure([want], device.nbytes) for want in wants), default=0.0)

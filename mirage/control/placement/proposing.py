@@ -1,0 +1,173 @@
+"""Proposals of whole placements: Prism's greedy, and best fit by bisection of the pressure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil, inf
+
+from mirage.control.placement.books import device_bytes, fits
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.packing import Bins
+from mirage.control.placement.placed import NOWHERE, DevicePlacement, ReplicaPlace, Stand
+from mirage.control.placement.pressure import Pressures
+
+PORTIONS = (inf, 1.0, 0.7, 0.5, 0.35)
+"""Pressures of a device to itself beyond which a model gets one more replica, a proposal each."""
+DOUBLINGS = 40
+HALVINGS = 12
+
+
+def proposals(pressures: Pressures) -> Iterator[DevicePlacement]:
+    """Placements of all models, each of them at most once; the order is always the same."""
+    seen = set()
+    for portion in PORTIONS:
+        replicas = counts(pressures, portion)
+        for proposed in (best_fit(pressures, replicas), greedy(pressures, replicas)):
+            if proposed is not None and proposed not in seen:
+                seen.add(proposed)
+                yield proposed
+
+
+def counts(pressures: Pressures, portion: float) -> dict[str, int]:
+    """Replicas of each model that is asked for, so that one presses a device by `portion`."""
+    facts, found = pressures.facts, {}
+    for model in facts.models:
+        if facts.asked(model.name) > 0:
+            weight = pressures.weight(model.name)
+            most = max(1, min(model.most_replicas, len(facts.devices)))
+            found[model.name] = most if weight == inf else max(1, min(most, ceil(weight / portion)))
+    return found
+
+
+def in_turn(pressures: Pressures, replicas: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Each replica that is to be placed: the first ones of all models, the most pressing first."""
+    facts = pressures.facts
+
+    def rank(each: tuple[str, int]) -> tuple[int, float, int, str]:
+        name, number = each
+        return number, -pressures.weight(name) / replicas[name], -facts.model[name].least, name
+
+    return sorted(
+        ((m, number) for m, count in replicas.items() for number in range(count)), key=rank
+    )
+
+
+def greedy(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement:
+    """Each replica goes where the pressure is least with it; what fits nowhere awake is asleep."""
+    facts, bins = pressures.facts, Bins(pressures, replicas)
+    placement = NOWHERE
+    for model, _ in in_turn(pressures, replicas):
+        free = [
+            each.name
+            for each in facts.devices
+            if each.name not in placement.of(model)
+            and fits(facts, placement, ReplicaPlace(model, each.name))
+        ]
+        if free:
+            device = min(free, key=lambda name: (bins.pressure_with(name, model), name))
+            bins.add(device, model)
+            placement = placement.put(model, device)
+    return rested(pressures, placement)
+
+
+def best_fit(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement | None:
+    """Best fit under the least pressure for which all replicas fit; None if there is none.
+
+    A pressure of at most T is a sum of KV bytes and T times parameters, at most T times the device.
+    So for one T each device is a bin, and T is found by bisection.
+    """
+    turn = in_turn(pressures, replicas)
+
+    def packed(most: float) -> DevicePlacement | None:
+        bins, placement = Bins(pressures, replicas), NOWHERE
+        for model, _ in turn:
+            left = [
+                (bins.left_with(each.name, model, most), each.name)
+                for each in pressures.facts.devices
+                if each.name not in placement.of(model)
+                and fits(pressures.facts, placement, ReplicaPlace(model, each.name))
+            ]
+            left = [each for each in left if each[0] >= 0]
+            if not left:
+                return None
+            _, device = min(left)
+            bins.add(device, model)
+            placement = placement.put(model, device)
+        return placement
+
+    high, found = 0.01, None
+    for _ in range(DOUBLINGS):
+        if (found := packed(high)) is not None:
+            break
+        high *= 2
+    if found is None:
+        return None
+    low = high / 2
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if (better := packed(middle)) is None:
+            low = middle
+        else:
+            high, found = middle, better
+    return rested(pressures, found)
+
+
+def rested(pressures: Pressures, placement: DevicePlacement) -> DevicePlacement:
+    """The placement, with what has no replica asleep where it fits, the most asked for first."""
+    facts = pressures.facts
+    missing = [m for m in facts.models if not placement.of(m.name)]
+    for model in sorted(missing, key=lambda m: (-facts.asked(m.name), m.name)):
+        places = (ReplicaPlace(model.name, each.name, Stand.ASLEEP) for each in facts.devices)
+        free = [place for place in places if fits(facts, placement, place)]
+        if free:
+            placement = placement.put(*min(free, key=lambda p: _used(facts, placement, p.device)))
+    return placement
+
+
+def _used(facts: PlacementFacts, placement: DevicePlacement, device: str) -> tuple[float, str]:
+    """Part of a device that is taken, and its name."""
+    return device_bytes(facts, placement, device) / facts.device[device].nbytes, device
+
+
+def aligned(
+    facts: PlacementFacts, present: DevicePlacement, proposed: DevicePlacement
+) -> DevicePlacement:
+    """The proposal, with devices that are alike exchanged so that more stays where it is.
+
+    Proposals name devices by chance: bins go, the largest overlap of bytes first, to equal devices.
+    """
+    overlaps = [
+        (-_overlap(facts, present, a.name, proposed, b.name), a.name, b.name)
+        for a in facts.devices
+        for b in facts.devices
+        if _alike(facts, a.name, b.name)
+    ]
+    named: dict[str, str] = {}
+    taken = set()
+    for _, here, there in sorted(overlaps):
+        if here not in taken and there not in named:
+            named[there] = here
+            taken.add(here)
+    return DevicePlacement(frozenset(p._replace(device=named[p.device]) for p in proposed.places))
+
+
+def _alike(facts: PlacementFacts, one: str, other: str) -> bool:
+    a, b = facts.device[one], facts.device[other]
+    return (a.machine, a.nbytes, a.speed, a.link_bytes_s) == (
+        b.machine,
+        b.nbytes,
+        b.speed,
+        b.link_bytes_s,
+    )
+
+
+def _overlap(
+    facts: PlacementFacts,
+    present: DevicePlacement,
+    here: str,
+    proposed: DevicePlacement,
+    there: str,
+) -> int:
+    """Bytes of parameters that stay if the bin `there` is the device `here`."""
+    both = set(present.on(here)) & set(proposed.on(there))
+    return sum(facts.model[name].parameters for name in both)

@@ -1,0 +1,97 @@
+"""Rules by which a placement changes, and what is remembered of the last changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+from mirage.control.placement.facts import LoadWindow, PlacementFacts
+from mirage.control.placement.placed import DevicePlacement
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRules:
+    """Defaults are what a server would go by. Parts are of all requests."""
+
+    evaluations: int = 400
+    """Windows of placements that a decision may have judged."""
+    gain: float = 0.01
+    """Further part of requests within limits for which anything moves."""
+    gain_per_gib: float = 0.0002
+    """Further part for each GiB of parameters that has to come to a device."""
+    rest_s: float = 600.0
+    """Seconds for which a model that moved stays."""
+    moves_an_hour: int = 12
+    band: float = 0.1
+    """Change of a model's load, as a part of it, up to which a placement that was found best is not
+    judged again; counting noise of its requests is added."""
+
+
+DEFAULTS = PlacementRules()
+
+
+class PastMove(NamedTuple):
+    """One move of a model, at a time in seconds."""
+
+    at: float
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPast:
+    """Memory from one decision to the next, as a value."""
+
+    moves: tuple[PastMove, ...] = ()
+    settled: PlacementFacts | None = None
+    """Facts for which `placement` was found best; None while that is not known."""
+    placement: DevicePlacement | None = None
+
+    def resting(self, rules: PlacementRules, now: float) -> frozenset[str]:
+        """Models that moved too lately to move again."""
+        return frozenset(move.model for move in self.moves if now - move.at < rules.rest_s)
+
+    def left(self, rules: PlacementRules, now: float) -> int:
+        """Moves that the hour has left."""
+        return max(0, rules.moves_an_hour - sum(now - m.at < HOUR_S for m in self.moves))
+
+    def holds(self, facts: PlacementFacts, present: DevicePlacement, rules: PlacementRules) -> bool:
+        """True if the present placement was found best, for facts that are nearly these."""
+        known = self.settled
+        if known is None or self.placement != present or len(known.windows) != len(facts.windows):
+            return False
+        same = (known.devices, known.machines, known.models) == (
+            facts.devices,
+            facts.machines,
+            facts.models,
+        )
+        return same and all(
+            near(a, b, model.name, rules.band)
+            for a, b in zip(known.windows, facts.windows, strict=True)
+            for model in facts.models
+        )
+
+    def after(self, moved: tuple[str, ...], now: float) -> PlacementPast:
+        """Memory once models moved, with what is older than an hour forgotten."""
+        kept = tuple(move for move in self.moves if now - move.at < HOUR_S)
+        return PlacementPast(kept + tuple(PastMove(now, model) for model in moved))
+
+
+def near(before: LoadWindow, after: LoadWindow, model: str, band: float) -> bool:
+    """True if requests and their tokens changed by no more than `band` and counting noise.
+
+    Of a Poisson process of n requests twice the deviation is 2 sqrt(n).
+    """
+    requests, others = before.requests(model), after.requests(model)
+    part = band + 2 / sqrt(max(1.0, requests))
+    if abs(requests - others) > part * requests + 1:
+        return False
+    one, other = before.of(model), after.of(model)
+    if not requests or not others:
+        return True
+    return (
+        abs(one.tokens_in - other.tokens_in) <= part * one.tokens_in
+        and abs(one.tokens_out - other.tokens_out) <= part * one.tokens_out
+    )

@@ -1,0 +1,149 @@
+"""Steps from one placement to another, additive first, within memory at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+from mirage.control.placement.books import fits
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.placed import DevicePlacement, ReplicaPlace, Stand
+
+
+class MoveVerb(StrEnum):
+    """Order of a step, in the order in which a move has them.
+
+    A replica that sleeps keeps its route: a request that finds none awake wakes it.
+    """
+
+    START = "start"
+    """A process comes up; then it is awake, or sleeps if a `SLEEP` follows."""
+    WAKE = "wake"
+    ROUTE = "route"
+    """Requests may go there."""
+    DRAIN = "drain"
+    """No new request goes there; those that run end."""
+    SLEEP = "sleep"
+    STOP = "stop"
+
+
+class MoveStep(NamedTuple):
+    """One step."""
+
+    verb: MoveVerb
+    model: str
+    device: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MovePath:
+    """Steps from the present placement, and what they reach: all that was wanted, or a part."""
+
+    steps: tuple[MoveStep, ...]
+    reached: DevicePlacement
+    moved: tuple[str, ...]
+    """A model's name for each of its moves."""
+
+
+def path_towards(
+    facts: PlacementFacts,
+    present: DevicePlacement,
+    wanted: DevicePlacement,
+    *,
+    resting: Collection[str] = (),
+    budget: float = inf,
+) -> MovePath:
+    """Steps towards a placement, of models that are not `resting`, by at most `budget` moves.
+
+    A replica comes as soon as it fits beside all that is there. A replica goes once all that its
+    model shall have is there, which makes room for others. What fits never is left as it is.
+    """
+    walk = _Walk(facts, present)
+    for name in sorted(facts.model, key=lambda name: (-facts.asked(name), name)):
+        if name in resting:
+            continue
+        comes, goes = changes(present, wanted, name)
+        moves = max(len(comes), len(goes))
+        if moves and (moves <= budget or not present.of(name)):
+            budget -= moves if present.of(name) else 0
+            walk.comes += comes
+            walk.goes[name] = goes
+    walk.go()
+    return MovePath(tuple(walk.steps), walk.at, tuple(walk.moved(present)))
+
+
+def changes(
+    present: DevicePlacement, wanted: DevicePlacement, model: str
+) -> tuple[list[ReplicaPlace], list[ReplicaPlace]]:
+    """Places of a model that are new, and those that it leaves; the latter as they are after.
+
+    A replica that falls asleep where it is leaves. One that leaves altogether is named awake.
+    """
+    before, after = present.of(model), wanted.of(model)
+    comes, goes = [], []
+    for device, stand in after.items():
+        if device in before and before[device] is not stand and stand is Stand.ASLEEP:
+            goes.append(ReplicaPlace(model, device, stand))
+        elif before.get(device) is not stand:
+            comes.append(ReplicaPlace(model, device, stand))
+    goes += [ReplicaPlace(model, device) for device in before if device not in after]
+    return comes, goes
+
+
+class _Walk:
+    """The books of a path while it is made."""
+
+    def __init__(self, facts: PlacementFacts, present: DevicePlacement) -> None:
+        self._facts, self.at = facts, present
+        self.steps: list[MoveStep] = []
+        self.comes: list[ReplicaPlace] = []
+        self.goes: dict[str, list[ReplicaPlace]] = {}
+
+    def go(self) -> None:
+        """As far as memory lets it."""
+        while True:
+            place = next((p for p in self.comes if fits(self._facts, self.at, p)), None)
+            if place is not None:
+                self.comes.remove(place)
+                self._open(place)
+            elif (model := self._due()) is not None:
+                for place in self.goes.pop(model):
+                    self._end(place)
+            else:
+                return
+
+    def _due(self) -> str | None:
+        """A model that leaves places, and has all that it shall have."""
+        waiting = {place.model for place in self.comes}
+        return next((m for m, goes in self.goes.items() if goes and m not in waiting), None)
+
+    def _say(self, verb: MoveVerb, place: ReplicaPlace) -> None:
+        self.steps.append(MoveStep(verb, place.model, place.device))
+
+    def _open(self, place: ReplicaPlace) -> None:
+        wakes = place.device in self.at.of(place.model)
+        self._say(MoveVerb.WAKE if wakes else MoveVerb.START, place)
+        if place.stand is Stand.ASLEEP:
+            self._say(MoveVerb.SLEEP, place)
+        self._say(MoveVerb.ROUTE, place)
+        self.at = self.at.put(*place)
+
+    def _end(self, place: ReplicaPlace) -> None:
+        self._say(MoveVerb.DRAIN, place)
+        if place.stand is Stand.ASLEEP:
+            self._say(MoveVerb.SLEEP, place)
+            self.at = self.at.put(*place)
+        else:
+            self._say(MoveVerb.STOP, place)
+            self.at = self.at.out(place.model, place.device)
+
+    def moved(self, present: DevicePlacement) -> list[str]:
+        """A name for each move that the steps make."""
+        names = sorted({step.model for step in self.steps})
+        return [
+            name for name in names for _ in range(max(map(len, changes(present, self.at, name))))
+        ]

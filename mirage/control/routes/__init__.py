@@ -1,0 +1,1 @@
+"""Routes: the replica that a request goes to, and whether it may be sent again."""

@@ -1,0 +1,116 @@
+"""Bodies that may have ended an engine, known over all replicas of a tenant. Times in seconds.
+
+Who judges the end of an engine knows the requests that it ended with (`mirage.serve.suspects`).
+Here its verdict counts for the other replicas too, or one request would end them one by one:
+
+- a culprit is refused everywhere for a while;
+- a suspect is never sent again by the router. If its client sends it, it runs on one replica alone;
+- until an end is judged, all that was there is held back from other replicas.
+
+A body that was answered well lately is not held back: it may be a probe that is always there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+REFUSED_S = 300.0
+SUSPECTED_S = 600.0
+UNJUDGED_S = 5.0
+"""Longest time for which an end is waited to be judged."""
+WELL_S = 3600.0
+MOST = 4096
+"""Most bodies that are remembered, of each kind."""
+
+Body = tuple[str, str]
+"""A tenant, and the fingerprint of a request's body."""
+
+
+class QuarantineHold(NamedTuple):
+    """Reason why a body goes nowhere now, for `wait_s` seconds at most."""
+
+    wait_s: float
+    known: bool
+    """True of a culprit; else it is a suspect that runs, or an end that is not judged."""
+
+
+class ReplicaQuarantine:
+    """All bodies of all tenants."""
+
+    def __init__(self) -> None:
+        self._culprits: dict[Body, float] = {}
+        """Until when, here and below."""
+        self._suspected: dict[Body, float] = {}
+        self._unjudged: dict[Body, float] = {}
+        self._well: dict[Body, float] = {}
+        self._running: Counter[Body] = Counter()
+
+    def begins(self, tenant: str, fingerprint: str) -> None:
+        """It is sent to a replica."""
+        self._running[tenant, fingerprint] += 1
+
+    def ends(self, tenant: str, fingerprint: str, now: float, *, well: bool) -> None:
+        """It was answered, `well` or not, or broke off."""
+        body = (tenant, fingerprint)
+        self._running -= Counter([body])
+        if well:
+            self._suspected.pop(body, None)
+            _remember(self._well, [body], now + WELL_S, now)
+
+    def breaks(self, tenant: str, fingerprints: Iterable[str], now: float) -> None:
+        """An engine is gone or silent, with these; `judged` follows."""
+        bodies = [(tenant, name) for name in fingerprints]
+        new = [body for body in bodies if self._well.get(body, now) <= now]
+        _remember(self._unjudged, new, now + UNJUDGED_S, now)
+
+    def judged(
+        self,
+        tenant: str,
+        there: Iterable[str],
+        blamed: Iterable[str],
+        now: float,
+        *,
+        known: bool,
+    ) -> None:
+        """The end of an engine is judged: of all that was `there`, one of the `blamed` ended it.
+
+        `known` says that there is one alone, and that it did.
+        """
+        for name in there:
+            self._unjudged.pop((tenant, name), None)
+        bodies = [(tenant, name) for name in blamed]
+        if known:
+            _remember(self._culprits, bodies, now + REFUSED_S, now)
+        else:
+            _remember(self._suspected, bodies, now + SUSPECTED_S, now)
+
+    def suspects(self, tenant: str, fingerprint: str, now: float) -> bool:
+        """True of a body that may have ended an engine."""
+        body = (tenant, fingerprint)
+        kinds = (self._culprits, self._suspected, self._unjudged)
+        return any(kind.get(body, now) > now for kind in kinds)
+
+    def holds(self, tenant: str, fingerprint: str, now: float) -> QuarantineHold | None:
+        """Reason why it must not be sent to any replica now; None if it may."""
+        body = (tenant, fingerprint)
+        if (until := self._culprits.get(body, now)) > now:
+            return QuarantineHold(until - now, known=True)
+        if (until := self._unjudged.get(body, now)) > now:
+            return QuarantineHold(until - now, known=False)
+        if self._suspected.get(body, now) > now and self._running[body]:
+            return QuarantineHold(UNJUDGED_S, known=False)
+        return None
+
+
+def _remember(where: dict[Body, float], bodies: Iterable[Body], until: float, now: float) -> None:
+    """Forgets those whose time is over, and the oldest of too many."""
+    for body in bodies:
+        where.pop(body, None)
+        where[body] = until
+    if len(where) > MOST:
+        for body in [body for body, end in where.items() if end <= now]:
+            del where[body]
+    for body in list(where)[: max(0, len(where) - MOST)]:
+        del where[body]
