@@ -45,7 +45,13 @@ def overfull(facts: PlacementFacts, placement: DevicePlacement) -> list[str]:
 
 
 def opened_bytes(facts: PlacementFacts, present: DevicePlacement, wanted: DevicePlacement) -> int:
-    """Bytes of parameters that have to come to devices for a placement."""
-    new = wanted.places - present.places
-    awake = (place for place in new if place.stand is Stand.AWAKE)
-    return sum(facts.model[place.model].parameters for place in awake)
+    """Bytes that starts and wakes load for a placement, of models that are somewhere already.
+
+    A model that is on disk has nothing to lose by a start.
+    """
+    new = (p for p in wanted.places - present.places if not _only_sleeps(present, p))
+    return sum(facts.model[p.model].parameters for p in new if present.of(p.model))
+
+
+def _only_sleeps(present: DevicePlacement, place: ReplicaPlace) -> bool:
+    return place.stand is Stand.ASLEEP and place.device in present.of(place.model)

@@ -72,13 +72,12 @@ class Placer:
         search = _Search(self.rules, facts, judge, present, past, now)
         best, first = search.best(), search.first
         asked = search.court.asked
-        need = self.rules.gain if not search.urgent(best.path) else 0.0
-        gain = best.worth - first.worth
-        if not best.path.steps or gain <= need:
+        pays = best.worth - first.worth > self.rules.gain or search.urgent(best.path)
+        if not best.path.steps or not pays:
             return PlacementDecision(
                 present,
                 (),
-                _stays(first.sentence, best.sentence, need, search.limit),
+                _stays(first.sentence, best.sentence, self.rules.gain, search.limit),
                 search.kept(),
                 first.sentence,
                 first.sentence,
@@ -184,11 +183,22 @@ class _Search:
         other = _Found(way, sentence, worth)
         return other if self._rank(other) > self._rank(found) else found
 
-    def _rank(self, found: _Found) -> tuple[float, int, float]:
-        """Worth first; of equals the fewest bytes, and then the least pressure."""
-        reached = found.path.reached
-        nbytes = sum(device_bytes(self._facts, reached, d.name) for d in self._facts.devices)
-        return round(found.worth, 6), -nbytes, -self.pressures.worst(reached)
+    def _rank(self, found: _Found) -> tuple[float, ...]:
+        """Worth first; of equals the most that is awake and asked for, or at least has a process.
+
+        Then the fewest moves, the fewest bytes, and the least pressure.
+        """
+        facts, reached = self._facts, found.path.reached
+        awake = sum(1 for m in facts.models if reached.awake(m.name) and facts.asked(m.name) > 0)
+        nbytes = sum(device_bytes(facts, reached, d.name) for d in facts.devices)
+        return (
+            round(found.worth, 6),
+            awake,
+            len(reached.by_model),
+            -len(found.path.moved),
+            -nbytes,
+            -self.pressures.worst(reached),
+        )
 
 
 def _stays(first: Sentence, best: Sentence, need: float, limit: str) -> str:

@@ -13,7 +13,7 @@ from mirage.control.placement.pressure import Pressures
 
 PORTIONS = (inf, 1.0, 0.7, 0.5, 0.35)
 """Pressures of a device to itself beyond which a model gets one more replica, a proposal each."""
-DOUBLINGS = 40
+DOUBLINGS = 12
 HALVINGS = 12
 
 
@@ -95,14 +95,14 @@ def best_fit(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlaceme
             placement = placement.put(model, device)
         return placement
 
-    high, found = 0.01, None
-    for _ in range(DOUBLINGS):
-        if (found := packed(high)) is not None:
-            break
-        high *= 2
-    if found is None:
+    if (found := packed(inf)) is None:
         return None
-    low = high / 2
+    low, high = 0.0, max((pressures.weight(m) / replicas[m] for m, _ in turn), default=1.0)
+    for _ in range(DOUBLINGS):
+        if (better := packed(high)) is not None:
+            found = better
+            break
+        low, high = high, high * 2
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if (better := packed(middle)) is None:

@@ -49,7 +49,7 @@ class _Reasons:
             case MoveVerb.SLEEP:
                 return f"it keeps {size(self._facts.model[step.model].asleep)} of {step.device}"
             case MoveVerb.STOP:
-                return f"{step.device} has {self._freed(step)} for others"
+                return self._freed(step)
 
     def _takes(self, step: MoveStep) -> str:
         model, device = self._facts.model[step.model], self._facts.device[step.device]
@@ -86,4 +86,4 @@ class _Reasons:
             self._facts, self._reached, step.device
         )
         nbytes = held(self._facts.model[step.model], stand)
-        return f"{size(nbytes)} of it, so that {size(free)} beyond least grants are free,"
+        return f"frees {size(nbytes)}: {size(free)} of {step.device} are beyond least grants then"

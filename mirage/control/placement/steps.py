@@ -20,7 +20,7 @@ class MoveVerb(StrEnum):
     """
 
     START = "start"
-    """A process comes up; then it is awake, or sleeps if a `SLEEP` follows."""
+    """A process comes up: it is awake then, or asleep if it starts hollow."""
     WAKE = "wake"
     ROUTE = "route"
     """Requests may go there."""
@@ -125,9 +125,13 @@ class _Walk:
         self.steps.append(MoveStep(verb, place.model, place.device))
 
     def _open(self, place: ReplicaPlace) -> None:
-        wakes = place.device in self.at.of(place.model)
-        self._say(MoveVerb.WAKE if wakes else MoveVerb.START, place)
-        if place.stand is Stand.ASLEEP:
+        sleeps = place.device in self.at.of(place.model)
+        if not sleeps:
+            self._say(MoveVerb.START, place)
+            sleeps = self._facts.model[place.model].hollow
+        if sleeps and place.stand is Stand.AWAKE:
+            self._say(MoveVerb.WAKE, place)
+        elif not sleeps and place.stand is Stand.ASLEEP:
             self._say(MoveVerb.SLEEP, place)
         self._say(MoveVerb.ROUTE, place)
         self.at = self.at.put(*place)

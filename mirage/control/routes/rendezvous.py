@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from math import ceil
 
+PLACES = 9
+"""Places of a part that count, so that 3.0000000000000004 requests are 3."""
+
 
 def ranking(key: str, names: Iterable[str]) -> list[str]:
     """Names by their numbers for a key, the highest first. The same everywhere and always."""
@@ -29,7 +32,8 @@ def bounds(loads: Mapping[str, int], rates: Mapping[str, float], spread: float) 
     Parts are by `rates`, which are above 0. With a spread of 1 or more at least one is below.
     """
     total, rate = sum(loads.values()) + 1, sum(rates[name] for name in loads)
-    return {name: ceil(spread * total * rates[name] / rate) for name in loads}
+    parts = {name: spread * total * rates[name] / rate for name in loads}
+    return {name: ceil(round(part, PLACES)) for name, part in parts.items()}
 
 
 def bounded(key: str, loads: Mapping[str, int], rates: Mapping[str, float], spread: float) -> str:

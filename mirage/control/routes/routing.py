@@ -84,7 +84,8 @@ class Routes:
         if (hold := self.quarantine.holds(ask.tenant, ask.fingerprint, now)) is not None:
             why = RouteRefused.CULPRIT if hold.known else RouteRefused.SUSPECT
             return RouteChoice(None, hold.wait_s, refused=why)
-        usable = [r for r in replicas if r.open and r.device not in ask.tried]
+        able = (r for r in replicas if r.open and r.device not in ask.tried)
+        usable = sorted(able, key=lambda r: r.device)
         ready = [r for r in usable if r.target.state is LifeState.READY]
         if ready:
             return self._among(ask, ready, now)
