@@ -53,7 +53,7 @@ def test_a_model_on_disk_serves_nothing_and_one_that_sleeps_serves_after_its_wak
 
 
 def test_more_requests_and_a_neighbour_are_never_better() -> None:
-    parts = [part(facts_of(LENDS, a=rate), TOGETHER, "a") for rate in (1, 20, 60, 120, 400)]
+    parts = [part(facts_of(LENDS, a=rate, b=0.0), TOGETHER, "a") for rate in (1, 20, 60, 120, 400)]
     assert parts == sorted(parts, reverse=True) and parts[0] > 0.99 > 0.1 > parts[-1]
     beside = facts_of(LENDS, a=30.0, b=30.0)
     assert part(beside, TOGETHER, "a") < part(
@@ -73,7 +73,7 @@ def test_an_idle_neighbour_lends_its_parameters_and_a_busy_one_over_the_link() -
 
 
 def test_replicas_share_requests() -> None:
-    facts = facts_of(LENDS, a=150.0)
+    facts = facts_of(LENDS, a=100.0)
     one, two = (DevicePlacement.of_names({"a": d}) for d in (["gpu0"], ["gpu0", "gpu1"]))
     assert part(facts, two, "a") > part(facts, one, "a") + 0.2
 
@@ -93,8 +93,7 @@ def test_any_verdict_is_a_number_of_requests(seed: int) -> None:
 
 
 def test_pressure_is_kv_over_what_is_free_or_may_be_lent() -> None:
-    facts = facts_of(LENDS, a=8.0, b=0.0)
-    kept = facts_of(KEEPS, a=8.0, b=0.0)
+    facts, kept = (facts_of(models, 31, a=8.0, b=0.0) for models in (LENDS, KEEPS))
     alone = DevicePlacement.of_names({"a": ["gpu0"]})
     assert Pressures(kept).of(TOGETHER, "gpu0") > Pressures(facts).of(TOGETHER, "gpu0")
     assert Pressures(kept).of(TOGETHER, "gpu0") > Pressures(kept).of(alone, "gpu0")
@@ -103,13 +102,15 @@ def test_pressure_is_kv_over_what_is_free_or_may_be_lent() -> None:
     assert Pressures(tight).of(alone, "gpu0") > Pressures(facts).of(alone, "gpu0")
 
 
-def test_a_hot_model_gets_as_many_replicas_as_it_is_over_the_portion() -> None:
+def test_a_hot_model_gets_replicas_by_its_part_of_the_mean_load() -> None:
     pressures = Pressures(facts_of(LENDS, a=150.0, b=1.0, c=0.0))
-    weight = pressures.weight("a")
     assert counts(pressures, float("inf")) == {"a": 1, "b": 1}
-    assert counts(pressures, weight) == {"a": 1, "b": 1}
-    assert counts(pressures, weight / 1.5) == {"a": 2, "b": 1}
-    assert counts(pressures, weight / 50) == {"a": 2, "b": 1}, "there are two devices"
+    assert counts(pressures, 2.0) == {"a": 1, "b": 1}, "all there is, on two devices"
+    assert counts(pressures, 1.0) == {"a": 2, "b": 1}
+    assert counts(pressures, 0.1) == {"a": 2, "b": 1}, "there are two devices"
+    few = replace(pressures.facts.models[0], most_replicas=1)
+    facts = replace(pressures.facts, models=(few, *pressures.facts.models[1:]))
+    assert counts(Pressures(facts), 0.1) == {"a": 1, "b": 1}
 
 
 @examples(1000)

@@ -174,6 +174,8 @@ def test_requests_wait_for_the_one_that_comes_and_wake_no_other() -> None:
     other = replica("x", state=S.SLEEPING, comes_s=0.3)
     choice = Routes().choose(ASK, [other, coming], 0.0)
     assert chosen(choice) == "y" and not choice.wakes and choice.wait_s == 20.2
+    equal = replica("y", state=S.WAKING, comes_s=0.3)
+    assert chosen(Routes().choose(ASK, [other, equal], 0.0)) == "y"
     starting = replica("y", state=S.STARTING, comes_s=30.0)
     assert chosen(Routes().choose(ASK, [other, starting], 0.0)) == "x", "a wake is over before"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from mirage.control.placement.facts import PlacementFacts, PlaceModel
 from mirage.control.placement.placed import DevicePlacement, ReplicaPlace, Stand
 
@@ -45,12 +47,15 @@ def overfull(facts: PlacementFacts, placement: DevicePlacement) -> list[str]:
 
 
 def opened_bytes(facts: PlacementFacts, present: DevicePlacement, wanted: DevicePlacement) -> int:
-    """Bytes that starts and wakes load for a placement, of models that are somewhere already.
+    """Bytes that starts and wakes load for a placement.
 
-    A model that is on disk has nothing to lose by a start.
+    The first replica of a model that is on disk is free: it has nothing to lose by a start.
     """
-    new = (p for p in wanted.places - present.places if not _only_sleeps(present, p))
-    return sum(facts.model[p.model].parameters for p in new if present.of(p.model))
+    new = Counter(p.model for p in wanted.places - present.places if not _only_sleeps(present, p))
+    return sum(
+        facts.model[name].parameters * (count if present.of(name) else count - 1)
+        for name, count in new.items()
+    )
 
 
 def _only_sleeps(present: DevicePlacement, place: ReplicaPlace) -> bool:

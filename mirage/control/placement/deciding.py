@@ -153,7 +153,7 @@ class _Search:
         improved = True
         while improved and self.court.is_open:
             improved = False
-            for wanted in neighbours(self.pressures, found.path.reached):
+            for wanted in neighbours(self.pressures, found.path.reached, found.sentence):
                 better = self._better(found, wanted)
                 if better is not found:
                     found, improved = better, True

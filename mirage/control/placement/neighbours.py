@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mirage.control.placement.placed import DevicePlacement, Stand
+from mirage.control.placement.judging import Sentence
+from mirage.control.placement.placed import DevicePlacement, Stand, parts
 from mirage.control.placement.pressure import Pressures
 
 
-def neighbours(pressures: Pressures, base: DevicePlacement) -> Iterator[DevicePlacement]:
-    """Moves, replicas, swaps, sleeps and wakes; those off the most pressed device first.
+def neighbours(
+    pressures: Pressures, base: DevicePlacement, sentence: Sentence
+) -> Iterator[DevicePlacement]:
+    """Moves, replicas, swaps, sleeps and wakes; those off the device that loses most first.
 
-    What does not fit is among them: who reaches a placement sees it.
+    `sentence` is the verdict on the base. Of devices that lose as many requests the most pressed
+    is first. What does not fit is among them: who reaches a placement sees it.
     """
     facts = pressures.facts
     at = {each.name: pressures.of(base, each.name) for each in facts.devices}
-    falling = sorted(at, key=lambda name: (-at[name], name))
+    lost = dict.fromkeys(at, 0.0)
+    for model, verdict in sentence.models.items():
+        for device, part in parts(facts, base, model).items():
+            lost[device] += part * (verdict.asked - verdict.within)
+    falling = sorted(at, key=lambda name: (-round(lost[name], 6), -at[name], name))
     rising = falling[::-1]
     yield from _wakes(pressures, base, rising)
     for here in falling:

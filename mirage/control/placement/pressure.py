@@ -1,10 +1,10 @@
 """SLO pressure of a device: KV bytes that requests want, per byte that is free or may be lent.
 
 Prism (arXiv 2505.04021) divides token rates, weighted by limits, by the memory that parameters
-leave. Here a model that nobody asks for leaves more: with the probability that no request of it
-runs, others may have all of its parameters but its least grant. The second measure is compute:
-device-seconds that are asked for in a second. The pressure is the larger of both, in the worst
-window. Both weigh more for a model whose limits leave little slack.
+leave. Here a model that nobody asks for leaves more: others may have all of its parameters but its
+least grant, with the probability that no request of it runs, were each as slow as its limits allow.
+The second measure is compute: device-seconds that are asked for in a second. The pressure is the
+larger of both, in the worst window. Both weigh more for a model whose limits leave little slack.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from functools import cached_property
 from math import exp, inf
 from typing import NamedTuple
 
-from mirage.control.placement.alone import alone
-from mirage.control.placement.facts import NO_LOAD, LoadWindow, PlaceDevice, PlacementFacts
+from mirage.control.placement.alone import AloneTimes, alone
+from mirage.control.placement.facts import (
+    NO_LOAD,
+    LoadWindow,
+    ModelLoad,
+    PlaceDevice,
+    PlacementFacts,
+    PlaceModel,
+)
 from mirage.control.placement.placed import DevicePlacement, Stand, parts
 
 LEAST_SLACK = 0.1
 """Slack below which a model weighs no more."""
-BATCH = 16
-"""Requests that share a step when a device is busy."""
+MOST_BATCH = 256.0
+"""Most requests that share a step, as vLLM has it by default."""
 
 
 class DeviceWant(NamedTuple):
@@ -29,7 +36,7 @@ class DeviceWant(NamedTuple):
     kv_bytes: float
     """KV bytes that its requests hold on average, weighted by its slack."""
     busy: float
-    """Device-seconds a second, at batches of `BATCH`, weighted by its slack."""
+    """Device-seconds a second, at the largest batches that limits and memory allow, so weighted."""
     resident: float
     """Bytes of its parameters that stay: the rest may be lent."""
 
@@ -53,18 +60,20 @@ class Pressures:
             self._wants[key] = self._made(model, device, self.facts.windows[window], part)
         return self._wants[key]
 
-    def _made(self, name: str, device: str, window: LoadWindow, part: float) -> DeviceWant:
+    def _made(self, name: str, on: str, window: LoadWindow, part: float) -> DeviceWant:
         model, load = self.facts.model[name], window.of(name)
         if load is NO_LOAD or load.arrivals_s <= 0:
             return DeviceWant(0.0, 0.0, model.parameters - model.lendable)
-        times = alone(model, load, self.facts.device[device])
+        device = self.facts.device[on]
+        times = alone(model, load, device)
         arrivals_s = load.arrivals_s * part
         weight = 1 / max(LEAST_SLACK, times.slack)
         running = arrivals_s * times.request_s
-        per_token_s = times.step_s / BATCH + times.context_s
+        per_token_s = times.step_s / _batch(model, load, device, times) + times.context_s
         work_s = times.prefill_s + load.tokens_out * per_token_s
         kv_bytes = running * load.tokens * model.kv_token_bytes
-        resident = model.parameters - model.lendable * exp(-running)
+        slow = arrivals_s * (model.ttft_s + load.tokens_out * model.tpot_s)
+        resident = model.parameters - model.lendable * exp(-slow)
         return DeviceWant(kv_bytes * weight, arrivals_s * work_s * weight, resident)
 
     def of(self, placement: DevicePlacement, device: str) -> float:
@@ -104,3 +113,12 @@ class Pressures:
         device = self.largest
         wants = (self.want(model, device.name, w) for w in range(len(self.facts.windows)))
         return max((self._pressure([want], device.nbytes) for want in wants), default=0.0)
+
+
+def _batch(model: PlaceModel, load: ModelLoad, device: PlaceDevice, times: AloneTimes) -> float:
+    """Most requests in a step within TPOT and the memory that its parameters leave, at least 1."""
+    in_time = (model.tpot_s - times.step_s) / times.context_s if times.context_s else MOST_BATCH
+    request_bytes = load.tokens * model.kv_token_bytes
+    free = device.nbytes - model.parameters
+    in_memory = free / request_bytes if request_bytes else MOST_BATCH
+    return max(1.0, min(MOST_BATCH, in_time, in_memory))

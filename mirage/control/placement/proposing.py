@@ -11,8 +11,8 @@ from mirage.control.placement.packing import Bins
 from mirage.control.placement.placed import NOWHERE, DevicePlacement, ReplicaPlace, Stand
 from mirage.control.placement.pressure import Pressures
 
-PORTIONS = (inf, 1.0, 0.7, 0.5, 0.35)
-"""Pressures of a device to itself beyond which a model gets one more replica, a proposal each."""
+PORTIONS = (inf, 1.5, 1.0, 0.7, 0.4)
+"""Parts of a device's mean load beyond which a model gets a further replica, a proposal each."""
 DOUBLINGS = 12
 HALVINGS = 12
 
@@ -29,14 +29,24 @@ def proposals(pressures: Pressures) -> Iterator[DevicePlacement]:
 
 
 def counts(pressures: Pressures, portion: float) -> dict[str, int]:
-    """Replicas of each model that is asked for, so that one presses a device by `portion`."""
-    facts, found = pressures.facts, {}
-    for model in facts.models:
-        if facts.asked(model.name) > 0:
-            weight = pressures.weight(model.name)
-            most = max(1, min(model.most_replicas, len(facts.devices)))
-            found[model.name] = most if weight == inf else max(1, min(most, ceil(weight / portion)))
-    return found
+    """Replicas of each model that is asked for, so that each has `portion` of a device's mean load.
+
+    A load is the pressure of a model that has the largest device to itself.
+    """
+    facts = pressures.facts
+    asked = [model for model in facts.models if facts.asked(model.name) > 0]
+    weights = {model.name: pressures.weight(model.name) for model in asked}
+    mean = sum(weight for weight in weights.values() if weight < inf) / len(facts.devices)
+
+    def wanted(weight: float) -> float:
+        return len(facts.devices) if weight == inf else ceil(weight / mean / portion)
+
+    return {
+        model.name: max(
+            1, min(model.most_replicas, len(facts.devices), int(wanted(weights[model.name])))
+        )
+        for model in asked
+    }
 
 
 def in_turn(pressures: Pressures, replicas: Mapping[str, int]) -> list[tuple[str, int]]:
