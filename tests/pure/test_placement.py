@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -128,8 +129,8 @@ def test_nothing_moves_where_moving_does_not_pay() -> None:
     stays = decide(facts, together, judge=told)
     assert stays.placement == together and stays.steps == ()
     assert stays.why == (
-        "90.0% of 7,200 requests are within limits as it is: the best that was found adds 0.5%, "
-        "and 1.0% and its bytes are asked for"
+        "90.0% of 7,200 requests are within limits as it is: the best that was found adds 0.50% "
+        "for 15.0 GiB that are loaded, and 1.30% is asked for"
     )
     moves = decide(facts, together, judge=Told(facts, gpu0=0.9, gpu0_gpu1=0.95))
     assert {step.verb for step in moves.steps} >= {MoveVerb.START, MoveVerb.ROUTE}
@@ -193,6 +194,34 @@ def test_the_words_of_a_first_placement_and_its_steps() -> None:
         "0.0% of its 4,800 requests within limits before, 100.0% after",
         "2. route a on gpu0: a is served by gpu0",
     ]
+
+
+def test_the_example_of_the_page_is_what_is_decided() -> None:
+    llama = PlainModel(15 * GIB, 4 * GIB, GIB, 131_072)
+    opt = PlainModel(24 * GIB, 6 * GIB, GIB, 819_200)
+    models = {"llama": llama, "qwen": llama._replace(kv_token_bytes=57_344), "opt": opt}
+    devices, machine = {"gpu0": 76 * GIB, "gpu1": 76 * GIB}, PlainMachine(200 * GIB)
+    present = DevicePlacement.of_names(
+        {"llama": ["gpu0"], "opt": ["gpu0"], "qwen": ["gpu1"], "rare": ["gpu1"]}
+    )
+
+    def decided(**day: float) -> tuple[PlacementFacts, PlacementDecision]:
+        night = {"llama": 5.0, "opt": day["opt"] + 2, "qwen": 0.5, "rare": 0.0}
+        rates = [day | {"qwen": 0.5, "rare": 0.01}, night]
+        loads = [{name: chats(rate) for name, rate in window.items()} for window in rates]
+        facts = plain_facts(devices, machine, models | {"rare": llama}, loads)
+        return facts, Placer().decide(facts, RooflineJudge(facts), present, NOT_SETTLED, 0.0)
+
+    page = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
+    facts, moves = decided(llama=40.0, opt=4.0)
+    lines = [*placement_lines(facts, moves), *step_lines(moves)]
+    assert "".join(f"    {line}\n" for line in lines) in page
+    _, stays = decided(llama=30.0, opt=2.0)
+    assert stays.steps == ()
+    assert stays.why == (
+        "98.6% of 25,206 requests are within limits as it is: the best that was found adds 1.29% "
+        "for 15.0 GiB that are loaded, and 1.30% is asked for"
+    )
 
 
 def test_loads_are_near_within_the_band_and_counting_noise() -> None:

@@ -16,7 +16,7 @@ from mirage.control.placement.proposing import aligned, proposals
 from mirage.control.placement.reasons import reasoned
 from mirage.control.placement.rules import DEFAULTS, PlacementPast, PlacementRules
 from mirage.control.placement.steps import MovePath, MoveStep, path_towards
-from mirage.units import GIB
+from mirage.units import GIB, size
 
 PROPOSED = 0.5
 """Part of all evaluations that whole proposals may take; the local search has the rest."""
@@ -43,8 +43,10 @@ class _Found(NamedTuple):
 
     path: MovePath
     sentence: Sentence
+    nbytes: int
+    """Bytes that are loaded for it."""
     worth: float
-    """Part of requests within limits, less the price of the bytes that move."""
+    """Part of requests within limits, less the price of those bytes."""
 
 
 class Placer:
@@ -77,7 +79,7 @@ class Placer:
             return PlacementDecision(
                 present,
                 (),
-                _stays(first.sentence, best.sentence, self.rules.gain, search.limit),
+                _stays(first.sentence, best, self.rules, search.limit),
                 search.kept(),
                 first.sentence,
                 first.sentence,
@@ -114,7 +116,7 @@ class _Search:
         self.court = PlacementCourt(facts, judge, rules.evaluations)
         sentence = self.court.sentence(present)
         assert sentence is not None
-        self.first = _Found(MovePath((), present, ()), sentence, sentence.part)
+        self.first = _Found(MovePath((), present, ()), sentence, 0, sentence.part)
 
     @property
     def limit(self) -> str:
@@ -170,7 +172,7 @@ class _Search:
         return found
 
     def _better(self, found: _Found, wanted: DevicePlacement) -> _Found:
-        """What is reached towards `wanted`, if that is better; else `found`."""
+        """Placement that is reached towards `wanted`, if it is better; else `found`."""
         way = path_towards(
             self._facts, self._present, wanted, resting=self._resting, budget=self._left
         )
@@ -180,7 +182,7 @@ class _Search:
             return found
         nbytes = opened_bytes(self._facts, self._present, way.reached)
         worth = sentence.part - self._rules.gain_per_gib * nbytes / GIB
-        other = _Found(way, sentence, worth)
+        other = _Found(way, sentence, nbytes, worth)
         return other if self._rank(other) > self._rank(found) else found
 
     def _rank(self, found: _Found) -> tuple[float, ...]:
@@ -201,11 +203,13 @@ class _Search:
         )
 
 
-def _stays(first: Sentence, best: Sentence, need: float, limit: str) -> str:
+def _stays(first: Sentence, best: _Found, rules: PlacementRules, limit: str) -> str:
     kept = f"{first.part:.1%} of {first.asked:,.0f} requests are within limits as it is"
-    gain = best.part - first.part
+    gain = best.sentence.part - first.part
+    need = rules.gain + rules.gain_per_gib * best.nbytes / GIB
     more = (
-        f"the best that was found adds {gain:.1%}, and {need:.1%} and its bytes are asked for"
+        f"the best that was found adds {gain:.2%} for {size(best.nbytes)} that are loaded, and "
+        f"{need:.2%} is asked for"
         if gain > 0
         else "nothing that was found is better"
     )

@@ -70,7 +70,7 @@ def _absent(facts: PlacementFacts, placement: DevicePlacement) -> Iterator[str]:
 
 
 def _lacks(facts: PlacementFacts, placement: DevicePlacement, name: str) -> str:
-    """What a model lacks on the device and the machine that have most."""
+    """Bytes that a model lacks on the device and the machine that have most."""
     model = facts.model[name]
     free = max(d.nbytes - device_bytes(facts, placement, d.name) for d in facts.devices)
     host = max(m.nbytes - host_bytes(facts, placement, m.name) for m in facts.machines)
