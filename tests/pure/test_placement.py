@@ -159,7 +159,7 @@ def test_who_has_moved_rests_and_an_hour_has_so_many_moves() -> None:
     assert decide(facts, there, soon.past, 600.0, judge=back).placement == here
     few = replace(RULES, moves_an_hour=1)
     late = decide(facts, there, moved.past, 3599.0, judge=back, rules=few)
-    assert late.steps == () and late.why.endswith("(1 moves an hour are made)")
+    assert late.steps == () and late.why.endswith("(the moves of an hour, 1, are used up)")
     assert decide(facts, there, late.past, 3600.0, judge=back, rules=few).placement == here
 
 
@@ -169,6 +169,8 @@ def test_a_model_whose_device_is_lost_comes_back_whatever_the_limits() -> None:
     lost = replace(facts, devices=facts.devices[:1])
     again = decide(lost, first.placement, first.past, 1.0, rules=replace(RULES, moves_an_hour=0))
     assert again.placement == DevicePlacement.of_names({"a": ["gpu0"], "b": ["gpu0"]})
+    blind = decide(lost, first.placement, first.past, 1.0, judge=Told(lost))
+    assert blind.placement == again.placement, "a judge that sees no gain does not keep it away"
 
 
 def test_the_judge_is_asked_no_more_often_than_the_rules_say() -> None:

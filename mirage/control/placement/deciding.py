@@ -127,7 +127,7 @@ class _Search:
                 f"{', '.join(sorted(self._resting))} moved less than {self._rules.rest_s:g} s ago"
             )
         if self._left <= 0:
-            said.append(f"{self._rules.moves_an_hour} moves an hour are made")
+            said.append(f"the moves of an hour, {self._rules.moves_an_hour}, are used up")
         return "; ".join(said)
 
     def urgent(self, found: MovePath) -> bool:

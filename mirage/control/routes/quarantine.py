@@ -54,16 +54,18 @@ class ReplicaQuarantine:
     def ends(self, tenant: str, fingerprint: str, now: float, *, well: bool) -> None:
         """It was answered, `well` or not, or broke off."""
         body = (tenant, fingerprint)
-        self._running -= Counter([body])
+        self._running[body] -= 1
+        if self._running[body] <= 0:
+            del self._running[body]
         if well:
             self._suspected.pop(body, None)
-            _remember(self._well, [body], now + WELL_S, now)
+            _remember(self._well, [body], now + WELL_S)
 
     def breaks(self, tenant: str, fingerprints: Iterable[str], now: float) -> None:
         """An engine is gone or silent, with these; `judged` follows."""
         bodies = [(tenant, name) for name in fingerprints]
         new = [body for body in bodies if self._well.get(body, now) <= now]
-        _remember(self._unjudged, new, now + UNJUDGED_S, now)
+        _remember(self._unjudged, new, now + UNJUDGED_S)
 
     def judged(
         self,
@@ -82,9 +84,9 @@ class ReplicaQuarantine:
             self._unjudged.pop((tenant, name), None)
         bodies = [(tenant, name) for name in blamed]
         if known:
-            _remember(self._culprits, bodies, now + REFUSED_S, now)
+            _remember(self._culprits, bodies, now + REFUSED_S)
         else:
-            _remember(self._suspected, bodies, now + SUSPECTED_S, now)
+            _remember(self._suspected, bodies, now + SUSPECTED_S)
 
     def suspects(self, tenant: str, fingerprint: str, now: float) -> bool:
         """True of a body that may have ended an engine."""
@@ -104,13 +106,10 @@ class ReplicaQuarantine:
         return None
 
 
-def _remember(where: dict[Body, float], bodies: Iterable[Body], until: float, now: float) -> None:
-    """Forgets those whose time is over, and the oldest of too many."""
+def _remember(where: dict[Body, float], bodies: Iterable[Body], until: float) -> None:
+    """Notes bodies in the order of time; the oldest of too many go."""
     for body in bodies:
         where.pop(body, None)
         where[body] = until
-    if len(where) > MOST:
-        for body in [body for body, end in where.items() if end <= now]:
-            del where[body]
-    for body in list(where)[: max(0, len(where) - MOST)]:
-        del where[body]
+    while len(where) > MOST:
+        del where[next(iter(where))]
