@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -262,6 +264,39 @@ def test_any_decision_is_within_memory_and_additive_and_the_same_again(seed: int
     placement_lines(facts, decision)
     if decision.steps and decision.before and decision.after:
         assert decision.after.part >= decision.before.part - 1e-6
+
+
+def test_another_process_decides_the_same() -> None:
+    """Sets of words have another order there."""
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", SOME_DECISIONS],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1 and "start" in said.pop()
+
+
+SOME_DECISIONS = """
+from random import Random
+from placement_world import some_facts, some_placement
+from mirage.control.placement.deciding import Placer
+from mirage.control.placement.rules import PlacementPast, PlacementRules
+from mirage.control.placement.roofline_judge import RooflineJudge
+from mirage.control.placement.words import placement_lines, step_lines
+
+for seed in range(12):
+    random = Random(seed)
+    facts = some_facts(random)
+    present = some_placement(random, facts)
+    placer = Placer(PlacementRules(evaluations=30))
+    decision = placer.decide(facts, RooflineJudge(facts), present, PlacementPast(), 0.0)
+    print(placement_lines(facts, decision), step_lines(decision))
+"""
 
 
 @examples(480)

@@ -98,6 +98,8 @@ def test_pressure_is_kv_over_what_is_free_or_may_be_lent() -> None:
     assert Pressures(kept).of(TOGETHER, "gpu0") > Pressures(facts).of(TOGETHER, "gpu0")
     assert Pressures(kept).of(TOGETHER, "gpu0") > Pressures(kept).of(alone, "gpu0")
     assert Pressures(facts).of(alone, "gpu1") == 0.0
+    rare, often = (facts_of(LENDS, 31, a=8.0, b=rate) for rate in (0.001, 0.1))
+    assert Pressures(rare).of(TOGETHER, "gpu0") < Pressures(often).of(TOGETHER, "gpu0") / 1.5
     tight = replace(facts, models=tuple(replace(m, tpot_s=0.008) for m in facts.models))
     assert Pressures(tight).of(alone, "gpu0") > Pressures(facts).of(alone, "gpu0")
 
@@ -111,6 +113,18 @@ def test_a_hot_model_gets_replicas_by_its_part_of_the_mean_load() -> None:
     few = replace(pressures.facts.models[0], most_replicas=1)
     facts = replace(pressures.facts, models=(few, *pressures.facts.models[1:]))
     assert counts(Pressures(facts), 0.1) == {"a": 1, "b": 1}
+
+
+def test_proposals_look_at_all_windows() -> None:
+    """By the first window alone a and b are equal to nothing."""
+    quiet = facts_of(KEEPS, 76, a=0.01, b=0.01, c=9.0, d=9.0)
+    loads = {name: ModelLoad(9.0, 220.0, 200.0) for name in "ab"}
+    facts = replace(quiet, windows=(*quiet.windows, replace(quiet.windows[0], loads=loads)))
+    pressures = Pressures(facts)
+    once = dict.fromkeys("abcd", 1)
+    for found in (greedy(pressures, once), best_fit(pressures, once)):
+        assert found is not None
+        assert found.awake("a") != found.awake("b") and found.awake("c") != found.awake("d")
 
 
 @examples(1000)
