@@ -126,8 +126,8 @@ class _Search:
             said.append(
                 f"{', '.join(sorted(self._resting))} moved less than {self._rules.rest_s:g} s ago"
             )
-        if self._left <= 0:
-            said.append(f"the moves of an hour, {self._rules.moves_an_hour}, are used up")
+        if self._left < self._rules.moves_an_hour:
+            said.append(f"{self._left} of {self._rules.moves_an_hour} moves an hour are left")
         return "; ".join(said)
 
     def urgent(self, found: MovePath) -> bool:
