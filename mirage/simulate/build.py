@@ -56,16 +56,18 @@ def world(
     skipping: bool = True,
     arrivals: Mapping[str, Iterator[SimulatedRequest]] | None = None,
     max_num_seqs: Mapping[str, int] | None = None,
+    start: int = 0,
 ) -> World:
     """Engines with their requests, and the deciders of their memory.
 
     `arrivals` are the requests of each tenant, instead of those that the experiment draws, and
-    `max_num_seqs` the most in one step, instead of the same for all.
+    `max_num_seqs` the most in one step, instead of the same for all. Time begins at `start`
+    picoseconds.
     """
     sharing = setup.experiment.sharing
     co_running = sharing.mode == "spatial" and not sharing.isolated
     message_ps = _milliseconds(setup.hardware.message_ms.value)
-    made = World(skipping=skipping, co_running=co_running, message_ps=message_ps)
+    made = World(skipping=skipping, co_running=co_running, message_ps=message_ps, start=start)
     arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
     tiers = _tiers(setup, variant)
     hierarchy = Hierarchy(setup.speeds, POLICIES[tiers.policy]) if tiers else None
@@ -102,9 +104,9 @@ def _add_rostered(
     for t in tenants:
         spec = TenantSpec(t.name, t.share, t.priority, t.floor_layers, t.max_percent, **UNBOUNDED)
         own = coming.bytes_of(spec, setup.shapes[t.name], setup.hardware, rules)
-        roster.applied(spec, own, speeds.times(own), 0.0)
+        roster.applied(spec, own, speeds.times(own), made.now_s())
     popular = sorted(setup.experiment.tenants, key=lambda t: -(t.rate or 0))
-    begin(roster, [t.name for t in popular])
+    begin(roster, [t.name for t in popular], made.now_s())
     engines = [
         _Builder(setup, variant, memory, t, max_num_seqs, seed).engine(arrivals[t.name], made, None)
         for t in tenants

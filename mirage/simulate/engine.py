@@ -192,12 +192,15 @@ class Engine:
             self.stirred = True
 
     def come(self, request: SimulatedRequest, now: int) -> None:
-        """A request arrives now, of which nobody knew before."""
+        """A request is here now, of which nobody knew before; elsewhere it may have come earlier.
+
+        A span goes on where it would had its time been known.
+        """
         self.queues.come(request)
-        if self.stepper.stepping:
+        if not self.stepper.stepping:
+            self.next_event = max(now, self._next_event())
+        elif self._awaits_arrivals:
             self.cut(now)
-        else:
-            self.next_event = self._next_event()
 
     def cut(self, now: int) -> None:
         """Let the span end with the step that is under way."""
@@ -280,9 +283,14 @@ class Engine:
         if self.growth_hold.missing or self.loads.under_way or not self.world.skipping:
             return None
         event = self._speaker.due if self.limits.elastic else NEVER
-        if not self.queues.waiting and self.turn.granted:
+        if self._awaits_arrivals:
             event = min(event, self.queues.next_arrival)
         return Horizon(event, self.world.until)
+
+    @property
+    def _awaits_arrivals(self) -> bool:
+        """True if the next request that arrives may be admitted at once."""
+        return not self.queues.waiting and self.turn.granted
 
     def _finished(self, request: SimulatedRequest, now: int) -> None:
         self.tally.finished(request, now)

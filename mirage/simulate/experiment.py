@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PositiveFloat, model_validator
 
@@ -225,6 +225,9 @@ class Experiment(Strict):
     """Parts of a layer that move on their own."""
 
 
+Asked = TypeVar("Asked", bound=Experiment)
+
+
 class Setup:
     """An experiment with its profiles looked up: all that a run needs, and nothing to refuse."""
 
@@ -245,7 +248,7 @@ class Setup:
         self.experiment = experiment
         self.near = near or Path()
         hardware = hardware or profiles.hardware(experiment.hardware, near)
-        self.hardware = _overridden(hardware, experiment)
+        self.hardware = overridden(hardware, experiment)
         self.models = models or {t.name: profiles.model(t.model, near) for t in experiment.tenants}
         self.known = known
         self.variants = variants.compared(experiment.policies, known)
@@ -264,6 +267,11 @@ class Setup:
         for tenant in experiment.tenants:
             self._check_fit(tenant)
         self._check_experts()
+
+    def comparing(self, policies: list[str]) -> Setup:
+        """The same with other policies. Raises `ConfigError`."""
+        changed = self.experiment.model_copy(update={"policies": policies})
+        return Setup(changed, self.near, known=self.known)
 
     @property
     def device_bytes(self) -> int:
@@ -440,19 +448,24 @@ def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) 
             f"{path}: decode asks for a decoding batch: run python -m benchmarks.decode {path} in "
             "the checkout of MIRAGE"
         )
-    experiment = validated(Experiment, raw, path)
-    near = path.parent
-    file = experiment.workload.file
-    if file is not None:
-        workload = experiment.workload.model_copy(update={"file": located(str(file), near)})
-        experiment = experiment.model_copy(update={"workload": workload})
+    experiment = found(validated(Experiment, raw, path), path.parent)
     try:
-        return Setup(experiment, near, known=known)
+        return Setup(experiment, path.parent, known=known)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
+def found(experiment: Asked, near: Path) -> Asked:
+    """The experiment with the path of its trace, which is seen from `near` or has a name."""
+    file = experiment.workload.file
+    if file is None:
+        return experiment
+    workload = experiment.workload.model_copy(update={"file": located(str(file), near)})
+    return experiment.model_copy(update={"workload": workload})
+
+
+def overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
+    """A profile with what the experiment sets instead."""
     update = {}
     stated = "set by the experiment"
     for key in ("step_overhead_ms", "message_ms"):

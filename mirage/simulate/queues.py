@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 
 from mirage.facts import KVGroup
 from mirage.simulate.batch import Batch, SimulatedRequest
@@ -41,6 +41,8 @@ class Queues:
         """Time of the batch's newest tokens, in picoseconds."""
         self._group = group
         self._arrivals = arrivals
+        self._told: deque[SimulatedRequest] = deque()
+        """Those that arrive after `arrivals`, of which nobody knew at first."""
         self._upcoming: SimulatedRequest | None
         self.next_arrival: int
         """Time at which the next request comes, in picoseconds."""
@@ -114,7 +116,7 @@ class Queues:
             self.waiting.append(request)
             self._waits(request)
             arrived.append(request)
-            self._expect(next(self._arrivals, None))
+            self._expect(self._following())
         return arrived
 
     def come(self, request: SimulatedRequest) -> None:
@@ -122,7 +124,22 @@ class Queues:
         if self._upcoming is None:
             self._expect(request)
         else:
-            self._arrivals = chain(self._arrivals, (request,))
+            self._told.append(request)
+
+    def abandon(self) -> list[SimulatedRequest]:
+        """All requests that have not finished, the known ones that have yet to come among them.
+
+        Nobody comes afterwards.
+        """
+        left = [*self.running, *self.loading, *self.waiting]
+        while self._upcoming is not None:
+            left.append(self._upcoming)
+            self._expect(self._following())
+        return left
+
+    def _following(self) -> SimulatedRequest | None:
+        request = next(self._arrivals, None)
+        return self._told.popleft() if request is None and self._told else request
 
     def _expect(self, request: SimulatedRequest | None) -> None:
         self._upcoming = request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from mirage.samples import PLACES
@@ -44,15 +44,23 @@ def run(
     world.check()
     for engine in world.engines:
         engine.tally.flush()
-    whole = metrics(world.engines, start)
-    tenants = {engine.name: metrics([engine], start) for engine in world.engines}
+    found = measured(policy, seed, {engine.name: [engine] for engine in world.engines}, start)
+    found["timelines"] = {engine.name: timeline(engine) for engine in world.engines}
+    return found
+
+
+def measured(
+    policy: str, seed: int, tenants: Mapping[str, list[Engine]], start: int = 0
+) -> Metrics:
+    """Figures of all `tenants`, each with its engines; `start` in picoseconds. No timelines."""
+    engines = [engine for each in tenants.values() for engine in each]
     return {
         "policy": policy,
         "seed": seed,
-        **whole,
-        "tenants": tenants,
-        "curves": {f"{name}_ms": curve(world.engines, name) for name in ("ttft", "itl")},
-        "timelines": {engine.name: timeline(engine) for engine in world.engines},
+        **metrics(engines, start),
+        "tenants": {name: metrics(each, start) for name, each in tenants.items()},
+        "curves": {f"{name}_ms": curve(engines, name) for name in ("ttft", "itl")},
+        "timelines": {},
     }
 
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import count, islice, pairwise
 from pathlib import Path
+from typing import Protocol
 
 from mirage.config import ConfigError
 from mirage.simulate.batch import SimulatedRequest
-from mirage.simulate.experiment import Setup, SimulatedTenant, Workload
+from mirage.simulate.experiment import Experiment, SimulatedTenant, Workload
 from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS
 from mirage.workload import drawing, rates, trace
@@ -23,11 +24,26 @@ from mirage.workload.dealing import clip, deal
 from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
 
+
+class Drawn(Protocol):
+    """An experiment on one device or several, as far as its requests go."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """As it was written."""
+
+    def tenant(self, name: str) -> SimulatedTenant:
+        """The tenant of that name."""
+
+    def max_len(self, tenant: str) -> int:
+        """Tokens of the longest request."""
+
+
 Row = tuple[int, int, int, trace.TraceRequest | None]
 """Arrival in picoseconds, prompt tokens, output tokens, and the row of a trace that it is."""
 
 
-def requests(setup: Setup, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
+def requests(setup: Drawn, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
     """Each tenant's requests in order of arrival."""
     tenants = setup.experiment.tenants
     if setup.experiment.workload.arrivals == "trace":
@@ -38,7 +54,7 @@ def requests(setup: Setup, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
     return {name: _numbered(setup, name, each) for name, each in rows.items()}
 
 
-def peak_end(setup: Setup, seed: int) -> int:
+def peak_end(setup: Drawn, seed: int) -> int:
     """Arrival of the peak's last request, in picoseconds; 0 without a peak."""
     asked, tenants = setup.experiment.workload, setup.experiment.tenants
     if asked.peak is None:
@@ -50,7 +66,7 @@ def peak_end(setup: Setup, seed: int) -> int:
     return max((max(times, default=0) for times in firsts), default=0)
 
 
-def _numbered(setup: Setup, tenant: str, rows: Iterable[Row]) -> Iterator[SimulatedRequest]:
+def _numbered(setup: Drawn, tenant: str, rows: Iterable[Row]) -> Iterator[SimulatedRequest]:
     reuses = setup.experiment.prefix_cache or setup.experiment.tiers is not None
     model = setup.tenant(tenant).model.encode()
     for number, (arrival, prompt, output, row) in enumerate(rows):
@@ -74,7 +90,7 @@ def _counts(workload: Workload, tenants: list[SimulatedTenant]) -> dict[str, int
     return {t.name: bounds[i + 1] - bounds[i] for i, t in enumerate(tenants)}
 
 
-def _drawn(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[Row]:
+def _drawn(setup: Drawn, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[Row]:
     workload = setup.experiment.workload
     name = tenant.lengths or workload.lengths
     rng = random.Random(f"lengths {tenant.name} {seed}")
@@ -108,7 +124,7 @@ def _fast(workload: Workload, tenants: list[SimulatedTenant], tenant: SimulatedT
     return round(workload.peak.requests * (tenant.rate or 0) / total) if workload.peak else 0
 
 
-def _arrivals(setup: Setup, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[int]:
+def _arrivals(setup: Drawn, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[int]:
     """Picoseconds, at the tenant's rate on average; the peak's requests closer together."""
     assert tenant.rate is not None
     workload = setup.experiment.workload
@@ -202,7 +218,7 @@ def _rows(path: Path, how: trace.Reading) -> list[trace.TraceRequest]:
     return rows
 
 
-def _from_trace(setup: Setup, seed: int) -> dict[str, Iterator[Row]]:
+def _from_trace(setup: Drawn, seed: int) -> dict[str, Iterator[Row]]:
     """A file's rows, dealt to tenants as `mirage replay` deals them."""
     experiment = setup.experiment
     workload, names = experiment.workload, [t.name for t in experiment.tenants]

@@ -54,22 +54,30 @@ class EndlessWorld(ConfigError):
 class World:
     """Runs engines until none has anything left to do.
 
-    `skipping` takes many steps at once; `co_running` engines share compute and link.
+    `skipping` takes many steps at once; `co_running` engines share compute and link. Time begins
+    at `start` picoseconds.
     """
 
     def __init__(
-        self, *, skipping: bool = True, co_running: bool = True, message_ps: int = 0
+        self,
+        *,
+        skipping: bool = True,
+        co_running: bool = True,
+        message_ps: int = 0,
+        start: int = 0,
     ) -> None:
         self.skipping, self.co_running = skipping, co_running
         self.observer = Observer()
         self.message_ps = message_ps
-        self.now = 0
+        self.now = start
         self.engines: list[Engine] = []
         self.domains: list[SimulatedDomain] = []
         self._domain_of: dict[str, SimulatedDomain] = {}
         self._under_way: list[tuple[int, int, At]] = []
         self._sent = count()
         self.until = NEVER
+        self.next_time = start
+        """No event comes before that time, unless a request comes that nobody knows of."""
         self._started = False
 
     def add(
@@ -84,18 +92,29 @@ class World:
     def run(self, until: int = NEVER) -> None:
         """Until all requests are done, or `until` picoseconds."""
         self.until = until
+        self.advance(until)
+        if until == NEVER:
+            self._check_ended()
+
+    def advance(self, time: int) -> None:
+        """All that happens before `time`. Steps that are under way then go on past it."""
         if not self._started:
             self._start()
         while True:
-            time, happen = self._next()
-            if time >= until:
-                self._check_ended(until)
+            self.next_time, happen = self._next()
+            if self.next_time >= time:
                 return
-            assert time >= self.now, "time runs forward"
-            self.now = time
-            happen(time)
+            assert self.next_time >= self.now, "time runs forward"
+            self.now = self.next_time
+            happen(self.now)
             self._wake_stirred()
             self.observer.happened()
+
+    def come(self, engine: Engine, request: SimulatedRequest, now: int) -> None:
+        """A request comes to an engine, of which nobody knew; all before `now` has happened."""
+        self.now = now
+        engine.come(request, now)
+        self.next_time = min(self.next_time, engine.next_event)
 
     def _start(self) -> None:
         self._started = True
@@ -104,10 +123,10 @@ class World:
         self._wake_stirred()
         self.observer.happened()
 
-    def _check_ended(self, until: int) -> None:
+    def _check_ended(self) -> None:
         """Raises `EndlessWorld` if work is left that will never be done."""
         left = [e.name for e in self.engines if e.has_work or e.next_event < NEVER]
-        if until == NEVER and left:
+        if left:
             raise EndlessWorld(
                 f"simulated time passes {NEVER / PS / 86400:.0f} days with work left for "
                 f"{left[0]!r}: raise the rate or a speed of the hardware, or lower time_scale"

@@ -21,6 +21,14 @@ def table(title: str, policies: Sequence[str], rows: Iterable[ComparisonRow]) ->
     return made
 
 
+def plain(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Rows of texts under their heads."""
+    made = Table(*columns, title=escape(title))
+    for row in rows:
+        made.add_row(*map(escape, row))
+    return made
+
+
 def _cell(cell: Cell) -> str:
     ratio = f" [dim]{cell.ratio}[/]" if cell.ratio else ""
     half = f" [dim]{cell.half}[/]" if cell.half else ""

@@ -17,6 +17,7 @@ from mirage.tools.report.files import make_room, write_all
 
 if TYPE_CHECKING:
     from mirage.simulate.experiment import Setup
+    from mirage.simulate.fleet.setup import FleetSetup
     from mirage.simulate.run import Metrics
     from mirage.simulate.variants import Variant
     from mirage.tools.simulate.report import Result
@@ -94,20 +95,20 @@ def parse_seeds(text: str) -> list[int]:
     return list(found)
 
 
-def _setup(path: Path, policies: str | None, known: Mapping[str, Variant] | None) -> Setup:
-    from mirage.simulate.experiment import Setup, load
+def _setup(
+    path: Path, policies: str | None, known: Mapping[str, Variant] | None
+) -> Setup | FleetSetup:
+    from mirage.simulate.fleet.loading import load
     from mirage.simulate.variants import VARIANTS
 
     known = VARIANTS if known is None else known
     setup = load(path, known)
     if policies is None:
         return setup
-    names = [name.strip() for name in policies.split(",")]
-    changed = setup.experiment.model_copy(update={"policies": names})
-    return Setup(changed, setup.near, known=known)
+    return setup.comparing([name.strip() for name in policies.split(",")])
 
 
-def _run(setup: Setup, seeds: list[int], processes: int | None) -> list[Metrics]:
+def _run(setup: Setup | FleetSetup, seeds: list[int], processes: int | None) -> list[Metrics]:
     from mirage.tools.simulate.pool import SimulationJob, run_all
     from mirage.tools.simulate.progress import counting
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from mirage.profiles import Model
 from mirage.tools.report import comparison, document, drawing
 from mirage.tools.report.document import Document, Picture, Section, facts
-from mirage.tools.simulate import pictures, table
+from mirage.tools.simulate import devices, pictures, table
 from mirage.tools.simulate.modelled import modelled
 from mirage.units import GIB, MIB, ceil_div
 
@@ -27,8 +27,10 @@ UNITS = {
     "_us": ", µs",
 }
 
-Result = Mapping[str, Any]
+OWN_TABLES = ("tenants", "title", "policies", "devices", "placement")
+"""Keys of an experiment that are told elsewhere on the page."""
 
+Result = Mapping[str, Any]
 
 TENANTS = (
     *("tenant", "share", "requests per s", "priority", "model", "layers", "parameters", "a layer"),
@@ -41,6 +43,7 @@ def render(result: Result) -> str:
     asked, policies = result["experiment"], result["policies"]
     tenants = {name: rows(result, name) for name in result["shapes"]}
     figures = document.side_by_side(_note(result), policies, rows(result), tenants)
+    limits = modelled(asked["kv_blocks"], "devices" in result)
     meanings = facts((policy, meaning(result, policy)) for policy in policies)
     return Document(
         f"MIRAGE simulation: {asked['title']}",
@@ -53,13 +56,17 @@ def render(result: Result) -> str:
         [
             Section("Side by side", [*figures, Markup("<h3>The policies</h3>"), meanings]),
             *_pictures(result),
+            *_devices(result),
             Section("The tenants", list(_tenants(result))),
             hardware(result["hardware"]),
             Section(
                 "The settings",
                 ["The experiment’s file with all its defaults.", facts(settings(asked), "pairs")],
             ),
-            Section("What is modelled, and what is not", list(modelled(asked["kv_blocks"]))),
+            Section(
+                "What is modelled, and what is not",
+                list(limits),
+            ),
         ],
     ).render()
 
@@ -127,6 +134,12 @@ def _pictures(result: Result) -> Iterator[Section]:
         yield _columns(result, remapping, pictures.layers_remapped)
 
 
+def _devices(result: Result) -> Iterator[Section]:
+    if each := list(devices.rows(result)):
+        table_ = document.table(devices.columns(result), each, "text")
+        yield Section("The devices", [devices.ABOUT, table_])
+
+
 def _columns(result: Result, policies: list[str], picture: Picture[[Result, list[str]]]) -> Section:
     """As many drawings of the same width as it takes with at most `COLUMNS` policies in each."""
     drawings = ceil_div(len(policies), COLUMNS)
@@ -155,7 +168,7 @@ def _tenant(result: Result, tenant: Mapping[str, Any], model: Model) -> list[str
     """One tenant, and the sizes of its model."""
     return [
         tenant["name"],
-        f"{tenant['share']:g} %",
+        f"{tenant['share']:g} %" if tenant["share"] else "by device",
         "the trace’s" if tenant["rate"] is None else f"{tenant['rate']:g}",
         str(tenant["priority"]),
         model.title,
@@ -179,9 +192,9 @@ def _drawn(lengths: Mapping[str, Any] | None) -> str:
 def settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every setting of the experiment by its dotted name, but what has a table of its own."""
     for key, value in part.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and key not in OWN_TABLES:
             yield from settings(value, f"{prefix}{key}.")
-        elif key not in ("tenants", "title", "policies"):
+        elif key not in OWN_TABLES:
             yield f"{prefix}{key}", _said(value)
 
 

@@ -41,18 +41,27 @@ KV_BLOCKS = {
     "scattered": "Where blocks lie: those in use are taken to lie anywhere, so an extent is free "
     "as often as chance leaves all of its blocks unused.",
 }
+SEVERAL = (
+    "Several devices: a router that sends each request to the replica with the fewest under way, "
+    "devices that are lost and come back, requests that are sent again before their first token."
+)
 NOT_MODELLED_EITHER = (
-    "Activations beyond the constant reserve, prefix caching, speculative decoding, several GPUs, "
-    "engines that start or fail.",
+    "Activations beyond the constant reserve, prefix caching, speculative decoding, {}.",
     "Texts: a request’s lengths are drawn beforehand, and the engines do not know them.",
 )
 
 
-def modelled(kv_blocks: str) -> Iterator[Markup]:
-    """Three lists under their titles; `kv_blocks` as in the experiment."""
+def modelled(kv_blocks: str, several: bool = False) -> Iterator[Markup]:
+    """Three lists under their titles; `kv_blocks` as in the experiment, `several` devices."""
+    left_out = (
+        "models that move between devices"
+        if several
+        else "several GPUs, engines that start or fail"
+    )
+    either = [line.format(left_out) for line in NOT_MODELLED_EITHER]
     yield Markup("<h3>The same code as in service</h3>")
     yield points(SAME_CODE)
     yield Markup("<h3>Modelled</h3>")
-    yield points(MODELLED)
+    yield points([*MODELLED, *([SEVERAL] if several else [])])
     yield Markup("<h3>Not modelled</h3>")
-    yield points([*NOT_MODELLED, KV_BLOCKS[kv_blocks], *NOT_MODELLED_EITHER])
+    yield points([*NOT_MODELLED, KV_BLOCKS[kv_blocks], *either])

@@ -19,9 +19,11 @@ from typing import Any, Protocol, TypeVar
 
 from mirage.errors import CommandFailed
 from mirage.processes.interrupt import interrupts_wait
+from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
+from mirage.simulate.fleet.run import run_fleet
+from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.run import Metrics, run
-from mirage.simulate.world import World
 
 LOOK_S = 0.5
 """Seconds between two counts of what runs have done."""
@@ -29,10 +31,18 @@ Asked = TypeVar("Asked")
 Given = TypeVar("Given")
 
 
+class HasEngines(Protocol):
+    """A world, or a fleet of them."""
+
+    @property
+    def engines(self) -> list[Engine]:
+        """All of them, now."""
+
+
 class PoolJob(Protocol):
     """A `SimulationJob`, or another computation that can be sent to a process."""
 
-    def run(self, begun: Callable[[World], None] = lambda world: None) -> Metrics:
+    def run(self, begun: Callable[[HasEngines], None] = lambda world: None) -> Metrics:
         """Its figures. `begun` is given the world of engines, where there is one."""
 
 
@@ -40,12 +50,14 @@ class PoolJob(Protocol):
 class SimulationJob:
     """One run: an experiment that was checked, a policy and a seed."""
 
-    setup: Setup
+    setup: Setup | FleetSetup
     policy: str
     seed: int
 
-    def run(self, begun: Callable[[World], None] = lambda world: None) -> Metrics:
+    def run(self, begun: Callable[[HasEngines], None] = lambda world: None) -> Metrics:
         """Its figures. `begun` is given the world of engines."""
+        if isinstance(self.setup, FleetSetup):
+            return run_fleet(self.setup, self.policy, self.seed, begun=begun)
         return run(self.setup, self.policy, self.seed, begun=begun)
 
 
@@ -157,13 +169,13 @@ def _begin(requests: Synchronized[int]) -> None:
 
 
 def _run(job: PoolJob) -> Metrics:
-    worlds: list[World] = []
+    worlds: list[HasEngines] = []
     with _counted(worlds):
         return job.run(begun=worlds.append)
 
 
 @contextmanager
-def _counted(worlds: Sequence[World]) -> Iterator[None]:
+def _counted(worlds: Sequence[HasEngines]) -> Iterator[None]:
     """Add what finishes in `worlds` to what all processes have finished, now and then.
 
     From a thread that reads along, so that the simulation need not stop to tell.

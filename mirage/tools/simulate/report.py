@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from mirage.simulate.experiment import Setup
+from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.run import Metrics
 from mirage.simulate.variants import Variant
 from mirage.workload.lengths import lengths
@@ -20,16 +21,17 @@ from mirage.workload.lengths import lengths
 SCHEMA_VERSION = 1
 BASELINES = ("static", "pooled")
 """Policies that every other one is compared with."""
-NO_METRICS = frozenset({"policy", "seed", "tenants", "curves", "timelines"})
+NO_METRICS = frozenset({"policy", "seed", "tenants", "devices", "curves", "timelines"})
 """Keys of a run that are no single number."""
 
 Result = dict[str, Any]
 
 
-def build(setup: Setup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
+def build(setup: Setup | FleetSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
     """The whole result, ready for JSON, from one run of each policy under each of `seeds`."""
     of = {(run["policy"], run["seed"]): run for run in runs}
     by_policy = {v.name: [of[v.name, seed] for seed in seeds] for v in setup.variants}
+    fleet = {"devices": _devices(setup)} if isinstance(setup, FleetSetup) else {}
     return {
         "schema_version": SCHEMA_VERSION,
         "experiment": _written(setup),
@@ -41,6 +43,7 @@ def build(setup: Setup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result
         "policies": list(by_policy),
         "variants": {variant.name: _variant(variant) for variant in setup.variants},
         "results": {name: _result(by_policy, name) for name in by_policy},
+        **fleet,
     }
 
 
@@ -92,8 +95,13 @@ def _result(by_policy: Mapping[str, Sequence[Metrics]], name: str) -> dict[str, 
         )
         for tenant in runs[0]["tenants"]
     }
+    devices = {
+        device: summary([run["devices"][device] for run in runs])
+        for device in runs[0].get("devices", {})
+    }
     return {
         **_part(runs, bases),
+        **({"devices": devices} if devices else {}),
         "tenants": tenants,
         "curves": {latency: _curve(runs, latency) for latency in runs[0]["curves"]},
         "timelines": runs[0]["timelines"],
@@ -118,7 +126,15 @@ def _curve(runs: Sequence[Metrics], latency: str) -> dict[str, list[float]]:
     }
 
 
-def _written(setup: Setup) -> dict[str, Any]:
+def _devices(setup: FleetSetup) -> dict[str, dict[str, float]]:
+    """Share of each tenant of each device, in per cent."""
+    return {
+        name: {tenant.name: tenant.share for tenant in of.experiment.tenants}
+        for name, of in setup.devices.items()
+    }
+
+
+def _written(setup: Setup | FleetSetup) -> dict[str, Any]:
     """The experiment with all its defaults; a trace's path is relative to the file, as there."""
     written: dict[str, Any] = setup.experiment.model_dump(mode="json")
     file = setup.experiment.workload.file
@@ -127,7 +143,7 @@ def _written(setup: Setup) -> dict[str, Any]:
     return written
 
 
-def _lengths(setup: Setup) -> dict[str, Any]:
+def _lengths(setup: Setup | FleetSetup) -> dict[str, Any]:
     """Distributions of each tenant's lengths; empty where a trace has them."""
     asked = setup.experiment.workload
     if asked.arrivals == "trace":

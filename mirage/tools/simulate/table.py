@@ -11,7 +11,8 @@ from rich.console import Console
 
 from mirage.tools.report import comparison
 from mirage.tools.report.comparison import ComparisonRow, Metric
-from mirage.tools.report.terminal import table
+from mirage.tools.report.terminal import plain, table
+from mirage.tools.simulate import devices
 from mirage.tools.simulate.report import BASELINES
 from mirage.units import GIB
 
@@ -44,6 +45,9 @@ IF_ANY = (
     Metric("experts_remapped_max", "experts of each layer given, most"),
     Metric("expert_loads", "experts loaded"),
     Metric("spills", "requests spilled at the end of a turn"),
+    Metric("lost_device_lost", "requests lost with their device", "low"),
+    Metric("lost_no_replica", "requests that found no replica", "low"),
+    Metric("retried", "requests sent again to another replica"),
 )
 """Shown where some policy has any."""
 VERDICT = {
@@ -69,6 +73,8 @@ def show(result: Mapping[str, Any], output: Path, console: Console) -> None:
     """Print a result (see `report.build`) and where in `output` its files lie."""
     title = result["experiment"]["title"]
     console.print(table(title, result["policies"], rows(result)))
+    if each := list(devices.rows(result)):
+        console.print(plain("devices: requests, TTFT P99", devices.columns(result), each))
     console.out(_seeds(result["seeds"]), highlight=False)
     for line in verdicts(result):
         console.out(line, highlight=False)

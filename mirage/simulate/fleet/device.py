@@ -1,0 +1,99 @@
+"""One device of several: its world while it is there, and engines of all its lives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+
+from mirage.simulate import build
+from mirage.simulate.batch import SimulatedRequest
+from mirage.simulate.engine import Engine
+from mirage.simulate.experiment import Setup
+from mirage.simulate.fleet.feed import Feed
+from mirage.simulate.fleet.schema import Outage
+from mirage.simulate.roofline import NEVER, PS
+from mirage.simulate.variants import Variant
+from mirage.simulate.world import Observer, World
+
+
+class DeviceObserver(Observer):
+    """Sees the world of one device, and knows which it is. To override, as `Observer`."""
+
+    def __init__(self, device: PlacedDevice, world: World) -> None:
+        self.device, self.world = device, world
+
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
+        """Overriders call this one too: it counts."""
+        self.device.in_flight[engine.name] -= 1
+
+
+class PlacedDevice:
+    """A device with what is placed on it. Picoseconds."""
+
+    def __init__(
+        self,
+        name: str,
+        setup: Setup,
+        variant: Variant,
+        seed: int,
+        feeds: Mapping[str, Feed],
+        outages: list[Outage],
+        skipping: bool,
+        observe: Callable[[PlacedDevice, World], DeviceObserver],
+    ) -> None:
+        """`feeds` are the requests of the tenants that run nowhere else; others `take` theirs."""
+        self.name, self.setup = name, setup
+        self._variant, self._seed, self._skipping = variant, seed, skipping
+        self._feeds = {t.name: feeds[t.name] for t in setup.experiment.tenants if t.name in feeds}
+        self._losses = deque(round(outage.at_s * PS) for outage in outages)
+        self._observe = observe
+        self.in_flight = {tenant.name: 0 for tenant in setup.experiment.tenants}
+        """Requests sent here that have not finished; it says nothing of tenants with a feed."""
+        self.engines: list[Engine] = []
+        """Those of earlier lives before those of this one."""
+        self.world: World | None = None
+        """None while the device is lost."""
+        self._here: dict[str, Engine] = {}
+
+    def begin(self, now: int, until: int) -> None:
+        """The device is there, and nothing runs on it yet."""
+        end = self._losses.popleft() if self._losses else NEVER
+        arrivals: dict[str, Iterator[SimulatedRequest]] = {
+            tenant: self._feeds[tenant].before(end) if tenant in self._feeds else iter(())
+            for tenant in self.in_flight
+        }
+        world = build.world(
+            self.setup,
+            self._variant,
+            self._seed,
+            skipping=self._skipping,
+            arrivals=arrivals,
+            start=now,
+        )
+        world.until, world.observer = until, self._observe(self, world)
+        self.world = world
+        self._here = {engine.name: engine for engine in world.engines}
+        self.engines += world.engines
+        self.in_flight = dict.fromkeys(self.in_flight, 0)
+
+    def advance(self, time: int) -> None:
+        """All that happens here before `time`."""
+        if self.world is not None and self.world.next_time < time:
+            self.world.advance(time)
+
+    def run(self, until: int) -> None:
+        """As `World.run`."""
+        if self.world is not None:
+            self.world.run(until)
+
+    def take(self, tenant: str, request: SimulatedRequest, now: int) -> None:
+        """A request was sent here; all before `now` has happened."""
+        assert self.world is not None, "a lost device takes nothing"
+        self.in_flight[tenant] += 1
+        self.world.come(self._here[tenant], request, now)
+
+    def lose(self) -> list[tuple[str, SimulatedRequest]]:
+        """The device is lost; requests that have not finished, with their tenants."""
+        left = [(e.name, request) for e in self._here.values() for request in e.queues.abandon()]
+        self.world = None
+        return left

@@ -1,0 +1,49 @@
+"""One experiment on several devices under one policy and one seed, from start to its metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from mirage.simulate import workload
+from mirage.simulate.fleet.fleet import Fleet, LossCause
+from mirage.simulate.fleet.setup import FleetSetup
+from mirage.simulate.run import Metrics, measured, metrics
+
+
+def run_fleet(
+    setup: FleetSetup,
+    policy: str,
+    seed: int,
+    *,
+    skipping: bool = True,
+    begun: Callable[[Fleet], None] = lambda fleet: None,
+) -> Metrics:
+    """All metrics of `mirage.simulate.run.run`, those of each device, and what was lost.
+
+    `begun` is given the fleet before its time begins.
+    """
+    fleet = Fleet(setup, setup.variant(policy), seed, skipping=skipping)
+    begun(fleet)
+    start = workload.peak_end(setup, seed)
+    if start:
+        fleet.run(until=start)
+        for engine in fleet.engines:
+            engine.tally.restart()
+    fleet.run()
+    fleet.check()
+    engines = fleet.engines
+    for engine in engines:
+        engine.tally.flush()
+    tenants = {t: [e for e in engines if e.name == t] for t in setup.placement}
+    found = measured(policy, seed, tenants, start)
+    for tenant, figures in found["tenants"].items():
+        figures |= _lost(fleet.lost[tenant], fleet.retried[tenant])
+    whole = _lost(sum(fleet.lost.values(), Counter()), fleet.retried.total())
+    devices = {name: metrics(device.engines, start) for name, device in fleet.devices.items()}
+    return {**found, **whole, "devices": devices}
+
+
+def _lost(causes: Counter[LossCause], retried: int) -> Metrics:
+    by_cause = {f"lost_{cause}": causes[cause] for cause in LossCause}
+    return {"lost": causes.total(), **by_cause, "retried": retried}

@@ -1,0 +1,139 @@
+"""An experiment on several devices with its profiles looked up: a `Setup` for each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mirage import profiles
+from mirage.config import ConfigError, Traffic
+from mirage.profiles import Hardware
+from mirage.simulate import variants
+from mirage.simulate.experiment import Experiment, Setup, SimulatedTenant, overridden
+from mirage.simulate.fleet.schema import FleetExperiment, Outage
+from mirage.simulate.fleet.shares import filled
+
+
+class FleetSetup:
+    """All that a run on several devices needs, and nothing to refuse."""
+
+    def __init__(
+        self,
+        experiment: FleetExperiment,
+        near: Path | None = None,
+        known: Mapping[str, variants.Variant] = variants.VARIANTS,
+    ) -> None:
+        """Policies are names in `known`. Raises `ConfigError` with one line."""
+        self.experiment, self.near, self.known = experiment, near or Path(), known
+        self.models = {t.name: profiles.model(t.model, near) for t in experiment.tenants}
+        self.variants = variants.compared(experiment.policies, known)
+        devices = experiment.each_device
+        self.outages: dict[str, list[Outage]] = {d.name: d.lost for d in devices}
+        """Losses of each device."""
+        self._check_names([d.name for d in devices])
+        self.placement = _placement(experiment, list(self.outages))
+        """Devices of each tenant, in the order of their names."""
+        named = {d.hardware or experiment.hardware for d in devices} | {experiment.hardware}
+        hardware = {name: profiles.hardware(name, near) for name in named}
+        self.hardware = overridden(hardware[experiment.hardware], experiment)
+        """That of the devices that name no other."""
+        used = {device for places in self.placement.values() for device in places}
+        self.devices = {
+            d.name: self._device(d.name, hardware[d.hardware or experiment.hardware])
+            for d in devices
+            if d.name in used
+        }
+        """Experiment of each device on which anything is placed, in the order of their names."""
+        self.shapes = {name: self._first(name).shapes[name] for name in self.models}
+
+    def comparing(self, policies: list[str]) -> FleetSetup:
+        """The same with other policies. Raises `ConfigError`."""
+        changed = self.experiment.model_copy(update={"policies": policies})
+        return FleetSetup(changed, self.near, self.known)
+
+    def tenant(self, name: str) -> SimulatedTenant:
+        """The tenant of that name."""
+        return next(t for t in self.experiment.tenants if t.name == name)
+
+    def max_len(self, tenant: str) -> int:
+        """Tokens of the longest request."""
+        return self._first(tenant).max_len(tenant)
+
+    def variant(self, name: str) -> variants.Variant:
+        """The policy of that name. Raises `ConfigError` for one that is not known."""
+        return variants.variant(name, self.known)
+
+    def _first(self, tenant: str) -> Setup:
+        return self.devices[self.placement[tenant][0]]
+
+    def _device(self, name: str, hardware: Hardware) -> Setup:
+        experiment, workload = self.experiment, self.experiment.workload
+        if workload.traffic.weights:  # of all tenants
+            workload = workload.model_copy(update={"traffic": Traffic()})
+        own = {field: getattr(experiment, field) for field in Experiment.model_fields}
+        own |= {"tenants": self._tenants(name, hardware), "workload": workload}
+        try:
+            return Setup(Experiment(**own), self.near, hardware, self._on(name), self.known)
+        except ConfigError as error:
+            raise ConfigError(f"device {name!r}: {error}") from None
+
+    def _on(self, device: str) -> dict[str, profiles.Model]:
+        return {name: m for name, m in self.models.items() if device in self.placement[name]}
+
+    def _tenants(self, device: str, hardware: Hardware) -> list[SimulatedTenant]:
+        """Tenants of a device, in the order of the file."""
+        experiment = self.experiment
+        tenants = [t for t in experiment.tenants if device in self.placement[t.name]]
+        if experiment.roster is not None:
+            return tenants
+        hardware, limits = overridden(hardware, experiment), experiment.limits
+        shapes, pressure = {}, {}
+        for t in tenants:
+            model = self.models[t.name]
+            longest = min(t.max_model_len or limits.max_model_len or model.max_len, model.max_len)
+            memory, parts = hardware.memory_bytes, experiment.layer_parts
+            shapes[t.name] = profiles.shape(
+                model, hardware, limits.block_tokens, longest, memory, parts
+            )
+            replicas = len(self.placement[t.name])
+            pressure[t.name] = (t.rate or 1.0) / replicas * model.kv_token_bytes
+        try:
+            return filled(tenants, shapes, hardware.memory_bytes, pressure)
+        except ConfigError as error:
+            raise ConfigError(f"device {device!r}: {error}") from None
+
+    def _check_names(self, devices: list[str]) -> None:
+        tenants = [t.name for t in self.experiment.tenants]
+        for kind, names in (("tenant", tenants), ("device", devices)):
+            if twice := _twice(names):
+                raise ConfigError(f"{kind} name {twice!r} is used twice: names must differ")
+        weights = self.experiment.workload.traffic.weights
+        if unknown := sorted(set(weights) - set(tenants)):
+            raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
+
+
+def _placement(experiment: FleetExperiment, devices: list[str]) -> dict[str, list[str]]:
+    written, tenants = experiment.placement, [t.name for t in experiment.tenants]
+    if not written and len(devices) == 1:
+        return dict.fromkeys(tenants, devices)
+    if unknown := sorted(set(written) - set(tenants)):
+        raise ConfigError(f"placement of {unknown[0]!r}: no such tenant")
+    for tenant in tenants:
+        places = written.get(tenant)
+        if not places:
+            raise ConfigError(f"placement: tenant {tenant!r} is on no device: name one")
+        if unknown := sorted(set(places) - set(devices)):
+            raise ConfigError(f"placement of {tenant!r}: no device is named {unknown[0]!r}")
+        if twice := _twice(places):
+            raise ConfigError(f"placement of {tenant!r}: device {twice!r} stands there twice")
+    return {tenant: sorted(written[tenant]) for tenant in tenants}
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    """The first name that is there twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
