@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -110,6 +110,10 @@ class Workload(Strict):
 
     arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
     file: FilePath | None = None
+    files: dict[str, FilePath] = Field(default_factory=dict)
+    """Trace of each tenant, instead of one file for all."""
+    window: Annotated[tuple[float, float] | None, Field(strict=False)] = None
+    """Seconds of a trace, or of each, from which its requests are taken; all if left out."""
     trace_format: TraceFormat | None = None
     """Format of the file, where its beginning does not tell."""
     rate: Rate | None = None
@@ -126,12 +130,18 @@ class Workload(Strict):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Workload:
-        if self.arrivals in ("trace", "windows") and self.file is None:
+        if self.files and (self.arrivals != "trace" or self.file or self.rate is not None):
+            raise ValueError("files are for arrivals trace without file and rate: set one or other")
+        if self.window is not None and not 0 <= self.window[0] < self.window[1]:
+            raise ValueError("window ends before it starts: write [START, END] in seconds")
+        if self.window is not None and (self.arrivals != "trace" or self.rate is not None):
+            raise ValueError("window is for arrivals trace without rate: leave one of them out")
+        if self.arrivals in ("trace", "windows") and self.file is None and not self.files:
             raise ValueError(f"arrivals {self.arrivals!r} need a file: name a trace")
         if self.arrivals in ("bursty", "poisson") and self.file is not None:
             raise ValueError("file is for arrivals trace or windows: set them, or leave it out")
         for key in ("trace_format", "rate"):
-            if self.file is None and getattr(self, key) is not None:
+            if not (self.file or self.files) and getattr(self, key) is not None:
                 raise ValueError(f"{key} is for a trace's file: name one, or leave it out")
         if self.arrivals == "trace" and self.peak is not None:
             raise ValueError("peak is for drawn arrivals: a trace brings its own, leave it out")
@@ -139,6 +149,12 @@ class Workload(Strict):
         if self.arrivals != "trace":
             self._check_number()
         return self
+
+    def check_tenants(self, names: Iterable[str]) -> None:
+        """Raises `ConfigError` if it speaks of a tenant that is not among `names`."""
+        for what, named in (("traffic weight for", self.traffic.weights), ("file for", self.files)):
+            if unknown := sorted(set(named) - set(names)):
+                raise ConfigError(f"{what} {unknown[0]!r}: no such tenant")
 
     def _check_idle_keys(self) -> None:
         """A key that changes nothing is a mistake."""
@@ -401,10 +417,7 @@ class Setup:
                     f"tenant {tenant.name!r}: floor_layers {tenant.floor_layers} of "
                     f"{self.models[tenant.name].layers} layers leaves none to give: lower it"
                 )
-
-        weights = self.experiment.workload.traffic.weights
-        if unknown := sorted(set(weights) - set(names)):
-            raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
+        self.experiment.workload.check_tenants(names)
 
     def _check_rate(self, tenant: SimulatedTenant) -> None:
         if self.experiment.workload.arrivals != "trace":
@@ -456,11 +469,14 @@ def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) 
 
 
 def found(experiment: Asked, near: Path) -> Asked:
-    """The experiment with the path of its trace, which is seen from `near` or has a name."""
-    file = experiment.workload.file
-    if file is None:
-        return experiment
-    workload = experiment.workload.model_copy(update={"file": located(str(file), near)})
+    """The experiment with the paths of its traces, which are seen from `near` or have names."""
+    file, files = experiment.workload.file, experiment.workload.files
+    update: dict[str, object] = {}
+    if files:
+        update["files"] = {name: located(str(each), near) for name, each in files.items()}
+    if file is not None:
+        update["file"] = located(str(file), near)
+    workload = experiment.workload.model_copy(update=update)
     return experiment.model_copy(update={"workload": workload})
 
 

@@ -7,7 +7,7 @@ Drawn arrivals, and windows of a trace, are held as a whole: they are stretched 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import count, islice, pairwise
@@ -20,7 +20,8 @@ from mirage.simulate.experiment import Experiment, SimulatedTenant, Workload
 from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS
 from mirage.workload import drawing, rates, trace
-from mirage.workload.dealing import clip, deal
+from mirage.workload.chosen import Chosen
+from mirage.workload.dealing import clip
 from mirage.workload.lengths import OF_TRACE, Lengths, lengths
 from traces.generate import gaps
 
@@ -222,10 +223,8 @@ def _from_trace(setup: Drawn, seed: int) -> dict[str, Iterator[Row]]:
     """A file's rows, dealt to tenants as `mirage replay` deals them."""
     experiment = setup.experiment
     workload, names = experiment.workload, [t.name for t in experiment.tenants]
-    assert workload.file is not None
-    rows = trace.read(workload.file, _reading(workload, seed))
     waiting: dict[str, deque[Row]] = {name: deque() for name in names}
-    dealt = _dealt(rows, names, workload, seed)
+    dealt = _dealt(names, workload, seed)
 
     def of(name: str) -> Iterator[Row]:
         longest = setup.max_len(name)
@@ -242,14 +241,12 @@ def _from_trace(setup: Drawn, seed: int) -> dict[str, Iterator[Row]]:
     return {name: of(name) for name in names}
 
 
-def _dealt(
-    rows: Iterator[trace.TraceRequest], names: list[str], workload: Workload, seed: int
-) -> Iterator[tuple[str, Row]]:
-    scale = workload.time_scale
+def _dealt(names: list[str], workload: Workload, seed: int) -> Iterator[tuple[str, Row]]:
+    scale, how = workload.time_scale, _reading(workload, seed)
     if _scaled(workload):
         assert workload.file is not None and workload.rate is not None
-        how = _reading(workload, seed)
         scale = _time_scale(workload.file, how, workload.requests, workload.rate)
-    for name, row in deal(islice(rows, workload.requests), names, workload.traffic, seed):
+    of, part = Chosen(workload.file, workload.files), (workload.window, workload.requests)
+    for name, row in of.requests(names, workload.traffic, seed, how, *part, Counter()):
         arrival = round(row.arrival_s * scale * PS)
         yield name, (arrival, row.context_tokens, row.output_tokens, row)

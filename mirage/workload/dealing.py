@@ -4,7 +4,8 @@ The rule is `Traffic`'s: trace time is cut into phases; in each phase one tenant
 draws ``hot_share`` of the requests, the others share the rest by their weights. Everything is
 drawn from one seed and from the trace's own times and order, so the workload is the same for
 every policy, and scaling time or lengths does not move a request to another tenant. The requests
-of a session go where its first one went.
+of a session go where its first one went. Where rows name models, those of one model go to one
+tenant instead: the first model to the first tenant, the next to the next, and around again.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ def calls(
 def deal(
     requests: Iterable[TraceRequest], names: list[str], traffic: Traffic, seed: int
 ) -> Iterator[tuple[str, TraceRequest]]:
-    """Each request with its tenant, one at a time."""
+    """Each request with its tenant, one at a time. Models that rows name go to tenants in turn."""
     seen: deque[TraceRequest] = deque()
     places: OrderedDict[str, str] = OrderedDict()
+    models: dict[str, str] = {}
 
     def arrivals() -> Iterator[float]:
         for request in requests:
@@ -86,6 +88,8 @@ def deal(
 
     for name in assign(arrivals(), names, traffic, seed):
         request = seen.popleft()
+        if request.model is not None:
+            name = models.setdefault(request.model, names[len(models) % len(names)])
         session = request.session
         yield (name if session is None else _place(places, session, name)), request
 

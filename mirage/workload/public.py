@@ -14,24 +14,18 @@ from mirage.workload.formats.request import TraceError
 from traces import PUBLIC
 
 
-class Public(Strict):
+class PublicFile(Strict):
     """One public file: where its owner keeps it, and how to tell that it is the right one."""
 
-    about: str
-    format: str
     file: str = Field(pattern=r"^[\w.-]+$")
     urls: list[Annotated[str, Field(pattern="^https://")]] = Field(min_length=1)
     bytes: Count | None = None
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     git: str | None = Field(default=None, pattern="^[0-9a-f]{40}$")
     """Its object in the owner's git repository: SHA-1 of a header and the file."""
-    checked: str
-    """Source of the checksum."""
-    licence: str
-    cite: str
 
     @model_validator(mode="after")
-    def _can_be_told(self) -> Public:
+    def _can_be_told(self) -> PublicFile:
         if (self.sha256 is None) == (self.git is None):
             raise ValueError("write sha256 or git")
         return self
@@ -40,6 +34,24 @@ class Public(Strict):
     def checksum(self) -> str:
         """Checksum of the file with its kind before it, as ``sha256:...``."""
         return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.git}"
+
+
+class Public(PublicFile):
+    """One public trace."""
+
+    about: str
+    format: str
+    checked: str
+    """Source of the checksum."""
+    licence: str
+    cite: str
+    beside: PublicFile | None = None
+    """A file that its format looks for beside it."""
+
+    @property
+    def files(self) -> list[PublicFile]:
+        """All that there is to fetch, the trace last: who finds it finds the rest."""
+        return [self] if self.beside is None else [self.beside, self]
 
 
 def folder() -> Path:

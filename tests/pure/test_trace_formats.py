@@ -121,8 +121,8 @@ MEANT = {
         TraceRequest(0.0, 1, 256, prompt="Hi"),
     ],
 }
-NAMES = sorted(set(FORMATS) - {"synthetic"})
-"""Those of files with rows; `test_trace_synthetic.py` has the other one."""
+NAMES = sorted(set(FORMATS) - {"synthetic", "gentd26", "servegen"})
+"""Those whose files say all; `test_trace_synthetic.py` and `test_trace_models.py` have others."""
 
 
 def how(name: str, given: str | None = None) -> Reading:

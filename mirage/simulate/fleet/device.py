@@ -54,12 +54,14 @@ class PlacedDevice:
         self.world: World | None = None
         """None while the device is lost."""
         self._here: dict[str, Engine] = {}
+        self._end = NEVER
+        """Time at which it is lost."""
 
     def begin(self, now: int, until: int) -> None:
         """The device is there, and nothing runs on it yet."""
-        end = self._losses.popleft() if self._losses else NEVER
+        self._end = self._losses.popleft() if self._losses else NEVER
         arrivals: dict[str, Iterator[SimulatedRequest]] = {
-            tenant: self._feeds[tenant].before(end) if tenant in self._feeds else iter(())
+            tenant: self._feeds[tenant].before(self._end) if tenant in self._feeds else iter(())
             for tenant in self.in_flight
         }
         world = build.world(
@@ -70,11 +72,17 @@ class PlacedDevice:
             arrivals=arrivals,
             start=now,
         )
-        world.until, world.observer = until, self._observe(self, world)
+        world.observer = self._observe(self, world)
         self.world = world
+        self.measure(until)
         self._here = {engine.name: engine for engine in world.engines}
         self.engines += world.engines
         self.in_flight = dict.fromkeys(self.in_flight, 0)
+
+    def measure(self, until: int) -> None:
+        """Measuring begins anew then, or ends with this life: no span goes on beyond it."""
+        if self.world is not None:
+            self.world.until = min(until, self._end)
 
     def advance(self, time: int) -> None:
         """All that happens here before `time`."""

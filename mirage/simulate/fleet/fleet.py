@@ -102,8 +102,7 @@ class Fleet:
     def run(self, until: int = NEVER) -> None:
         """Until all requests are answered or lost, or `until` picoseconds."""
         for device in self.devices.values():
-            if device.world is not None:
-                device.world.until = until
+            device.measure(until)
         while (time := self._next_time()) < until:
             if self._changes and self._changes[0][0] == time:
                 self._change(*self._changes.popleft()[1:], time, until)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mirage import profiles
-from mirage.config import ConfigError, Traffic
+from mirage.config import ConfigError
 from mirage.profiles import Hardware
 from mirage.simulate import variants
-from mirage.simulate.experiment import Experiment, Setup, SimulatedTenant, overridden
+from mirage.simulate.experiment import Experiment, Setup, SimulatedTenant, Workload, overridden
 from mirage.simulate.fleet.schema import FleetExperiment, Outage
 from mirage.simulate.fleet.shares import filled
+from traces import SAMPLE
 
 
 class FleetSetup:
@@ -68,8 +69,8 @@ class FleetSetup:
 
     def _device(self, name: str, hardware: Hardware) -> Setup:
         experiment, workload = self.experiment, self.experiment.workload
-        if workload.traffic.weights:  # of all tenants
-            workload = workload.model_copy(update={"traffic": Traffic()})
+        if workload.arrivals == "trace":  # which tells of all tenants; a device draws no requests
+            workload = Workload(arrivals="trace", file=Path(SAMPLE))
         own = {field: getattr(experiment, field) for field in Experiment.model_fields}
         own |= {"tenants": self._tenants(name, hardware), "workload": workload}
         try:
@@ -107,9 +108,7 @@ class FleetSetup:
         for kind, names in (("tenant", tenants), ("device", devices)):
             if twice := _twice(names):
                 raise ConfigError(f"{kind} name {twice!r} is used twice: names must differ")
-        weights = self.experiment.workload.traffic.weights
-        if unknown := sorted(set(weights) - set(tenants)):
-            raise ConfigError(f"traffic weight for {unknown[0]!r}: no such tenant")
+        self.experiment.workload.check_tenants(tenants)
 
 
 def _placement(experiment: FleetExperiment, devices: list[str]) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from mirage.tools.traces import table
 from mirage.units import size
 from mirage.workload import public
 from mirage.workload.formats.request import TraceError
-from mirage.workload.public import TRACES, Public
+from mirage.workload.public import TRACES, Public, PublicFile
 
 
 class Action(StrEnum):
@@ -72,7 +72,10 @@ def traces_command(
             raise TraceError(f"mirror {mirror!r}: write an address as https://HOST/FOLDER")
         with terminate_like_interrupt():
             for name, wanted in chosen.items():
-                _fetch(name, wanted, folder / wanted.file, mirror, timeout)
+                typer.echo(_licence(name, wanted), err=True)
+                for file in wanted.files:
+                    _fetch(name, file, folder / file.file, mirror, timeout)
+                typer.echo(folder / wanted.file)
 
 
 def _list(chosen: dict[str, Public], folder: Path) -> None:
@@ -83,12 +86,15 @@ def _list(chosen: dict[str, Public], folder: Path) -> None:
         table.show_all(TRACES, folder, console)
 
 
-def _fetch(name: str, wanted: Public, path: Path, mirror: str | None, timeout_s: float) -> None:
+def _licence(name: str, wanted: Public) -> str:
+    return f"{name}: {wanted.about}. Licence: {wanted.licence}. Cite {wanted.cite}."
+
+
+def _fetch(name: str, wanted: PublicFile, path: Path, mirror: str | None, timeout_s: float) -> None:
     if path.exists():
         _check(name, wanted, path)
         return
     urls = [f"{mirror.rstrip('/')}/{wanted.file}"] if mirror else wanted.urls
-    typer.echo(f"{name}: {wanted.about}. Licence: {wanted.licence}. Cite {wanted.cite}.", err=True)
     try:
         with progress(name, None, DownloadColumn(), TransferSpeedColumn(), stays=True) as shown:
             file = WantedFile(wanted.file, wanted.checksum, wanted.bytes)
@@ -98,16 +104,14 @@ def _fetch(name: str, wanted: Public, path: Path, mirror: str | None, timeout_s:
             f"{name}: cannot be fetched ({error}): where there is a network, get {wanted.urls[0]} "
             f"and put it at {path}"
         ) from None
-    typer.echo(path)
 
 
-def _check(name: str, wanted: Public, path: Path) -> None:
+def _check(name: str, wanted: PublicFile, path: Path) -> None:
     found = checksum_like(wanted.checksum, path)
     if found != wanted.checksum:
         raise FetchError(
             f"{name}: {path} has {found}, not {wanted.checksum}: remove it and fetch it again"
         )
-    typer.echo(path)
 
 
 def _told(shown: Progress, have: int, total: int | None) -> None:

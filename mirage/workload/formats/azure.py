@@ -8,23 +8,18 @@ pictures are sent. A timestamp without a zone is UTC.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import partial
 
 from mirage.workload.formats import table
-from mirage.workload.formats.checks import NANOSECONDS, Clock, tokens_written
+from mirage.workload.formats.checks import Clock, tokens_written
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import TraceError, TraceRequest
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
+from mirage.workload.formats.stamps import nanoseconds
 
 HEADER = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 PICTURES = "numimages"
-
-_STAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
-)
 
 
 def _read(source: Source) -> Iterator[TraceRequest]:
@@ -33,26 +28,9 @@ def _read(source: Source) -> Iterator[TraceRequest]:
         if row.get(PICTURES, "0") not in ("", "0", "0.0"):
             source.say("pictures (NumImages) are left out, the tokens alone are sent")
         stamp, context, output = (row[name.lower()] for name in HEADER)
-        arrival_s = clock.since_first(_nanoseconds(stamp, where), stamp, where)
+        arrival_s = clock.since_first(nanoseconds(stamp, where), stamp, where)
         asked = tokens_written(context, "context", where)
         yield TraceRequest(arrival_s, asked, tokens_written(output, "output", where))
-
-
-def _nanoseconds(text: str, where: str) -> int:
-    """Since 1970. By hand, since `strptime` refuses seven digits and a float loses them."""
-    match = _STAMP.fullmatch(text)
-    try:
-        if not match:
-            raise ValueError
-        zone = "" if match[3] in (None, "Z") else match[3]
-        stamp = datetime.fromisoformat(match[1] + zone)
-        stamp = stamp.replace(tzinfo=stamp.tzinfo or UTC)
-        seconds = int(stamp.timestamp())
-    except (ValueError, OverflowError):
-        raise TraceError(
-            f"{where}: timestamp {text[:80]!r} is not of the form 2023-11-16 18:17:03.9799600"
-        ) from None
-    return seconds * NANOSECONDS + int((match[2] or "").ljust(9, "0"))
 
 
 FORMAT = Format(

@@ -36,3 +36,5 @@ class TraceRequest:
     hash_tokens: int = 0
     prompt: str | None = None
     """The text that is asked; of a later turn of a session only what that turn adds."""
+    model: str | None = None
+    """Model that was asked, where one file has requests to several."""
