@@ -379,6 +379,7 @@ def test_requests_without_a_token_go_to_another_replica_and_answers_that_began_a
         devices=devices,
         placement={"a": ["x", "y"]},
         workload={"arrivals": "poisson", "requests": 100, "lengths": "sharegpt"},
+        limits={"max_model_len": LENGTH, "max_num_seqs": 8},
     )
     seen = Seen()
     fleet = Fleet(setup, VARIANTS["mirage"], 1, observer=seen)

@@ -1,0 +1,37 @@
+"""Steps from one model a device to models that sleep; each may do what those before may. Data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SizeStep:
+    """One step of a ladder."""
+
+    name: str
+    meaning: str
+    policy: str
+    shared: bool = True
+    """True if several models may be on one device."""
+    chosen: bool = True
+    """True if the number of replicas may be any; else as many as one model a device takes."""
+    sleeps: bool = False
+
+
+STEPS = (
+    SizeStep(
+        "dedicated",
+        "one model a device, and as many devices for it as its requests take",
+        "static",
+        shared=False,
+        chosen=False,
+    ),
+    SizeStep("packing", "models share devices, each with a fixed part", "static", chosen=False),
+    SizeStep("replicas", "any number of replicas, so that devices are filled evenly", "static"),
+    SizeStep("pooling", "KV memory moves between the models of a device", "pooled"),
+    SizeStep("remapping", "layers give their memory to KV as well", "mirage"),
+    SizeStep("sleeping", "models that nobody asks for sleep", "mirage", sleeps=True),
+)
+PARTS = (1.0, 0.8, 0.65, 0.5, 0.35)
+"""Parts of a device below which replicas keep their model, tried in this order."""

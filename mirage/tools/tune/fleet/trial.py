@@ -1,0 +1,115 @@
+"""One placement under one policy, simulated with a window's requests: is it good enough?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mirage.config import ConfigError
+from mirage.simulate.batch import SimulatedRequest
+from mirage.simulate.coming import SimulatedRoster
+from mirage.simulate.engine import Engine
+from mirage.simulate.experiment import LEAST_RATE, Experiment, Workload
+from mirage.simulate.fleet.device import DeviceObserver, PlacedDevice
+from mirage.simulate.fleet.fleet import Fleet, FleetObserver
+from mirage.simulate.fleet.schema import FleetExperiment, SimulatedDevice
+from mirage.simulate.fleet.setup import FleetSetup
+from mirage.simulate.roofline import PS
+from mirage.simulate.variants import VARIANTS
+from mirage.simulate.world import World
+from mirage.tools.report.slo import Slo
+from mirage.tools.tune.fleet.needs import Row
+from mirage.tools.tune.fleet.steps import SizeStep
+from mirage.tools.tune.goals import CompletedRequest
+
+ENOUGH, ENOUGH_EACH = 0.99, 0.95
+"""Part of all requests, and of those of each model, that must keep the limits."""
+
+
+class Hopeless(Exception):
+    """Too many requests have missed their limits already."""
+
+
+class Judge(FleetObserver):
+    """Counts requests that miss the limits, and gives up when they are too many."""
+
+    def __init__(self, rows: Mapping[str, Sequence[Row]], slo: Slo) -> None:
+        self.slo, self.missed = slo, Counter[str]()
+        self._most = int((1 - ENOUGH) * sum(map(len, rows.values())))
+        self._most_each = {name: int((1 - ENOUGH_EACH) * len(each)) for name, each in rows.items()}
+
+    def of(self, device: PlacedDevice, world: World) -> DeviceObserver:
+        return JudgedDevice(device, world, self)
+
+    def sees(self, tenant: str, request: SimulatedRequest, now: int) -> None:
+        """An answer has ended. Raises `Hopeless`."""
+        after = max(1, request.output - 1)
+        took = CompletedRequest(
+            (request.first - request.arrival) / PS,
+            (now - request.first) / PS / after,
+            request.longest / PS,
+            (now - request.arrival) / PS,
+            request.output,
+        )
+        if self.slo.met(took):
+            return
+        self.missed[tenant] += 1
+        if self.missed.total() > self._most or self.missed[tenant] > self._most_each[tenant]:
+            raise Hopeless
+
+
+class JudgedDevice(DeviceObserver):
+    """Tells a `Judge` of each answer."""
+
+    def __init__(self, device: PlacedDevice, world: World, judge: Judge) -> None:
+        super().__init__(device, world)
+        self._judge = judge
+
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
+        super().finished(engine, request)
+        self._judge.sees(engine.name, request, self.world.now)
+
+
+def enough(
+    asked: Experiment,
+    near: Path,
+    hardware: str,
+    placement: Mapping[str, list[str]],
+    step: SizeStep,
+    rows: Mapping[str, Sequence[Row]],
+    seconds: float,
+    slo: Slo,
+) -> bool:
+    """True if a placement on devices of one kind keeps the limits; False where it does not fit."""
+    devices = sorted({device for places in placement.values() for device in places})
+    own = {name: getattr(asked, name) for name in Experiment.model_fields}
+    rates = {name: max(LEAST_RATE, len(each) / seconds) for name, each in rows.items()}
+    own |= {
+        "hardware": hardware,
+        "roster": SimulatedRoster() if step.sleeps else None,
+        "tenants": [t.model_copy(update={"rate": rates[t.name]}) for t in asked.tenants],
+        "workload": Workload(arrivals="poisson", requests=1),  # which are given
+    }
+    try:
+        setup = FleetSetup(
+            FleetExperiment(
+                **own,
+                devices=[SimulatedDevice(name=name) for name in devices],
+                placement={name: list(places) for name, places in placement.items()},
+            ),
+            near,
+        )
+    except ConfigError:
+        return False
+    arrivals = {
+        name: iter([SimulatedRequest(number, *row) for number, row in enumerate(each)])
+        for name, each in rows.items()
+    }
+    fleet = Fleet(setup, VARIANTS[step.policy], 0, observer=Judge(rows, slo), arrivals=arrivals)
+    try:
+        fleet.run()
+    except Hopeless:
+        return False
+    fleet.check()
+    return True
