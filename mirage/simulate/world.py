@@ -162,8 +162,12 @@ class World:
         """Engines that share the device's compute at this moment, and those that stream."""
         if not self.co_running:
             return 1, 1
-        others = [e for e in self.engines if e.stepping and e is not engine]
-        return 1 + len(others), engine.streams + sum(e.streams for e in others)
+        computes, streams = 1, int(engine.streams)
+        for other in self.engines:
+            if other.stepper.stepping and other is not engine:
+                computes += 1
+                streams += other.streams
+        return computes, streams
 
     def co_runners_changed(self, engine: Engine) -> None:
         if not self.co_running:

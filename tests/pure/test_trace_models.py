@@ -132,7 +132,7 @@ def test_without_a_dataset_lengths_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_dataset_that_is_none_is_named(tmp_path: Path) -> None:
-    path = client(tmp_path, "0,1.0,1.0,Gamma,1.0,1.0", lengths={"0": {"input_tokens": "{}"}})
+    path = client(tmp_path, "0,1.0,1.0,Gamma,1.0,1.0", lengths={"0": {"input_tokens": "{3: 1}"}})
     assert "chunk-7-dataset.json: is no dataset of ServeGen" in refusal(path)
 
 

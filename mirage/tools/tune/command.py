@@ -17,6 +17,7 @@ from mirage.tools.report.files import make_room, write_all
 from mirage.workload.formats.registry import FORMATS
 
 if TYPE_CHECKING:
+    from mirage.tools.report.slo import Slo
     from mirage.tools.tune.answer import Recommendation, TuneWish
     from mirage.tools.tune.contest import Contest
     from mirage.tools.tune.question import Question, TuneOptions
@@ -87,11 +88,25 @@ def tune_command(
     live_repeats: Annotated[
         int, typer.Option(min=1, max=MOST_LIVE, help="Runs of each of them, in turns.")
     ] = 3,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND,...",
+            help="Count devices of these hardware profiles instead: CONFIG is an experiment of "
+            "mirage simulate. Takes --slo, --window, --seed, --processes and --output.",
+        ),
+    ] = None,
+    window: Annotated[
+        float, typer.Option(min=1.0, max=86400.0, help="With --devices: seconds of each window.")
+    ] = 600.0,
 ) -> None:
     """Find the settings with which CONFIG serves a trace best, and say what they bring and why.
 
     The search is simulated on a hardware profile and judged on windows of the trace that it has
     not seen. Interrupted, the same command goes on where it was.
+
+    With --devices it says how many devices the traffic of an experiment needs, and what packing,
+    replicas, pooling, remapping and sleeping save of them.
     """
     from mirage.tools.report.slo import parse as parse_slo
     from mirage.tools.tune.answer import TuneWish
@@ -100,6 +115,10 @@ def tune_command(
 
     with exits("interrupted: the same command goes on where it was"):
         limits = parse_slo(slo) if slo is not None else None
+        if devices is not None:
+            with terminate_like_interrupt():
+                _size(config, devices, limits, (window, seed, processes), output)
+            return
         wish = TuneWish(
             parse_objective(objective),
             limits,
@@ -111,6 +130,18 @@ def tune_command(
         with terminate_like_interrupt():
             asked = TuneOptions(trace, profile, seed, find_load, trace_format=trace_format)
             tune(config, asked, wish, output)
+
+
+def _size(
+    path: Path,
+    devices: str,
+    limits: Slo | None,
+    how: tuple[float, int, int | None],
+    output: Path,
+) -> None:
+    from mirage.tools.tune.fleet.command import USUAL, SizeWish, parse_kinds, size
+
+    size(path, SizeWish(parse_kinds(devices), limits or USUAL, *how), output)
 
 
 def tune(path: Path, options: TuneOptions, wish: TuneWish, output: Path) -> Recommendation:

@@ -1,4 +1,4 @@
-"""Steps from one model a device to models that sleep; each may do what those before may. Data."""
+"""Steps from one model a device to models that sleep, each by one thing more than before. Data."""
 
 from __future__ import annotations
 
