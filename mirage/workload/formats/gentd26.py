@@ -1,7 +1,8 @@
 """GenTD26, Alibaba's trace of a service of image models: when which of 87 models was asked.
 
 Columns are found by name. The times, and the models that rows name, are real; the rows are requests
-for images, so lengths are drawn, as ShareGPT's, from the seed. Requests that failed are skipped.
+for images, so lengths are drawn, as ShareGPT's, from the seed. Requests that failed, and those that
+name no model, are skipped.
 Schema: https://github.com/alibaba/clusterdata/tree/master/cluster-trace-v2026-GenAI
 """
 
@@ -15,14 +16,14 @@ from mirage.workload import drawing
 from mirage.workload.formats import table
 from mirage.workload.formats.checks import Clock
 from mirage.workload.formats.contract import Format
-from mirage.workload.formats.request import TraceError, TraceRequest
+from mirage.workload.formats.request import TraceRequest
 from mirage.workload.formats.source import Source
 from mirage.workload.formats.stamps import nanoseconds
 from mirage.workload.lengths import lengths
 
 HEADER = ("gmt_create", "predict_status", "checkpoint_model_version_id")
 TIME, STATUS, MODEL = HEADER
-FAILED = "failed requests"
+FAILED, NAMELESS = "failed requests", "rows that name no model"
 LENGTHS = "sharegpt"
 
 
@@ -31,15 +32,12 @@ def _read(source: Source) -> Iterator[TraceRequest]:
     shape = lengths(LENGTHS)
     source.say(f"its requests are for images: lengths are drawn, as {LENGTHS}'s")
     for where, row in table.rows(source, HEADER):
-        model = row[MODEL]
-        if not model:
-            raise TraceError(f"{where}: names no model ({MODEL} is empty): remove the row")
         arrival_s = clock.since_first(nanoseconds(row[TIME], where), row[TIME], where)
-        if row[STATUS] == "FAILED":
-            source.skip(FAILED)
+        if row[STATUS] == "FAILED" or not row[MODEL]:
+            source.skip(FAILED if row[MODEL] else NAMELESS)
             continue
         prompt, output = drawing.lengths(rng, shape)
-        yield TraceRequest(arrival_s, prompt, output, model=model)
+        yield TraceRequest(arrival_s, prompt, output, model=row[MODEL])
 
 
 FORMAT = Format(
