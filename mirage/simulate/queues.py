@@ -42,7 +42,7 @@ class Queues:
         self._group = group
         self._arrivals = arrivals
         self._told: deque[SimulatedRequest] = deque()
-        """Those that arrive after `arrivals`, of which nobody knew at first."""
+        """Requests that arrive after `arrivals`, of which nobody knew at first."""
         self._upcoming: SimulatedRequest | None
         self.next_arrival: int
         """Time at which the next request comes, in picoseconds."""

@@ -50,7 +50,7 @@ class PlacedDevice:
         self.in_flight = {tenant.name: 0 for tenant in setup.experiment.tenants}
         """Requests sent here that have not finished; it says nothing of tenants with a feed."""
         self.engines: list[Engine] = []
-        """Those of earlier lives before those of this one."""
+        """Engines of all lives in their order."""
         self.world: World | None = None
         """None while the device is lost."""
         self._here: dict[str, Engine] = {}

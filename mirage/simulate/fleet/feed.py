@@ -21,7 +21,7 @@ class Feed:
         return NEVER if self._next is None else self._next.arrival
 
     def before(self, time: int) -> Iterator[SimulatedRequest]:
-        """Those that arrive before `time`, as far as they were not told."""
+        """Requests that arrive before `time`, as far as they were not told."""
         while (request := self._next) is not None and request.arrival < time:
             self._next = next(self._requests, None)
             yield request

@@ -37,7 +37,7 @@ class FleetSetup:
         named = {d.hardware or experiment.hardware for d in devices} | {experiment.hardware}
         hardware = {name: profiles.hardware(name, near) for name in named}
         self.hardware = overridden(hardware[experiment.hardware], experiment)
-        """That of the devices that name no other."""
+        """Profile of the devices that name no other."""
         used = {device for places in self.placement.values() for device in places}
         self.devices = {
             d.name: self._device(d.name, hardware[d.hardware or experiment.hardware])

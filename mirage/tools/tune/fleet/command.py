@@ -25,7 +25,7 @@ USUAL = Slo(ttft_ms=2000.0, tpot_ms=100.0)
 
 @dataclass(frozen=True)
 class SizeWish:
-    """What is asked: kinds of devices by their profiles, limits, and seconds of a window."""
+    """Kinds of devices by their profiles, limits, and seconds of a window."""
 
     kinds: list[str]
     slo: Slo
