@@ -337,3 +337,36 @@ def test_a_killed_process_of_a_run_is_one_line(tmp_path: Path, endless: Path) ->
     assert process.returncode == 1
     (line,) = without_progress(err).splitlines()
     assert line.startswith("mirage: error: the process of a run was killed")
+
+
+def test_several_devices_are_told_one_by_one(tmp_path: Path) -> None:
+    fleet = content(
+        title="Two devices",
+        sharing={"mode": "spatial"},
+        devices=["one", {"name": "two", "lost": [{"at_s": 1.0}]}],
+        placement={"large": ["one"], "small": ["two"]},
+    )
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+    code, out, err = simulate(tmp_path, "fleet.yaml", "--seeds", "0-1", "--output", "out")
+    assert (code, err) == (0, "")
+    assert "requests that found no replica" in out
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["devices"] == {"one": {"large": 35.0}, "two": {"small": 20.0}}
+    for policy in result["policies"]:
+        figures, devices = (
+            result["results"][policy]["figures"],
+            result["results"][policy]["devices"],
+        )
+        answered = sum(device["completed"]["mean"] for device in devices.values())
+        assert answered == figures["completed"]["mean"]
+        assert answered + figures["lost"]["mean"] == fleet["workload"]["requests"]
+    assert "The devices" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_device_that_is_none_is_named(tmp_path: Path) -> None:
+    fleet = content(devices=["one"], placement={"large": ["one"], "small": ["two"]})
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+    code, out, err = simulate(tmp_path, "fleet.yaml")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "placement of 'small': no device is named 'two'" in err
