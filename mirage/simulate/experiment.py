@@ -461,14 +461,14 @@ def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) 
             f"{path}: decode asks for a decoding batch: run python -m benchmarks.decode {path} in "
             "the checkout of MIRAGE"
         )
-    experiment = found(validated(Experiment, raw, path), path.parent)
+    experiment = with_traces(validated(Experiment, raw, path), path.parent)
     try:
         return Setup(experiment, path.parent, known=known)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def found(experiment: Asked, near: Path) -> Asked:
+def with_traces(experiment: Asked, near: Path) -> Asked:
     """The experiment with the paths of its traces, which are seen from `near` or have names."""
     file, files = experiment.workload.file, experiment.workload.files
     update: dict[str, object] = {}

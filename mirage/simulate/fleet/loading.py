@@ -22,7 +22,7 @@ def load(
     raw = read_yaml(path)
     if not (isinstance(raw, dict) and "devices" in raw):
         return experiment.load(path, known)
-    asked = experiment.found(validated(FleetExperiment, raw, path), path.parent)
+    asked = experiment.with_traces(validated(FleetExperiment, raw, path), path.parent)
     try:
         return FleetSetup(asked, path.parent, known)
     except ConfigError as error:

@@ -15,14 +15,14 @@ Result = Mapping[str, Any]
 
 def columns(result: Result) -> list[str]:
     """Heads of a table with a row for each device."""
-    return ["device", "models", *result["policies"]]
+    return ["device", "hardware", "models", *result["policies"]]
 
 
 def rows(result: Result) -> Iterator[list[str]]:
     """Devices in the order of their names; nothing for an experiment on one."""
-    for name, tenants in result.get("devices", {}).items():
+    for name, device in result.get("devices", {}).items():
         parts = (result["results"][policy]["devices"][name] for policy in result["policies"])
-        yield [name, ", ".join(tenants), *map(_said, parts)]
+        yield [name, device["hardware"], ", ".join(device["shares"]), *map(_said, parts)]
 
 
 def _said(figures: Mapping[str, Any]) -> str:

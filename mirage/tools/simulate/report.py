@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from math import fsum
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -126,10 +127,13 @@ def _curve(runs: Sequence[Metrics], latency: str) -> dict[str, list[float]]:
     }
 
 
-def _devices(setup: FleetSetup) -> dict[str, dict[str, float]]:
-    """Share of each tenant of each device, in per cent."""
+def _devices(setup: FleetSetup) -> dict[str, dict[str, Any]]:
+    """Hardware of each device, and the share of each of its tenants in per cent."""
     return {
-        name: {tenant.name: tenant.share for tenant in of.experiment.tenants}
+        name: {
+            "hardware": of.hardware.title,
+            "shares": {tenant.name: tenant.share for tenant in of.experiment.tenants},
+        }
         for name, of in setup.devices.items()
     }
 
@@ -137,10 +141,16 @@ def _devices(setup: FleetSetup) -> dict[str, dict[str, float]]:
 def _written(setup: Setup | FleetSetup) -> dict[str, Any]:
     """The experiment with all its defaults; a trace's path is relative to the file, as there."""
     written: dict[str, Any] = setup.experiment.model_dump(mode="json")
-    file = setup.experiment.workload.file
-    if file is not None and file.is_relative_to(setup.near):
-        written["workload"]["file"] = file.relative_to(setup.near).as_posix()
+    workload = setup.experiment.workload
+    if workload.file is not None:
+        written["workload"]["file"] = _seen_from(workload.file, setup.near)
+    for tenant, file in workload.files.items():
+        written["workload"]["files"][tenant] = _seen_from(file, setup.near)
     return written
+
+
+def _seen_from(file: Path, near: Path) -> str:
+    return (file.relative_to(near) if file.is_relative_to(near) else file).as_posix()
 
 
 def _lengths(setup: Setup | FleetSetup) -> dict[str, Any]:

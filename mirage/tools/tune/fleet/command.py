@@ -9,7 +9,7 @@ from rich.console import Console
 
 from mirage import profiles
 from mirage.config import ConfigError, read_yaml, validated
-from mirage.simulate.experiment import Experiment, found
+from mirage.simulate.experiment import Experiment, with_traces
 from mirage.tools.report.files import make_room, write_all
 from mirage.tools.report.slo import Slo
 from mirage.tools.report.terminal import plain
@@ -55,7 +55,7 @@ def size(path: Path, wish: SizeWish, output: Path) -> result.Result:
         )
     near = path.parent
     traffic = {key: value for key, value in raw.items() if key not in ("devices", "placement")}
-    asked = found(validated(Experiment, traffic, path), near)
+    asked = with_traces(validated(Experiment, traffic, path), near)
     for kind in wish.kinds:
         profiles.hardware(kind, near)
     each = windows(asked, near, wish.seed, wish.seconds)
