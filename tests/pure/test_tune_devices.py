@@ -181,7 +181,8 @@ def test_the_command_writes_a_page_and_says_what_each_step_saves(
     page = (tmp_path / "out" / FILES[1]).read_text()
     assert all(step.meaning in page for step in STEPS)
     said = capsys.readouterr().out
-    assert "h100: 1.0 ± 0.0 devices instead of 3.0 ± 0.0, of which packing 2.0 ± 0.0" in said
+    line = "h100: 1.0 ± 0.0 devices by packing, instead of 3.0 ± 0.0; saved by packing 2.0 ± 0.0"
+    assert line in said
 
 
 def test_steps_without_a_number_are_said_so() -> None:

@@ -58,19 +58,21 @@ def rows(steps: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def sentences(result: Result) -> Iterator[str]:
-    """The answer for each kind of device."""
+    """The answer for each kind of device: the step with the fewest, and what each one saves."""
     for kind, steps in result["kinds"].items():
-        first, last = steps[STEPS[0].name], steps[STEPS[-1].name]
-        if last["devices"] is None:
+        known = [step.name for step in STEPS if steps[step.name]["devices"] is not None]
+        if not known:
             yield f"{kind}: no number of devices that was tried is enough; see the limits"
             continue
+        best = min(known, key=lambda name: steps[name]["devices"]["mean"])
+        first, fewest = steps[STEPS[0].name]["devices"], steps[best]["devices"]
         parts = [
             f"{step.name} {_said(steps[step.name]['saves'])}"
             for step in STEPS[1:]
             if steps[step.name]["saves"] is not None
         ]
-        whole = f"{kind}: {_said(last['devices'])} devices instead of {_said(first['devices'])}"
-        yield f"{whole}, of which {', '.join(parts)}"
+        whole = f"{kind}: {_said(fewest)} devices by {best}, instead of {_said(first)}"
+        yield f"{whole}; saved by {', '.join(parts)}"
 
 
 def page(result: Result) -> str:
