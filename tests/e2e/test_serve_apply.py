@@ -52,7 +52,8 @@ def test_a_tenant_is_added_and_removed(two: Operated) -> None:
     status, body = two.complete("c")
     assert (status, body["error"]["code"]) == (404, "model_not_found")
     two.until(lambda: two.names() == ["a", "b"])
-    assert 'tenant="c"' not in metrics(two) and not log.exists()
+    two.until(lambda: 'tenant="c"' not in metrics(two))
+    assert not log.exists()
     assert set(two.server.request("GET", "/health")[1]["tenants"]) == {"a", "b"}
     assert two.ask("GET", "/tenants/c")[0] == 404
 

@@ -18,6 +18,7 @@ from vmm.host_file import HostFile
 pytestmark = pytest.mark.e2e
 
 SIZE = 1 << 20
+FIELDS = ("masters", "used_bytes", "idle_bytes")
 
 
 class Kept:
@@ -44,20 +45,20 @@ class Kept:
         self.until(lambda: self.masters() == (1, 0, SIZE))
         assert {self.weights(name) for name in names} == {"host"}
 
-    def masters(self) -> tuple[int, int, int] | None:
+    def masters(self) -> tuple[int, ...] | None:
         """Number, bytes in use and idle, which the metrics and the state agree about."""
-        told = self.site.server.request("GET", "/mirage/state")[1].get("kept_weights")
+        self.until(lambda: self.measured() == self.told())
+        return self.told()
+
+    def told(self) -> tuple[int, ...] | None:
+        found = self.site.server.request("GET", "/mirage/state")[1].get("kept_weights")
+        return found and tuple(found[field] for field in FIELDS)
+
+    def measured(self) -> tuple[int, ...] | None:
         text = self.site.server.request("GET", "/metrics")[1].decode()
         lines = [line.split() for line in text.splitlines()]
         found = {line[0]: float(line[1]) for line in lines if line[0].startswith("mirage_weights_")}
-        if told is None:
-            assert not found
-            return None
-        fields = ("masters", "used_bytes", "idle_bytes")
-        again = self.site.server.request("GET", "/mirage/state")[1]["kept_weights"]
-        if told == again:
-            assert all(found[f"mirage_weights_{field}"] == told[field] for field in fields)
-        return told["masters"], told["used_bytes"], told["idle_bytes"]
+        return tuple(found[f"mirage_weights_{field}"] for field in FIELDS) if found else None
 
     def loses_its_keeper(self) -> None:
         """Engines that live have brought their masters to the next one."""

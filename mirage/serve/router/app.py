@@ -76,7 +76,7 @@ class Router:
         self._created, self._host = welcome.created, welcome.host
         self._engines = EnginesConnected(self.tenants)
         self._closing = Closing()
-        self._own = OwnRoutes(link, self.gate, self.metrics, self._closing)
+        self._own = OwnRoutes(link, self.gate, self.metrics, self._closing, self._engines)
         self._runner: AnsweringRunner | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:

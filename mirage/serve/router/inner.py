@@ -10,12 +10,6 @@ from mirage.serve.router.link import AWAY
 
 ANSWER_S = 30.0
 """Seconds for an answer: a page of the timeline is made beside a loop that may be busy."""
-METRICS_S = 5.0
-METRICS = """\
-# HELP mirage_supervisor_up 1 while the supervisor answers
-# TYPE mirage_supervisor_up gauge
-mirage_supervisor_up {}
-"""
 
 
 class InnerClient:
@@ -26,14 +20,9 @@ class InnerClient:
         self._session = aiohttp.ClientSession("http://supervisor", connector=connector)
 
     async def metrics(self) -> bytes:
-        """Its metrics, and whether it answers."""
-        limit = aiohttp.ClientTimeout(METRICS_S)
-        try:
-            async with self._session.get("/metrics", timeout=limit) as answer:
-                told = await answer.read()
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            return METRICS.format(0.0).encode()
-        return told + METRICS.format(1.0).encode()
+        """Its metrics. Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`."""
+        async with self._session.get("/metrics", raise_for_status=True) as answer:
+            return await answer.read()
 
     async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
         """Answer to a request for `path`, with its query if it has none. Raises `ApiError`."""

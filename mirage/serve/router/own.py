@@ -11,22 +11,32 @@ from mirage.serve.openai import ApiError
 from mirage.serve.openapi import OWN_PATH, openapi_text
 from mirage.serve.resizing import check_resizer
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.engine_metrics import EngineMetrics
+from mirage.serve.router.engines import EnginesConnected
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import RouterMetrics
+from mirage.serve.router.scrape import MetricsScrape
 
 
 class OwnRoutes:
     """Answers of this process, as far as it knows itself. `close` has to follow."""
 
     def __init__(
-        self, link: SupervisorLink, gate: AccessGate, metrics: RouterMetrics, closing: Closing
+        self,
+        link: SupervisorLink,
+        gate: AccessGate,
+        metrics: RouterMetrics,
+        closing: Closing,
+        engines: EnginesConnected,
     ) -> None:
         self._link, self._tenants = link, link.tenants
-        self._gate, self._metrics, self._closing = gate, metrics, closing
+        self._gate, self._closing = gate, closing
         self._host = link.welcome.host
         self._inner = InnerClient(link.welcome.inner)
+        told = EngineMetrics(self._tenants, engines)
+        self._scrape = MetricsScrape(metrics, told, self._inner)
 
     def routes(self) -> list[web.RouteDef]:
         """All of them."""
@@ -44,6 +54,7 @@ class OwnRoutes:
 
     async def close(self) -> None:
         """Ask nobody any more."""
+        self._scrape.close()
         await self._inner.close()
 
     def known(self, request: web.Request, name: str) -> RoutedTenant:
@@ -97,8 +108,8 @@ class OwnRoutes:
     # -- asked of the supervisor --------------------------------------------------------
 
     async def _render(self, request: web.Request) -> web.Response:
-        body = self._metrics.render() + await self._inner.metrics()
-        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+        headers = {"Content-Type": "text/plain; version=0.0.4"}
+        return web.Response(body=await self._scrape.text(), headers=headers)
 
     async def _state(self, request: web.Request) -> web.Response:
         reasons = "?reasons=1" if self.is_near(request) else ""

@@ -1,0 +1,63 @@
+"""vLLM's own metrics of each engine, passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import aiohttp
+from multidict import CIMultiDict
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mirage.serve.exposition import ToldMetrics, families, merged
+from mirage.serve.routed.table import REACHABLE
+from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.router.asked_source import AskedSource
+from mirage.serve.router.engines import EngineRequest, EnginesConnected
+
+Life = tuple[str, int]
+"""A tenant's name and the number of its engine."""
+
+
+class EngineMetrics(Collector):
+    """Answers of the engines that there are now. `close` has to follow."""
+
+    def __init__(self, tenants: RoutedTenants, engines: EnginesConnected) -> None:
+        self._tenants, self._engines = tenants, engines
+        self._sources: dict[Life, AskedSource[ToldMetrics]] = {}
+
+    def sources(self) -> list[AskedSource[ToldMetrics]]:
+        """One for each engine that there is; what others told is forgotten."""
+        there = {(one.name, one.engine): one for one in self._tenants if one.row.state in REACHABLE}
+        for life in self._sources.keys() - there.keys():
+            self._sources.pop(life).close()
+        for life in there.keys() - self._sources.keys():
+            self._sources[life] = AskedSource(partial(self._told, there[life]))
+        return list(self._sources.values())
+
+    def render(self) -> bytes:
+        """Last answers of all in Prometheus' text format."""
+        return merged(one.answer for one in self._sources.values() if one.answer is not None)
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Seconds since the engine told its own metrics"
+        ages = GaugeMetricFamily("mirage_engine_metrics_age_seconds", text, labels=["tenant"])
+        for (name, _), source in self._sources.items():
+            if source.answer is not None:
+                ages.add_metric([name], source.age_s)
+        yield ages
+
+    def close(self) -> None:
+        """Ask nobody any more. Idempotent."""
+        while self._sources:
+            self._sources.popitem()[1].close()
+
+    async def _told(self, tenant: RoutedTenant) -> ToldMetrics:
+        """Raises `aiohttp.ClientError` and `OSError`."""
+        request = EngineRequest(self._engines.to(tenant), "GET", "/metrics", CIMultiDict())
+        async with request as answer:
+            if answer.status != 200:
+                raise aiohttp.ClientPayloadError(f"status {answer.status}")
+            text = await answer.content.read()
+        return families(text, tenant.name)

@@ -1,0 +1,74 @@
+"""Answers of several engines laid together are what a parser makes of each."""
+
+from __future__ import annotations
+
+from collections import Counter as Counted
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mirage.serve.exposition import families, merged
+
+pytestmark = pytest.mark.pure
+
+ODD = 'a "b"\n# HELP vllm:other it is none\n# TYPE vllm:other gauge\nvllm:other{model_name="x"} 1\\'
+
+
+def told(model: str, by: float) -> bytes:
+    """Metrics as one engine's server has them."""
+    registry = CollectorRegistry()
+    own = {"model_name": model, "engine": "0"}
+    waiting = Gauge("vllm:num_requests_waiting", "Requests", [*own], registry=registry)
+    waiting.labels(**own).set(by)
+    Gauge("vllm:never_used", "No samples", [*own], registry=registry)
+    tokens = Counter("vllm:prompt_tokens", "Two\nlines", [*own], registry=registry)
+    tokens.labels(**own).inc(by)
+    ttft = Histogram("vllm:time_to_first_token_seconds", "s", [*own], registry=registry)
+    ttft.labels(**own).observe(by)
+    answers = Counter("http_requests", "Without", ["status", "handler"], registry=registry)
+    answers.labels("2xx", ODD).inc(by)
+    answers.labels("5xx", "{none}").inc(1)
+    Gauge("process_open_fds", "No labels", registry=registry).set(by)
+    Info("python", "The interpreter", registry=registry).info({"version": "3"})
+    return generate_latest(registry)
+
+
+Sample = tuple[str, tuple[tuple[str, str], ...], float]
+
+
+def samples(text: bytes) -> Counted[Sample]:
+    return Counted(
+        (one.name, tuple(sorted(one.labels.items())), one.value)
+        for family in text_string_to_metric_families(text.decode())
+        for one in family.samples
+    )
+
+
+def labelled(text: bytes, model: str) -> Counted[Sample]:
+    """Samples as they are wanted, made of what a parser finds."""
+    return Counted(
+        (name, tuple(sorted({**dict(labels), "model_name": model}.items())), value)
+        for name, labels, value in samples(text)
+        if not name.startswith("python_") and not name.endswith("_created")
+    )
+
+
+def test_each_sample_is_there_once_and_has_its_model() -> None:
+    one, other = told("one", 2), told("org/other-2.5", 3)
+    both = merged([families(one, "one"), families(other, "org/other-2.5")])
+    assert samples(both) == labelled(one, "one") + labelled(other, "org/other-2.5")
+    assert max(samples(both).values()) == 1
+
+
+def test_samples_of_a_family_stand_together_behind_one_comment() -> None:
+    lines = merged([families(told(name, 1), name) for name in ("a", "b", "c")]).splitlines()
+    comments = [line for line in lines if line.startswith(b"# HELP ")]
+    assert len(comments) == len(set(comments)) == 5, "none without samples, none of python's"
+    parsed = list(text_string_to_metric_families(b"\n".join(lines).decode() + "\n"))
+    assert len({one.name for one in parsed}) == len(parsed) == 5
+    assert {one.name: one.type for one in parsed}["vllm:prompt_tokens"] == "counter"
+
+
+def test_what_is_no_metric_is_none() -> None:
+    assert merged([families(b"", "a"), families(b"<html>\n", "a")]) == b""
