@@ -11,7 +11,9 @@ from typing import Self
 
 from mirage.config import Config
 from mirage.control.controller import Command, Controller
+from mirage.control.decision_counts import DecisionCounts
 from mirage.control.draining import Draining
+from mirage.control.growth_waits import GrowthWaits
 from mirage.control.loans import LoanBook
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.control.rules import Rules
@@ -33,6 +35,7 @@ class Arbiter:
         self.controller = controller
         self.sharing = sharing
         self.loans = LoanBook()
+        self.growth, self.decisions = GrowthWaits(), DecisionCounts()
         self._unbooked = False
         """True if loans may be others although nobody is told anything."""
         self._temporal = temporal
@@ -70,7 +73,8 @@ class Arbiter:
         """A tenant whose engine is lost is there no more."""
         self.sharing.leaves(name)
         self.controller.removed(name)
-        self.loans.forget(name)
+        for book in (self.loans, self.growth, self.decisions):
+            book.forget(name)
 
     def joined(self, hello: Hello, now: float) -> None:
         """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined` and `adopted`."""
@@ -98,6 +102,7 @@ class Arbiter:
             self._dozes(tenant, report, now)
             return
         self.loans.reported(tenant, report, self.controller.own_blocks(tenant), now)
+        self.growth.reported(tenant, report, now)
         self.sharing.has_work(tenant, report.running + report.waiting > 0, now)
         self.sharing.holds(tenant, report.holds_turn, now)
 
@@ -121,6 +126,7 @@ class Arbiter:
         told: list[tuple[str, Allotment | Refusal | Turn]] = []
         if self._temporal:
             told.append((tenant, Turn(False)))
+        self.decisions.slept(tenant)
         return [*told, (tenant, self.controller.sleeps(tenant))]
 
     def wakes(self, tenant: str, now: float) -> None:
@@ -159,6 +165,7 @@ class Arbiter:
         commands = self.controller.decide(now)
         self._book(commands, now)
         memory = [m for m in commands if not self._is_early(m)]
+        self.decisions.told(memory, self.controller.why)
         return [*ended, *memory, *self._grant(now)]
 
     def next_deadline(self, now: float) -> float | None:
@@ -180,6 +187,7 @@ class Arbiter:
     def _rests(self, tenant: str) -> None:
         """It lends and borrows no more."""
         self.loans.lost(tenant)
+        self.growth.rests(tenant)
         self._unbooked = True
 
     def _turns(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:

@@ -83,6 +83,8 @@ class Domain:
             self.device.told,
             self.weights,
             lambda: self.loans.totals(time.monotonic()),
+            self._arbiter,
+            lambda: self.attendance,
         )
         self.registry = Registry(config.policy, config.device.memory, {}, sources)
         self.tenants = DeviceTenants(self.registry, rundir)

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mirage.serve.adapting.desired import AdapterState
+from mirage.serve.control_metrics import decision_metrics, roster_metrics
 from mirage.serve.loan_metrics import loan_metrics
 from mirage.serve.registry import Registry
 from mirage.serve.tier_metrics import tier_metrics
@@ -90,10 +91,16 @@ class _RegistryCollector(Collector):
         up = GaugeMetricFamily("mirage_tenant_up", "1 while the engine serves", labels=["tenant"])
         text = "1 if the engine was adopted from a killed server"
         adopted = GaugeMetricFamily("mirage_tenant_adopted", text, labels=["tenant"])
+        text = "1 of the state that the tenant is in"
+        states = GaugeMetricFamily("mirage_tenant_state", text, labels=["tenant", "state"])
+        text = "Engines of the tenant that were started in the place of one that had ended"
+        restarts = CounterMetricFamily("mirage_engine_restarts", text, labels=["tenant"])
         for name, backend in self._registry.backends.items():
             up.add_metric([name], float(backend.is_well))
             adopted.add_metric([name], float(backend.adopted))
-        yield from (up, adopted)
+            states.add_metric([name, backend.state.value], 1.0)
+            restarts.add_metric([name], float(backend.restarts))
+        yield from (up, adopted, states, restarts)
         text = "Requests lost between the API server and the engine core"
         lost = CounterMetricFamily("mirage_requests_lost", text, labels=["tenant"])
         for name, backend in self._registry.backends.items():
@@ -110,7 +117,12 @@ class _RegistryCollector(Collector):
         yield ends
         yield from self._adapters()
         yield from self._masters()
-        yield from loan_metrics(self._registry.sources.loans())
+        sources, tenants = self._registry.sources, self._registry.backends
+        yield from loan_metrics(sources.loans())
+        if sources.decided is not None:
+            yield from decision_metrics(sources.decided, tenants)
+        if (attended := sources.attended()) is not None:
+            yield from roster_metrics(attended, tenants)
         if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()
             yield from tier_metrics(pool, self._registry.sources.disk())

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from mirage.config import Policy, TenantSection
+from mirage.control.decision_counts import DecisionCounts
+from mirage.control.growth_waits import GrowthWaits
 from mirage.control.loan_sums import LoanSums, Pair
 from mirage.control.moves import Move
 from mirage.control.roster.states import LifeState
+from mirage.control.time_counts import TimeCounts
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.adapting.desired import AdapterBook
@@ -117,6 +120,23 @@ class KeptWeights(Protocol):
         """Masters and their bytes; None where none are kept."""
 
 
+class DecidedMemory(Protocol):
+    """Arbiter of the device, as metrics see it."""
+
+    growth: GrowthWaits
+    decisions: DecisionCounts
+
+
+class AttendedTenants(Protocol):
+    """Attendance of the roster, as metrics see it."""
+
+    wakes: defaultdict[str, TimeCounts]
+    starts: defaultdict[str, TimeCounts]
+
+    def queued(self) -> dict[str, int]:
+        """Requests that wait for each tenant to be ready."""
+
+
 @dataclass(frozen=True)
 class DeviceSources:
     """Sources that tell of the device when asked."""
@@ -135,6 +155,10 @@ class DeviceSources:
     """Weights that are kept in host memory; None if nobody knows."""
     loans: Callable[[], Mapping[Pair, LoanSums]] = dict
     """Sums of loans since the server started, by lender and borrower."""
+    decided: DecidedMemory | None = None
+    """Decisions and growth; None if nobody decides."""
+    attended: Callable[[], AttendedTenants | None] = lambda: None
+    """Tenants that come and go; None if none do."""
 
 
 NOTHING = DeviceSources()

@@ -277,3 +277,28 @@ def test_a_wake_is_predicted_by_what_engines_measured_of_the_last_one() -> None:
     made.attendance.reported("a", replace(asleep(4), sleep_s=0.25, wake_s=3.0))
     assert made.attendance.ready_s("a") == 3.0
     assert made.attendance.roster.members["a"].times.sleep_s == 0.25
+
+
+def test_wakes_starts_and_who_waits_are_counted() -> None:
+    made = Device("a", "b")
+    made.serve("a")
+    waits = made.attendance.ask("b")
+    assert made.attendance.queued() == {"a": 0, "b": 1}
+    made.attendance.reported("a", asleep(2))
+    made.now += 9.0
+    made.attendance.started("b", 9.0)
+    waits.over()
+    again = made.attendance.ask("a")
+    made.attendance.reported("b", asleep(2))
+    assert made.attendance.queued() == {"a": 1, "b": 0}
+    made.now += 0.2
+    made.attendance.reported("a", awake(3))
+    again.over()
+    assert made.attendance.queued() == {"a": 0, "b": 0}
+    wakes, starts = made.attendance.wakes, made.attendance.starts
+    assert (wakes["a"].count, wakes["a"].total_s) == (1, pytest.approx(0.2))
+    assert wakes["b"].count == 0, "it started"
+    assert [starts[name].total_s for name in "ab"] == [9.0, 9.0]
+    made.attendance.ends("a")
+    made.attendance.ask("a")
+    assert made.attendance.queued()["a"] == 1, "who comes while an engine ends waits as well"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from mirage.control.roster.orders import RosterOrder, RosterVerb
 from mirage.control.roster.roster import NoSuchMemberError, Roster
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
+from mirage.control.time_counts import TimeCounts
 from mirage.protocol import Report
 from mirage.serve.device import DeviceHealth
 from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
@@ -29,6 +31,8 @@ LONGEST_REST_S = 5.0
 """Between two looks at the clock, whatever was heard."""
 LEAST_S = 1.0
 """Least seconds until a device that is being asked has answered."""
+WAKE_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+START_BOUNDS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 
 
 class Acts(Protocol):
@@ -72,6 +76,10 @@ class Attendance:
         self._acts, self._say, self._clock = acts, say, clock
         self._waiting: dict[str, deque[Ticket]] = {name: deque() for name in roster.members}
         self._shown: dict[str, LifeState] = {}
+        self.wakes: defaultdict[str, TimeCounts] = defaultdict(partial(TimeCounts, WAKE_BOUNDS))
+        """Times from sleep to ready, by tenant."""
+        self.starts: defaultdict[str, TimeCounts] = defaultdict(partial(TimeCounts, START_BOUNDS))
+        """Times in which engines started, by tenant."""
         self._begun: dict[str, float] = {}
         """Time at which each tenant was ordered to come, or to sleep."""
         self._lives: dict[str, int] = {}
@@ -132,6 +140,13 @@ class Attendance:
             self.roster.counted(name, running - before, self._clock())
             self.settle()
 
+    def queued(self) -> dict[str, int]:
+        """Requests that wait for each tenant to be ready."""
+        return {
+            name: len(waiting) + len(self._ending.get(name, ()))
+            for name, waiting in self._waiting.items()
+        }
+
     @property
     def unconfirmed(self) -> list[str]:
         """Tenants that drain, and of which the router may not know that."""
@@ -191,6 +206,7 @@ class Attendance:
         member = self.roster.members[name]
         cold_s = max(seconds, member.times.wake_s)
         member.times = replace(member.times, warm_s=cold_s, cold_s=cold_s)
+        self.starts[name].add(seconds)
         self.heard(name, LifeEvent.STARTED)
 
     def ends(self, name: str) -> None:
@@ -337,10 +353,13 @@ class Attendance:
         for name in self._waiting.keys() - self.roster.members.keys():
             self._forget(name)
         for name, member in self.roster.members.items():
-            if self._shown.get(name) is member.state:
+            before = self._shown.get(name)
+            if before is member.state:
                 continue
             self._shown[name] = member.state
             self._acts.shows(name, member.state)
+            if before is LifeState.WAKING and member.state is LifeState.READY:
+                self.wakes[name].add(now - self._begun[name])
             self._tell(name, member.state, now)
 
     def _forget(self, name: str) -> None:
@@ -348,7 +367,7 @@ class Attendance:
         for ticket in self._ending.pop(name, ()):
             ticket.refuse(0.0)
         self._next_life(name)
-        for books in (self._shown, self._begun):
+        for books in (self._shown, self._begun, self.wakes, self.starts):
             books.pop(name, None)
         self._acts.gone(name)
 

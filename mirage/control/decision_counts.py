@@ -1,0 +1,41 @@
+"""Decisions about memory, counted by tenant and reason. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from mirage.control.controller import Command
+from mirage.control.moves import Move
+from mirage.protocol import Refusal
+
+FIRST = "first"
+"""Reason of an allotment that follows no plan: the one with which an engine begins."""
+REFUSED = "refused"
+"""Reason of an answer that no memory can be had."""
+SLEEP = "sleep"
+
+
+class DecisionCounts:
+    """Messages that engines were told, in `counts`. One for several reasons counts for each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def told(self, commands: Iterable[Command], why: Callable[[str], Iterable[Move]]) -> None:
+        """Count what is told; `why` has the moves that a tenant's newest allotment follows."""
+        for tenant, message in commands:
+            if isinstance(message, Refusal):
+                self.counts[tenant, REFUSED] += 1
+                continue
+            for reason in {move.reason.value for move in why(tenant)} or {FIRST}:
+                self.counts[tenant, reason] += 1
+
+    def slept(self, tenant: str) -> None:
+        """Count a tenant that was told to sleep."""
+        self.counts[tenant, SLEEP] += 1
+
+    def forget(self, tenant: str) -> None:
+        """It is there no more."""
+        for key in [one for one in self.counts if one[0] == tenant]:
+            del self.counts[key]
