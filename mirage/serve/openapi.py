@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from mirage.serve import history
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, ROUTES
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, OTHERS, ROUTES, RouteWay
 
 OWN_PATH = "/openapi.json"
 READ = {
@@ -26,6 +26,7 @@ READ = {
     "/mirage/state": "the newest sample of all tenants",
     history.ROUTE: "samples of all tenants, a page at a time",
     OWN_PATH: "this document",
+    **{path: one.why for path, one in OTHERS.items() if one.way is RouteWay.OWN},
 }
 """Routes that are asked by GET, and what they answer."""
 QUERIES = {history.ROUTE: ("since", "limit")}

@@ -136,6 +136,9 @@ class AttendedTenants(Protocol):
     def queued(self) -> dict[str, int]:
         """Requests that wait for each tenant to be ready."""
 
+    def yields_s(self, name: str) -> float | None:
+        """Seconds until a tenant's own times put it to sleep or stop it; None if they do not."""
+
 
 @dataclass(frozen=True)
 class DeviceSources:

@@ -1,4 +1,4 @@
-"""Every route of vLLM's server, and what the router does with it, each for a reason. Pure.
+"""Routes of vLLM's server and of others, and what the router does with each, for a reason. Pure.
 
 `tests/engine/test_routes.py` asks the installed vLLM for its routes; one without a decision is red.
 """
@@ -176,12 +176,50 @@ ROUTES: dict[str, RouteDecision] = {
 """Decisions by path, as FastAPI writes it. All methods of a refused path are refused."""
 NEWER = frozenset({"/v1/decisions"})
 """Routes that vLLM 0.33 has, and 0.32 has not."""
+OTHERS: dict[str, RouteDecision] = {
+    **_each(RouteWay.OWN, "tools for Ollama see what may be asked for", "/api/tags"),
+    **_each(RouteWay.OWN, "tools for Ollama see what is on the device", "/api/ps"),
+    **_each(RouteWay.OWN, "tools for Ollama ask for it first", "/api/version"),
+    **_each(RouteWay.OWN, "tools for llama-swap see what is on the device, or comes", "/running"),
+    **_each(
+        RouteWay.REFUSED,
+        "Ollama's own API is not served: use POST /v1/chat/completions, which Ollama has as well",
+        *("/api/generate", "/api/chat"),
+    ),
+    **_each(
+        RouteWay.REFUSED,
+        "Ollama's own API is not served: use POST /v1/embeddings, which Ollama has as well",
+        *("/api/embed", "/api/embeddings"),
+    ),
+    **_each(
+        RouteWay.REFUSED,
+        "files and settings of a model are its operator's: use GET /v1/models",
+        "/api/show",
+    ),
+    **_each(
+        RouteWay.REFUSED,
+        "models come and go as an operator declares them: `mirage fetch` and `mirage apply`",
+        *("/api/create", "/api/copy", "/api/pull", "/api/push", "/api/delete"),
+    ),
+    **_each(
+        RouteWay.REFUSED,
+        "this server decides who sleeps: an operator has `mirage tenants sleep` and `stop`",
+        "/unload",
+    ),
+}
+"""Routes of Ollama and llama-swap, in the form of `ROUTES`."""
 
 
 def _of(way: RouteWay) -> tuple[str, ...]:
-    return tuple(path for path, decision in ROUTES.items() if decision.way is way)
+    every = (ROUTES | OTHERS).items()
+    return tuple(path for path, decision in every if decision.way is way)
 
 
 JSON_ROUTES = _of(RouteWay.JSON)
 FORM_ROUTES = _of(RouteWay.FORM)
 REFUSED_ROUTES = _of(RouteWay.REFUSED)
+
+
+def why_refused(path: str) -> str:
+    """Reason for which a route of `REFUSED_ROUTES` is not served."""
+    return (ROUTES.get(path) or OTHERS[path]).why

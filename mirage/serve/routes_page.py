@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from mirage.serve.routes import ROUTES, RouteWay
+from mirage.serve.routes import OTHERS, ROUTES, RouteDecision, RouteWay
 
 HEAD = """# Routes of vLLM's server
 
@@ -28,11 +29,35 @@ TABLE_HEAD = "| Route | | Why |\n|---|---|---|"
 ORDER = tuple(RouteWay)
 
 
+OTHERS_HEAD = """
+## Routes of Ollama and llama-swap
+
+Tools that list models by these show what is served and what is loaded. They change nothing. A key
+sees its tenants alone, and each answer is at most a second old. Fields have their names:
+
+- `/api/ps`: `size_vram` is device memory that a tenant holds, `size` counts layers that are away
+  besides. `expires_at` is when its own times put it to sleep, the year 9999 if they do not. Tenants
+  that sleep are not listed.
+- `/api/tags`: `size` is the bytes of parameters, 0 before a tenant's first engine. `modified_at` is
+  the begin of the server.
+- `digest` is the SHA-256 of the name, since no other is known. `details` tell the format and, of
+  aliases and adapters, the tenant.
+- `/running`: `ttl` is the seconds until `expires_at`, 0 if there is none. `cmd` and `proxy` are
+  empty.
+"""
+
+
 def page() -> str:
     """The whole page."""
-    in_order = sorted(ROUTES, key=lambda path: (ORDER.index(ROUTES[path].way), path))
-    rows = [f"| `{path}` | {ROUTES[path].way} | {ROUTES[path].why} |" for path in in_order]
-    return "\n".join([HEAD, TABLE_HEAD, *rows, ""])
+    return "\n".join([HEAD, *_table(ROUTES), OTHERS_HEAD, *_table(OTHERS), ""])
+
+
+def _table(routes: Mapping[str, RouteDecision]) -> list[str]:
+    in_order = sorted(routes, key=lambda path: (ORDER.index(routes[path].way), path))
+    return [
+        TABLE_HEAD,
+        *(f"| `{path}` | {routes[path].way} | {routes[path].why} |" for path in in_order),
+    ]
 
 
 if __name__ == "__main__":

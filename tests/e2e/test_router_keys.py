@@ -76,6 +76,7 @@ READ = [
     Asked("GET", "/openapi.json", "user", 200),
     Asked("GET", "/v1/models", "user", 200),
     Asked("GET", "/v1/models/a", "user", 404),
+    *(Asked("GET", p, "user", 200) for p in ("/api/version", "/api/tags", "/api/ps", "/running")),
 ]
 ADMIN = [
     Asked("GET", "/health", "root", 403),

@@ -19,7 +19,7 @@ from yarl import URL
 
 from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.ring import digest
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
 
 pytestmark = pytest.mark.e2e
 
@@ -67,7 +67,7 @@ def test_a_refused_route_asks_for_a_key_and_says_why(tmp_path: Path) -> None:
                         assert answer.status == status, (method, path)
                         if status == 404:
                             told = message(path, await answer.json())
-                            assert told == f"{route} is not served: {ROUTES[route].why}"
+                            assert told == f"{route} is not served: {why_refused(route)}"
         assert not site.a.seen and not site.b.seen
         async with site.http.get(site.url + "/metrics", headers=bearer("prom")) as answer:
             lines = (await answer.text()).splitlines()

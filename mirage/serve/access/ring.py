@@ -14,13 +14,14 @@ from hashlib import sha256
 
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.openai import ApiError
-from mirage.serve.routes import ROUTES, RouteWay
+from mirage.serve.routes import OTHERS, ROUTES, RouteWay
 
 BARE = frozenset({"/live", "/ready"})
 """Routes that ask for no key."""
 OF_MODELS = frozenset(
     {"/v1/models", "/v1/models/{model}", "/openapi.json"}
     | {path for path, decision in ROUTES.items() if decision.way is not RouteWay.OWN}
+    | OTHERS.keys()
 )
 """Routes that any key opens, with those that are refused."""
 METRICS = "/metrics"

@@ -100,7 +100,7 @@ class TenantsView:
             running=member.running if member is not None else 0,
             waiting=len(member.waiting) + member.inside if member is not None else 0,
             ready_s=self._ready_s(name),
-            yields_s=self._attendance.yields_s(name) if member is not None else None,
+            yields_s=self._attendance.yields_s(name),
             adapters=[
                 AdapterStatus(name=adapter, state=one.state.value, reason=one.reason)
                 for adapter, one in backend.loading.told().items()

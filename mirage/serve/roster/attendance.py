@@ -294,7 +294,8 @@ class Attendance:
 
     def yields_s(self, name: str) -> float | None:
         """Seconds until its own times put it to sleep or stop it; None if they do not."""
-        due = self.roster.members[name].yields_at
+        member = self.roster.members.get(name)
+        due = inf if member is None else member.yields_at
         return None if due == inf else max(0.0, due - self._clock())
 
     # -- deciding -----------------------------------------------------------------------

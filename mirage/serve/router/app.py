@@ -37,7 +37,7 @@ from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.router.own import OwnRoutes
 from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in, renamed
 from mirage.serve.router.ticket import RouterTicket
-from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, ROUTES
+from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
 from mirage.serve.suspects import RequestFacts
 from mirage.serve.unread import COUNTED, AnsweringRunner, identity
 
@@ -188,7 +188,7 @@ class Router:
         resource = request.match_info.route.resource
         assert resource is not None
         route = resource.canonical
-        message = f"{route} is not served: {ROUTES[route].why}"
+        message = f"{route} is not served: {why_refused(route)}"
         self.metrics.refused(route, 404)
         self.gate.leaves(request, None, 404)
         return ApiError(404, message, code="route_not_served").response(request.path)

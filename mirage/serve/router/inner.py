@@ -5,6 +5,8 @@ from __future__ import annotations
 import aiohttp
 from aiohttp import web
 
+from mirage.serve import loaded
+from mirage.serve.loaded import LoadedTenant
 from mirage.serve.openai import ApiError
 from mirage.serve.router.link import AWAY
 
@@ -23,6 +25,11 @@ class InnerClient:
         """Its metrics. Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`."""
         async with self._session.get("/metrics", raise_for_status=True) as answer:
             return await answer.read()
+
+    async def loaded(self) -> dict[str, LoadedTenant]:
+        """Tenants as it knows them. Raises as `metrics` does, and `ValueError`."""
+        async with self._session.get(loaded.ROUTE, raise_for_status=True) as answer:
+            return loaded.decoded(await answer.read())
 
     async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
         """Answer to a request for `path`, with its query if it has none. Raises `ApiError`."""

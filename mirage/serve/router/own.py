@@ -16,6 +16,7 @@ from mirage.serve.router.engines import EnginesConnected
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.link import SupervisorLink
+from mirage.serve.router.listed import ListedRoutes
 from mirage.serve.router.metrics import RouterMetrics
 from mirage.serve.router.scrape import MetricsScrape
 
@@ -37,6 +38,7 @@ class OwnRoutes:
         self._inner = InnerClient(link.welcome.inner)
         told = EngineMetrics(self._tenants, engines)
         self._scrape = MetricsScrape(metrics, told, self._inner)
+        self._listed = ListedRoutes(self._tenants, gate, self._inner, link.welcome.created)
 
     def routes(self) -> list[web.RouteDef]:
         """All of them."""
@@ -50,11 +52,13 @@ class OwnRoutes:
             web.get("/mirage/state", self._state),
             web.get(history.ROUTE, self._timeline),
             web.post(resizing.ROUTE, self._tiers),
+            *self._listed.routes(),
         ]
 
     async def close(self) -> None:
         """Ask nobody any more."""
         self._scrape.close()
+        self._listed.close()
         await self._inner.close()
 
     def known(self, request: web.Request, name: str) -> RoutedTenant:

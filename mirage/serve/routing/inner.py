@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from mirage.serve import history, metrics, resizing
+from mirage.serve import history, loaded, metrics, resizing
 from mirage.serve.openai import ApiError, errors_as_json
 from mirage.serve.private_site import PrivateSite
 from mirage.serve.registry import Registry
@@ -37,6 +37,7 @@ class InnerServer:
             [
                 web.get("/metrics", self._metrics),
                 web.get("/mirage/state", self._state),
+                web.get(loaded.ROUTE, self._loaded),
                 web.get(history.ROUTE, self._timeline),
                 web.post(resizing.ROUTE, self._tiers),
             ]
@@ -54,6 +55,9 @@ class InnerServer:
         """The state, once the router acts by it."""
         await self._desk.seen()
         return web.json_response(self._registry.state(reasons="reasons" in request.query))
+
+    async def _loaded(self, request: web.Request) -> web.Response:
+        return web.Response(body=loaded.encoded(loaded.loaded(self._registry)))
 
     async def _timeline(self, request: web.Request) -> web.Response:
         return await history.answer(self._registry, request)

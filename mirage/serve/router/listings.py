@@ -1,0 +1,115 @@
+"""Bodies of routes by which tools of Ollama and llama-swap see what is loaded. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from math import ceil
+from typing import Any
+
+from mirage.control.roster.states import LifeState
+from mirage.serve.loaded import NOTHING, LoadedTenant
+from mirage.serve.routed.table import RoutedRow
+
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)
+"""Time at which a model leaves that does not leave by itself."""
+RUNNING = {
+    LifeState.READY: "ready",
+    LifeState.STARTING: "starting",
+    LifeState.WAKING: "starting",
+    LifeState.DRAINING: "stopping",
+}
+"""llama-swap's words for the states of what runs."""
+ON_DEVICE = (LifeState.READY, LifeState.DRAINING)
+Opens = Callable[[RoutedRow, str], bool]
+"""True if a request may use a name of a tenant."""
+Loaded = Mapping[str, LoadedTenant]
+
+
+def tags(
+    rows: Iterable[RoutedRow], told: Loaded, created: int, opens: Opens
+) -> dict[str, list[dict[str, Any]]]:
+    """Body of Ollama's ``/api/tags``: all names that a request may use.
+
+    `created` is in seconds since 1970.
+    """
+    modified = _time(datetime.fromtimestamp(created, UTC))
+    models = [
+        _model(row, name, told.get(row.name, NOTHING).parameters_bytes) | {"modified_at": modified}
+        for row in rows
+        for name in row.names
+        if opens(row, name)
+    ]
+    return {"models": models}
+
+
+def running_models(
+    rows: Iterable[RoutedRow], told: Loaded, now: datetime, opens: Opens
+) -> dict[str, list[dict[str, Any]]]:
+    """Body of Ollama's ``/api/ps``: tenants whose parameters are on the device.
+
+    `size` counts layers that are away, `size_vram` does not.
+    """
+    models = []
+    for row, name in _seen(rows, opens):
+        if row.state not in ON_DEVICE:
+            continue
+        one = told.get(row.name, NOTHING)
+        models.append(
+            _model(row, name, one.held_bytes + one.away_bytes)
+            | {
+                "expires_at": _time(_leaves(one, now)),
+                "size_vram": one.held_bytes,
+                "context_length": row.max_model_len,
+            }
+        )
+    return {"models": models}
+
+
+def running(rows: Iterable[RoutedRow], told: Loaded, opens: Opens) -> dict[str, Any]:
+    """Body of llama-swap's ``/running``. Commands and addresses of engines are nobody's."""
+    return {
+        "running": [
+            {
+                "model": name,
+                "state": RUNNING[row.state],
+                "cmd": "",
+                "proxy": "",
+                "ttl": ceil(told.get(row.name, NOTHING).yields_s or 0.0),
+                "name": name,
+                "description": "",
+            }
+            for row, name in _seen(rows, opens)
+            if row.state in RUNNING
+        ]
+    }
+
+
+def _seen(rows: Iterable[RoutedRow], opens: Opens) -> Iterable[tuple[RoutedRow, str]]:
+    """Tenants of which a request may use a name, with the first such name."""
+    for row in rows:
+        if (name := next((name for name in row.names if opens(row, name)), None)) is not None:
+            yield row, name
+
+
+def _model(row: RoutedRow, name: str, size: int) -> dict[str, Any]:
+    """Fields of a model in both of Ollama's lists; there is no digest but that of its name."""
+    details = {
+        "parent_model": "" if name == row.name else row.name,
+        "format": "safetensors",
+        "family": "",
+        "families": [],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
+    digest = sha256(name.encode()).hexdigest()
+    return {"name": name, "model": name, "size": size, "digest": digest, "details": details}
+
+
+def _leaves(one: LoadedTenant, now: datetime) -> datetime:
+    return NEVER if one.yields_s is None else now + timedelta(seconds=one.yields_s)
+
+
+def _time(at: datetime) -> str:
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")
