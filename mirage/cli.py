@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from mirage.errors import CommandFailed, InputRefused
 from mirage.options import ServedWords, TrustOption
 from mirage.paths import word
 from mirage.processes.exits import exits
+from mirage.serve.logs import LogFormat
 
 if TYPE_CHECKING:
     from mirage.serve.means import Means
@@ -183,6 +183,25 @@ def serve(
     log_level: Annotated[
         LogLevel, typer.Option(help="Of this process; info shows every decision.")
     ] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Form of each line of this process and its router.")
+    ] = LogFormat.TEXT,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Gets these lines; made anew once it was moved.",
+            show_default="standard error",
+        ),
+    ] = None,
+    access_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Gets a line of JSON for each request, without what it says.",
+            show_default="none",
+        ),
+    ] = None,
     startup_timeout: Annotated[
         float | None,
         typer.Option(
@@ -251,6 +270,7 @@ def serve(
     from mirage.serve.apply.applier import Origin
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.apply.state_file import StateFile
+    from mirage.serve.logs import LogPlan, log_by
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
     from mirage.serve.proposal.proposed import source_of
@@ -260,10 +280,14 @@ def serve(
     from mirage.serve.supervisor import ServeOptions, serve, signals_exit
     from mirage.serve.telling import LOOKING, telling
 
-    _log_to_stderr(log_level)
+    logs = LogPlan(log_format, log_file, access_log)
+    logs.check()
+    log_by(logs, log_level.value.upper())
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
     access.check_listening(host)
-    options = ServeOptions(host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access)
+    options = ServeOptions(
+        host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access, logs
+    )
     means = context.obj or Means()
     if ask_socket is not None:
         means = replace(means, probe=ask_socket)
@@ -397,8 +421,3 @@ def _check_tools(command: str) -> None:
             f"mirage {command} needs {', '.join(absent)}: run pip install '.[tools]' in the "
             "checkout of MIRAGE"
         )
-
-
-def _log_to_stderr(level: LogLevel) -> None:
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("mirage").setLevel(level.value.upper())

@@ -36,6 +36,7 @@ from mirage.serve.ask import PROBE
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.domain import Domain
 from mirage.serve.errors import EngineFailed
+from mirage.serve.logs import TO_STDERR, LogPlan
 from mirage.serve.means import Means
 from mirage.serve.preflight import preflight, refusal
 from mirage.serve.process import adopt_orphans
@@ -70,6 +71,7 @@ class ServeOptions:
     all_or_nothing: bool = False
     """True if one tenant that cannot start ends them all."""
     keys: ServerKeys = field(default_factory=lambda: ServerKeys(KeySource()))
+    logs: LogPlan = TO_STDERR
 
 
 def serve(
@@ -191,7 +193,14 @@ class Supervisor:
         self._ready_file = ReadyFile(options.ready_file)
         self._keys = options.keys
         self._address = ServedAddress(
-            config, domain.registry, domain.desk, domain.tiers.resize, rundir, reaper, book
+            config,
+            domain.registry,
+            domain.desk,
+            domain.tiers.resize,
+            rundir,
+            reaper,
+            book,
+            options.logs,
         )
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log

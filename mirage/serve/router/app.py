@@ -6,7 +6,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +27,9 @@ from mirage.serve.openai import ApiError, Handler, errors_as_json
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.table import REACHABLE, RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.access_log import AccessLog
 from mirage.serve.router.cards import model_cards
+from mirage.serve.router.counted_as import COUNTED_AS, CountedAs
 from mirage.serve.router.engines import EnginesConnected
 from mirage.serve.router.forward import Forward
 from mirage.serve.router.gate import AccessGate, Passage
@@ -45,25 +46,15 @@ MAX_BODY_BYTES = LARGEST_BODY
 SHUTDOWN_S = 1.0
 
 
-@dataclass
-class CountedAs:
-    """Tenant and status that one request is counted by."""
-
-    tenant: str = ""
-    status: int = 500
-    """Status of a request that does not end as it should."""
-    passage: Passage | None = None
-    """None until it is within its limits."""
-
-
 class Router:
     """An HTTP server in front of the engines of `link.tenants`, to which a link has connected.
 
     `stop` ends what `start` began.
     """
 
-    def __init__(self, link: SupervisorLink) -> None:
-        self._link, self.tenants = link, link.tenants
+    def __init__(self, link: SupervisorLink, access: AccessLog | None = None) -> None:
+        """Each request gets a line in `access`, if there is one."""
+        self._link, self.tenants, self._access = link, link.tenants, access
         welcome = link.welcome
         self.metrics = RouterMetrics(self.tenants)
         self.gate = AccessGate(self.tenants, self.metrics)
@@ -85,7 +76,11 @@ class Router:
             await self._certificate.read()
         app = web.Application(
             client_max_size=MAX_BODY_BYTES,
-            middlewares=[errors_as_json, self._enters],
+            middlewares=[
+                *([] if self._access is None else [self._access.notes]),
+                errors_as_json,
+                self._enters,
+            ],
         )
         if self._front.http.cors:
             app.on_response_prepare.append(self._cors.tells)
@@ -165,7 +160,7 @@ class Router:
     # -- the tenants' API ---------------------------------------------------------------
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
-        counted = CountedAs()
+        counted = request[COUNTED_AS] = CountedAs()
         try:
             with self._front.bodies.room() as room:
                 return await self._answer(request, counted, room)

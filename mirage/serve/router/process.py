@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,8 @@ from pathlib import Path
 import uvloop
 
 from mirage.processes.unread import unread_stderr
+from mirage.serve.logs import LogFormat, LogPlan, log_by
+from mirage.serve.router.access_log import AccessLog
 from mirage.serve.router.app import Router
 from mirage.serve.router.link import AGAIN_S, SupervisorLink
 from mirage.wire import Broken
@@ -37,11 +38,14 @@ ATTEMPTS = 25
 """Number of times that a new router tries to connect."""
 
 
-async def serve(line: Path, sockets: Sequence[socket.socket]) -> None:
-    """Serve until the supervisor has the router end. Raises `OSError` and `Broken` before."""
+async def serve(line: Path, sockets: Sequence[socket.socket], access: Path | None) -> None:
+    """Serve until the supervisor has the router end. Raises `OSError` and `Broken` before.
+
+    `access` is the file for a line about each request.
+    """
     link = SupervisorLink(line, sockets)
     await _connect(link)
-    router = Router(link)
+    router = Router(link, AccessLog(access) if access is not None else None)
     keeping = asyncio.create_task(link.keep(router))
     starting = asyncio.create_task(_start(link, router, sockets))
     try:
@@ -68,7 +72,7 @@ async def _connect(link: SupervisorLink) -> None:
     await link.connect()
 
 
-def _run(line: Path, sockets: Sequence[socket.socket], parent: int) -> int:
+def _run(line: Path, sockets: Sequence[socket.socket], parent: int, access: Path | None) -> int:
     """One router, from its fork to its end; its exit status."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -76,7 +80,7 @@ def _run(line: Path, sockets: Sequence[socket.socket], parent: int) -> int:
     with unread_stderr():
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve(line, sockets))
+                runner.run(serve(line, sockets, access))
         except (OSError, Broken) as error:
             log.error("the router has no supervisor: %s", error)
         except Exception:
@@ -92,13 +96,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("level", type=int)
     parser.add_argument("descriptors", type=int, nargs="+")
     parser.add_argument("--lease", action="store_true", help="it may outlive the supervisor")
+    parser.add_argument("--log-format", type=LogFormat, default=LogFormat.TEXT)
+    parser.add_argument("--log-file", type=Path)
+    parser.add_argument("--access-log", type=Path)
     given = parser.parse_args(words)
     if not given.lease:  # no answer may come after the supervisor's death
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server ends first
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("mirage").setLevel(given.level)
+    log_by(LogPlan(given.log_format, given.log_file), given.level)
     sockets = [socket.socket(fileno=descriptor) for descriptor in given.descriptors]
     parent = os.getpid()
     gc.collect()
@@ -106,7 +112,7 @@ def main(words: Sequence[str] | None = None) -> None:
     while True:
         begun = time.monotonic()
         if not (child := os.fork()):
-            os._exit(_run(given.line, sockets, parent))
+            os._exit(_run(given.line, sockets, parent, given.access_log))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if not status:
             return

@@ -14,6 +14,7 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.record import RouterRecord
+from mirage.serve.logs import TO_STDERR, LogPlan
 from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize
 from mirage.serve.routed.messages import RouterWelcome
@@ -41,10 +42,11 @@ class ServedAddress:
         rundir: RunDir,
         reaper: ReaperClient,
         book: RunBook,
+        logs: LogPlan = TO_STDERR,
     ) -> None:
-        """`resize` gives the tiers other budgets, `book` records the router."""
+        """`resize` gives the tiers other budgets, `book` records the router, which has `logs`."""
         self._config, self._desk, self._rundir = config, desk, rundir
-        self._reaper, self._book = reaper, book
+        self._reaper, self._book, self._logs = reaper, book, logs
         self._host, self._port, self.url = "", 0, ""
         self._open = asyncio.Event()
         """Set once a router can be heard."""
@@ -86,7 +88,13 @@ class ServedAddress:
         path = self._rundir.router_socket
         lease = self._config.lease_s > 0
         return RouterKeeper(
-            self._desk, self._reaper, path, self._listening, self._began, lease=lease
+            self._desk,
+            self._reaper,
+            path,
+            self._listening,
+            self._began,
+            lease=lease,
+            logs=self._logs,
         )
 
     def _began(self, pid: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from mirage.processes.marks import MarkedProcess
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.logs import TO_STDERR, LogPlan
 from mirage.serve.routing.desk import RouterDesk
 
 log = logging.getLogger(__name__)
@@ -44,15 +45,16 @@ class RouterKeeper:
         began: Callable[[int], None],
         *,
         lease: bool = False,
+        logs: LogPlan = TO_STDERR,
     ) -> None:
         """`line` is the path of the desk's socket.
 
         `sockets` gives those that a router listens on, which stay open between two of them.
         `began` hears the number of each process that was started. With a `lease` it may outlive
-        this process.
+        this process. It logs by `logs`.
         """
         self._desk, self._reaper, self._line, self._sockets = desk, reaper, line, sockets
-        self._began, self._lease = began, lease
+        self._began, self._lease, self._logs = began, lease, logs
         self._process: RouterProcess | None = None
 
     def goes_on(self, process: MarkedProcess) -> None:
@@ -65,6 +67,7 @@ class RouterKeeper:
         descriptors = [one.fileno() for one in await self._sockets()]
         level = logging.getLogger("mirage").getEffectiveLevel()
         words = [*PROGRAM, str(self._line), str(level), *map(str, descriptors)]
+        words += self._logs.words()
         if self._lease:
             words.append("--lease")
         self._process = subprocess.Popen(

@@ -1,0 +1,72 @@
+"""A line of JSON for each request that was answered: who asked for what, and how it ended.
+
+Nothing of a body is in it, no header but the request's id, and no path: routes stand as they are
+registered, so that what somebody puts into a path or a query stays out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from mirage.serve.logs import FIELDS, JsonLine, ReopenedFile
+from mirage.serve.openai import Handler
+from mirage.serve.router.counted_as import COUNTED_AS
+from mirage.serve.router.gate import KEY, Passage
+from mirage.serve.router.metrics import CLIENT_LEFT
+from mirage.serve.unread import identity
+
+
+class AccessLog:
+    """Lines of one router, in a file that others may move away."""
+
+    def __init__(self, file: Path) -> None:
+        self._log = logging.Logger("mirage.access")
+        handler = ReopenedFile(file)
+        handler.setFormatter(JsonLine())
+        self._log.addHandler(handler)
+
+    @web.middleware
+    async def notes(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Has the request answered, and writes its line at the end."""
+        begun, status, size = time.monotonic(), 500, 0
+        try:
+            response = await handler(request)
+            status, size = response.status, response.body_length or response.content_length or 0
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            status = CLIENT_LEFT
+            raise
+        finally:
+            took = time.monotonic() - begun
+            self._log.info("", extra={FIELDS: _fields(request, status, size, took)})
+
+
+def _fields(request: web.Request, status: int, size: int, took_s: float) -> dict[str, Any]:
+    resource, key = request.match_info.route.resource, request.get(KEY)
+    counted = request.get(COUNTED_AS)
+    told: dict[str, Any] = {
+        "id": identity(request),
+        "peer": request.remote,
+        "method": request.method,
+        "route": resource.canonical if resource is not None else "",
+        "status": status if counted is None else counted.status,
+        "seconds": round(took_s, 4),
+        "bytes": size,
+        "key": key.name if key is not None else "",
+        "tenant": counted.tenant if counted is not None else "",
+    }
+    return told | (_passed(counted.passage) if counted is not None and counted.passage else {})
+
+
+def _passed(passage: Passage) -> dict[str, Any]:
+    usage = passage.usage
+    told: dict[str, Any] = {"model": passage.model}
+    if usage.known:
+        told |= {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion}
+    return told
