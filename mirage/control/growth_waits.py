@@ -17,7 +17,7 @@ from mirage.protocol import Report
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class _Asked(NamedTuple):
+class _GrowthAsked(NamedTuple):
     """An engine wants so many extents in total, since a time in seconds."""
 
     since: float
@@ -29,7 +29,7 @@ class GrowthWaits:
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, TimeCounts] = defaultdict(partial(TimeCounts, BOUNDS))
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _GrowthAsked] = {}
 
     def reported(self, tenant: str, report: Report, now: float) -> None:
         """An engine has told its state, at a time in seconds."""
@@ -40,10 +40,10 @@ class GrowthWaits:
         if not lacks_growth(report):
             self._asked.pop(tenant, None)
         elif asked is None:
-            self._asked[tenant] = _Asked(now, report.growth_extents)
+            self._asked[tenant] = _GrowthAsked(now, report.growth_extents)
         else:
             least = min(asked.extents, report.growth_extents)
-            self._asked[tenant] = _Asked(asked.since, least)
+            self._asked[tenant] = _GrowthAsked(asked.since, least)
 
     def rests(self, tenant: str) -> None:
         """It asks for nothing any more: it sleeps, or is lost."""

@@ -17,7 +17,7 @@ class Asked:
     """A source's server: answers with a number once it `may`, or fails with `error`."""
 
     def __init__(self) -> None:
-        self.now, self.count, self.error = 0.0, 0, None
+        self.now, self.count = 0.0, 0
         self.may = asyncio.Event()
         self.may.set()
         self.error: Exception | None = None

@@ -1,4 +1,4 @@
-"""What a request is counted and told by, filled in as it is understood."""
+"""Facts that a request is counted and told by, filled in as it is understood."""
 
 from __future__ import annotations
 
