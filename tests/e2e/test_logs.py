@@ -7,7 +7,6 @@ import logging
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,12 +115,6 @@ def test_lines_of_both_kinds_go_to_one_place(tmp_path: Path, form: str, to_file:
     else:
         assert said.endswith("mirage.said said" if to_file else "mirage: said")
         assert told.endswith(" INFO mirage.x told 1")
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 def test_a_server_logs_to_files_that_are_moved(tmp_path: Path, short: Path) -> None:
