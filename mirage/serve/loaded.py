@@ -54,5 +54,5 @@ def _of(registry: Registry, name: str, yields_s: float | None) -> LoadedTenant:
     parameters = shape.fixed_bytes + shape.layers * shape.layer_bytes
     if report is None:
         return LoadedTenant(parameters)
-    away = report.alpha * shape.layer_bytes
+    away = report.layers_remapped * shape.layer_bytes
     return LoadedTenant(parameters, report.held_bytes, away, yields_s)

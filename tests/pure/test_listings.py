@@ -98,7 +98,7 @@ def test_sizes_are_those_of_shape_and_report() -> None:
     parameters = SHAPE.fixed_bytes + SHAPE.layers * SHAPE.layer_bytes
     assert loaded(registry) == {"a": LoadedTenant(parameters)}
     told = report(True)
-    told.alpha = 2
+    told.layers_remapped = 2
     registry.reports["a"] = told
     found = loaded(registry)
     assert found == {"a": LoadedTenant(parameters, 1700, 2 * SHAPE.layer_bytes, None)}
