@@ -276,6 +276,8 @@ def serve(
     from mirage.serve.proposal.proposed import source_of
     from mirage.serve.ready_file import ReadyFile
     from mirage.serve.said import say
+    from mirage.serve.service.manager import service_manager
+    from mirage.serve.service.passed import address_of, passed_sockets
     from mirage.serve.succession import device_name
     from mirage.serve.supervisor import ServeOptions, serve, signals_exit
     from mirage.serve.telling import LOOKING, telling
@@ -283,11 +285,23 @@ def serve(
     logs = LogPlan(log_format, log_file, access_log)
     logs.check()
     log_by(logs, log_level.value.upper())
+    service, passed = service_manager(os.environ), passed_sockets(os.environ)
+    addresses = [address_of(one) for one in passed] or [(host, port)]
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
-    access.check_listening(host)
+    for listening, _ in addresses:
+        access.check_listening(listening)
     options = ServeOptions(
-        host, port, ready_file, log_dir, startup_timeout, all_or_nothing, access, logs
+        *addresses[0],
+        ready_file,
+        log_dir,
+        startup_timeout,
+        all_or_nothing,
+        access,
+        logs,
+        passed,
+        service,
     )
+    service.status(LOOKING)
     means = context.obj or Means()
     if ask_socket is not None:
         means = replace(means, probe=ask_socket)

@@ -169,6 +169,8 @@ class ControlServer:
         self._engines: dict[str, asyncio.StreamWriter] = {}
         self._vitals: dict[str, Vitals] = {}
         self.running = RunningTime(LONGEST_TICK_S)
+        self.decisions = 0
+        """Number of decisions so far; one is made every `LONGEST_WAIT_S` at least."""
         self._news = asyncio.Event()
         self._parting = asyncio.Event()
         """Set when the next engine is lost."""
@@ -374,6 +376,7 @@ class ControlServer:
                     await self._news.wait()
             self._news.clear()
             self._tell(self._arbiter.decide(time.monotonic()))
+            self.decisions += 1
 
     def _tell(self, commands: Iterable[tuple[str, ToTenant]]) -> None:
         for tenant, command in commands:

@@ -256,6 +256,11 @@ class Domain:
         await self._serving.wait()
 
     @property
+    def decisions(self) -> int:
+        """Number of decisions about its memory so far."""
+        return self._control.decisions
+
+    @property
     def free_bytes(self) -> int:
         """Bytes of the device that no engine of it holds or may come to hold."""
         return self._arbiter.controller.free_bytes

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +45,8 @@ from mirage.serve.ready_file import ReadyFile
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
+from mirage.serve.service.manager import ServiceManager
+from mirage.serve.service.status import status_line
 from mirage.serve.succession import device_name, router_left, run_record, succession
 from mirage.serve.telling import LOOKING, telling
 from mirage.serve.together import together
@@ -72,6 +75,9 @@ class ServeOptions:
     """True if one tenant that cannot start ends them all."""
     keys: ServerKeys = field(default_factory=lambda: ServerKeys(KeySource()))
     logs: LogPlan = TO_STDERR
+    sockets: Sequence[socket.socket] = ()
+    """Sockets that listen on that host and port already."""
+    service: ServiceManager = field(default_factory=ServiceManager)
 
 
 def serve(
@@ -192,6 +198,7 @@ class Supervisor:
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
         self._keys = options.keys
+        self._service = options.service
         self._address = ServedAddress(
             config,
             domain.registry,
@@ -201,6 +208,7 @@ class Supervisor:
             reaper,
             book,
             options.logs,
+            options.sockets,
         )
         view = TenantsView(
             config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
@@ -251,6 +259,7 @@ class Supervisor:
         hears = self._hear_hangups()
         work = [served, self._say_ready(url, begun), self._admin.keep(), hears]
         work += [self._address.keep(), self._hear_router()]
+        work.append(self._service.keep(lambda: self._domain.decisions, lambda: self._status(url)))
         if self._warm is not None:
             work.append(self._warm.keep(self._config.hang_s, say))
         if self._wanted != self._applier.wanted:
@@ -277,6 +286,7 @@ class Supervisor:
             raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
         await self._domain.desk.connected()
         self._ready_file.write(url)
+        self._service.ready()
         all_of_them, policy = len(self._config.tenants), self._config.policy.value
         started = len(managers) - len(failures)
         count = f"{all_of_them}" if started == all_of_them else f"{started} of {all_of_them}"
@@ -322,6 +332,9 @@ class Supervisor:
         self._domain.looks_after(path, self._admin.site.listen)
         say(f"operators: --socket {path}")
 
+    def _status(self, url: str) -> str:
+        return status_line(url, (one.state for one in self._domain.registry.backends.values()))
+
     async def _sample(self) -> None:
         ready = time.monotonic()
         while True:
@@ -334,6 +347,7 @@ class Supervisor:
         """Stop with the terminal; apply the file where somebody else sent SIGHUP. Never returns."""
         while True:
             await self._hung_up.wait()
+            self._service.reloading()
             await asyncio.sleep(HANG_UP_S)
             self._hung_up.clear()
             if self._hangups.terminal_is_gone:
@@ -342,6 +356,7 @@ class Supervisor:
                 await self._keys_again()
                 await self._certificate_again()
                 await self._apply_file()
+                self._service.reloaded()
 
     async def _keys_again(self) -> None:
         if self._keys.table.keys is None:
@@ -399,6 +414,7 @@ class Supervisor:
 
         Until the port is closed, whoever comes is told so.
         """
+        self._service.stopping()
         self._ready_file.remove()
         await self._admin.stop()
         await self._address.drain()

@@ -191,10 +191,12 @@ def serving(
     stderr: int = subprocess.PIPE,
     lease_s: float = 0,
     named: Sequence[str] = (),
+    passed: Sequence[int] = (),
 ) -> Iterator[Served]:
     """A server that is ready (not waited for if `ready_timeout_s` is None), ended at the latest
     when the block ends. `program` runs the command in its own way. Its engines outlive it for
-    `lease_s` if it is killed. It serves `named` models instead of `config`, if there are some."""
+    `lease_s` if it is killed. It serves `named` models instead of `config`, if there are some.
+    Descriptors that are `passed` are its own as well."""
     ready_file = config.parent / "ready.json"
     how = ["-c", program] if program else [WITH_FAKES if fake else WARM]
     begin = subprocess.Popen if fake else Begun
@@ -208,6 +210,7 @@ def serving(
         text=True,
         env={**os.environ, "PYTHONPATH": f"{HERE.parent.parent}", **(environment or {})},
         cwd=config.parent,
+        pass_fds=passed,
     )
     served = Served(process, config, ready_file)
     try:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mirage.config import Config, HttpSection
 from mirage.processes.marks import MarkedProcess, mark_of
@@ -43,8 +43,13 @@ class ServedAddress:
         reaper: ReaperClient,
         book: RunBook,
         logs: LogPlan = TO_STDERR,
+        passed: Sequence[socket.socket] = (),
     ) -> None:
-        """`resize` gives the tiers other budgets, `book` records the router, which has `logs`."""
+        """`resize` gives the tiers other budgets, `book` records the router, which has `logs`.
+
+        `passed` are sockets of the address that somebody else has opened.
+        """
+        self._passed = passed
         self._config, self._desk, self._rundir = config, desk, rundir
         self._reaper, self._book, self._logs = reaper, book, logs
         self._host, self._port, self.url = "", 0, ""
@@ -103,10 +108,13 @@ class ServedAddress:
             self._book.router(RouterRecord(process, self._host, self._port, self.url, http))
 
     async def _listening(self) -> list[socket.socket]:
-        """Sockets of the address, brought by a router or made. Raises `OSError`, `UnicodeError`."""
+        """Sockets of the address, brought by a router, passed or made.
+
+        Raises `OSError`, `UnicodeError`.
+        """
         if not self._sockets:
-            brought = self._desk.take_sockets()
-            self._sockets = brought or await _listening(self._host, self._port)
+            there = self._desk.take_sockets() or list(self._passed)
+            self._sockets = there or await _listening(self._host, self._port)
             self._port = self._sockets[0].getsockname()[1]
         return self._sockets
 
@@ -149,8 +157,9 @@ class ServedAddress:
             await self._keeper.stop()
         self._desk.close()
         await self._inner.stop()
-        while self._sockets:
-            self._sockets.pop().close()
+        for one in (*self._sockets, *self._passed):
+            one.close()
+        self._sockets.clear()
 
     def kill(self) -> None:
         """End the router at once."""

@@ -1,0 +1,1 @@
+"""A server as a service of systemd: notifications, the watchdog, a socket that it listens on."""

@@ -1,0 +1,15 @@
+"""Line that says how a server does, for whoever asks its service manager. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from mirage.control.roster.states import LifeState
+
+
+def status_line(url: str, states: Iterable[LifeState]) -> str:
+    """Tenants by their states, in the order of these: ``http://…: 2 ready, 1 sleeping``."""
+    counts = Counter(states)
+    told = ", ".join(f"{counts[state]} {state.value}" for state in LifeState if counts[state])
+    return f"{url}: {told or 'no tenant'}"
