@@ -333,6 +333,13 @@ def check(
     keys: KeysOption = None,
     memory: MemoryOption = None,
     trust: TrustOption = None,
+    upgrade: Annotated[
+        bool,
+        typer.Option(
+            "--upgrade",
+            help="Print CONFIG in the keys of this release, with its comments, and check no more.",
+        ),
+    ] = False,
 ) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything.
 
@@ -353,7 +360,11 @@ def check(
     from mirage.serve.proposal.proposed import source_of
     from mirage.serve.roster.told import roster_lines
     from mirage.serve.table import fit_table
+    from mirage.serve.upgrading import upgraded_text
 
+    if upgrade:
+        typer.echo(upgraded_text(words), nl=False)
+        return
     probe = (context.obj or Means()).probe
     with terminate_like_interrupt():
         path, proposed = source_of(words, trust or (), memory, probe, typer.echo)

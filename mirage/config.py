@@ -32,6 +32,8 @@ from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
 from mirage.units import KIB, MIB
+from mirage.versions import KEY as VERSION
+from mirage.versions import UnknownVersionError, upgraded
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
@@ -826,7 +828,8 @@ def load(path: Path) -> Config:
 
 def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
     """Configuration of `raw`, read from `path`; paths in it are relative to `here`."""
-    config = validated(Config, raw, path)
+    keys = {key: value for key, value in current(raw, path).items() if key != VERSION}
+    config = validated(Config, keys, path)
     tenants = [_placed(tenant, here) for tenant in config.tenants]
     device = config.device
     if device.profile is not None and device.profile.endswith(HARDWARE_FILES):
@@ -844,6 +847,14 @@ def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
     folders = [resolved(here, folder) for folder in config.adapter_folders]
     update = {"tenants": tenants, "device": device, "tiers": tiers, "http": http}
     return config.model_copy(update=update | {"adapter_folders": folders})
+
+
+def current(raw: dict[Any, Any], path: Path) -> dict[Any, Any]:
+    """Content of a configuration in the newest version's words. Raises `ConfigError`."""
+    try:
+        return upgraded(raw)
+    except UnknownVersionError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _placed(tenant: TenantSection, here: Path) -> TenantSection:

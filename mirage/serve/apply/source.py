@@ -13,6 +13,7 @@ from mirage.config import (
     DeviceSection,
     Policy,
     TiersSection,
+    current,
     made,
     parsed,
     read_text,
@@ -24,7 +25,7 @@ from mirage.serve.hubs import HubFolders
 
 @dataclass(frozen=True)
 class Written:
-    """A configuration as somebody wrote it: keys with values, and where it lies."""
+    """A configuration as somebody wrote it, in the newest version's words, and where it lies."""
 
     raw: dict[Any, Any]
     path: Path
@@ -84,7 +85,7 @@ class ConfigSource:
 
 def written(text: str, path: Path, folder: Path) -> Written:
     """Text of the file at `path`. Raises `ConfigError`."""
-    return Written(parsed(text, path), path, folder, hash_of(text))
+    return Written(current(parsed(text, path), path), path, folder, hash_of(text))
 
 
 def hash_of(text: str) -> str:

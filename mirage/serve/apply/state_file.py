@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mirage.config import ConfigError
+from mirage.config import ConfigError, current
 from mirage.private_file import replace_private
 from mirage.serve.apply.source import Written
 
@@ -63,7 +63,7 @@ class StateFile:
                 f"{file.path} has changed since {self.path} was written: {file.path} counts, and "
                 "what operators applied beside it does not",
             )
-        applied = Written(state.configuration, self.path, Path(state.folder))
+        applied = Written(current(state.configuration, self.path), self.path, Path(state.folder))
         if applied.raw == file.raw and applied.folder == file.folder:
             return StartChoice(file)
         return StartChoice(

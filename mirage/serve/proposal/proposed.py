@@ -22,6 +22,7 @@ from mirage.serve.preflight import refusal, refused_here
 from mirage.serve.proposal.machine import this_machine
 from mirage.serve.proposal.proposing import LONGEST, HostMachine, OfferedModel, Proposal, propose
 from mirage.serve.proposal.words import TRUST, NamedModel, is_config, named
+from mirage.versions import numbered
 
 MOST_TOKENS = 2**31
 
@@ -82,14 +83,15 @@ def proposed(
         for one, t in zip(models, config.tenants, strict=True)
     ]
     proposal = propose(machine, offered)
-    return proposal, Written(proposal.raw, path, here, hash_of(text(proposal)))
+    return proposal, Written(numbered(proposal.raw), path, here, hash_of(text(proposal)))
 
 
 def text(proposal: Proposal) -> str:
     """The configuration as a file, with what is to be known of it before it."""
     said = [f"Proposed by mirage {__version__}; docs/operating.md has every key.", *proposal.lines]
     head = "".join(f"# {line}\n" for line in said)
-    return head + yaml.safe_dump(proposal.raw, sort_keys=False, allow_unicode=True, width=100)
+    keys = numbered(proposal.raw)
+    return head + yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=100)
 
 
 def write(proposal: Proposal, file: Path) -> None:
@@ -108,7 +110,8 @@ def _asked(models: Sequence[NamedModel], machine: HostMachine) -> dict[str, Any]
         {"name": one.name, "model": one.word, "share": "auto", **(arguments if one.code else {})}
         for one in models
     ]
-    return {"device": {"kind": machine.kind, "memory": machine.device_bytes}, "tenants": tenants}
+    device = {"kind": machine.kind, "memory": machine.device_bytes}
+    return numbered({"device": device, "tenants": tenants})
 
 
 def _longest(tenant: TenantSection, machine: HostMachine) -> int:

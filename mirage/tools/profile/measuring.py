@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from mirage.config import Config, Policy, SharingSection, read_yaml
+from mirage.config import Config, Policy, SharingSection, current, read_yaml
 from mirage.serve import launcher
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import fit_config
@@ -132,7 +132,7 @@ class Measuring(ExitStack):
         """The file itself, or one beside the parts where it takes turns: a turn is no step."""
         if not self._turns:
             return self.path.absolute()
-        raw = read_yaml(self.path) | {"sharing": {"mode": "spatial"}}
+        raw = current(read_yaml(self.path), self.path) | {"sharing": {"mode": "spatial"}}
         models = {tenant.name: str(tenant.model) for tenant in self.config.tenants}
         raw["tenants"] = [tenant | {"model": models[tenant["name"]]} for tenant in raw["tenants"]]
         file = folder.absolute() / AT_ONCE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import mirage
-from mirage.config import Config, ConfigError, load, read_yaml
+from mirage.config import Config, ConfigError, current, load, read_yaml
 from mirage.control.rules import Rules
 from mirage.serve.hubs import from_cache
 from mirage.simulate.roofline import Roofline
@@ -142,8 +142,8 @@ def ask(path: Path, options: TuneOptions) -> Question:
 
 
 def raw(path: Path) -> dict[Any, Any]:
-    """The file as it stands."""
-    return read_yaml(path)
+    """The file as it stands, in the newest version's words."""
+    return current(read_yaml(path), path)
 
 
 def _requests(config: Config, options: TuneOptions, near: Path) -> tuple[str, list[TraceRequest]]:

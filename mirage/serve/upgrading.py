@@ -1,0 +1,21 @@
+"""A configuration file in the newest version's keys, as `mirage check --upgrade` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mirage.config import current, made, parsed, read_text
+from mirage.errors import InputRefused
+from mirage.rewriting import rewritten
+
+
+def upgraded_text(words: Sequence[str]) -> str:
+    """Text of the file that `words` name. Raises `InputRefused`, also for a mistake in it."""
+    if len(words) != 1 or Path(words[0]).is_dir():
+        raise InputRefused(f"--upgrade is for one configuration file, not for {' '.join(words)}")
+    path = Path(words[0])
+    text = read_text(path)
+    before = parsed(text, path)
+    made(before, path, path.parent)
+    return rewritten(text, before, current(before, path))
