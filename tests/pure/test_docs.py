@@ -34,6 +34,26 @@ def test_files_and_links_are_there(page: Path) -> None:
     assert not missing, sorted(map(str, missing))
 
 
+BY_NAME = re.compile(
+    r"(?:pip|uv|pipx)\s(?:[a-z]+\s)*?install\s[^\n`]*?(?<![\w/.-])mirage(?![\w/-])"
+)
+"""Advice to install what is called mirage, by whatever options and extras."""
+INSTALLING = [*PAGES, ROOT / "Makefile", *(p for p in (ROOT / "deploy").rglob("*") if p.is_file())]
+
+
+@pytest.mark.parametrize("line", ["pip install mirage", "python -m pip install -U 'mirage[vllm]'"])
+def test_what_another_project_would_answer_is_noticed(line: str) -> None:
+    assert BY_NAME.search(line)
+    assert not BY_NAME.search(line.replace("mirage", "mirage-kv"))
+
+
+def test_nobody_is_told_to_install_another_project() -> None:
+    """The registry's `mirage` is not this one."""
+    sources = sorted((ROOT / "mirage").rglob("*.py"))
+    wrong = [path for path in (*INSTALLING, *sources) if BY_NAME.search(path.read_text())]
+    assert not wrong, wrong
+
+
 def test_every_folder_is_in_the_architecture() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     words = set(

