@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
 from mirage.config import Policy
 from mirage.control.hidden_layers import hidden_layers
@@ -16,6 +17,22 @@ from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import footprint
 
 
+class Rotation(NamedTuple):
+    """Turns of the models that have work, one after the other."""
+
+    gaining: float
+    """Part of them, 0 to 1, in which batches grow by what is lent: those of models that want more
+    than their share, or whose requests waited for memory in their last turn. In the others its way
+    back is paid as well."""
+    apart: int
+    """Turns from one way back of a layer to the next, at least 1. Who ran last lends first and runs
+    again last, so that with n models a layer stays away for n - 1 turns."""
+
+
+EACH_TURN = Rotation(1.0, 1)
+"""Rotation with a larger batch and a way back in each turn."""
+
+
 def most_lent(
     tenants: Sequence[TenantSnapshot],
     rows: Sequence[TenantRow],
@@ -23,7 +40,11 @@ def most_lent(
     turns: TurnLengths,
     rules: Rules,
 ) -> int:
-    """Bytes that may be lent in turns, where KV memory is `kv_bytes` with all layers in place."""
+    """Bytes that may be lent in turns, where KV memory is `kv_bytes` with all layers in place.
+
+    What is lent is not called back because fewer turns gain: who lacks memory changes with the
+    turn, and the requests that run on it would be computed anew.
+    """
     most = inf if turns.drains else covered(rows)
     if rules.lend_kv is not None:
         return int(min(most, rules.lend_kv * max(0, kv_bytes)))
@@ -33,14 +54,33 @@ def most_lent(
             link = max(link, t.shape.layer_bytes / load_s)
         staying = min(staying, t.staying_part)
         lending = lending or t.layers_out > 0
-    turn_bytes = link * turns.seconds
-    worth = worth_lending(kv_bytes, turn_bytes, staying, most=most, lending=lending)
+    gaining, apart = EACH_TURN if turns.drains else rotation(tenants, rows)
+    turn_bytes = link * turns.seconds * apart
+    worth = worth_lending(
+        kv_bytes, turn_bytes, staying, most=most, lending=lending, gaining=gaining
+    )
     if lending and not turns.drains:
         running = _grown(tenants, rows, kv_bytes)
         kept = worth_keeping(kv_bytes, turn_bytes, staying, most=most, running_bytes=running)
         worth = max(worth, kept)
     largest = max([r.unit_bytes for r in rows], default=0)
     return worth - worth % max(1, largest)  # what whole layers bring too much comes back as well
+
+
+def rotation(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow]) -> Rotation:
+    """Turns of the models that have work now; as if all gained while none has any."""
+    working = [(t, row) for t, row in zip(tenants, rows, strict=True) if _has_work(t)]
+    short = sum(t.lacked or _wanted(t) > row.share for t, row in working)
+    return Rotation(short / len(working) if working else 1.0, max(1, len(working) - 1))
+
+
+def _has_work(t: TenantSnapshot) -> bool:
+    return t.report.running + t.report.waiting > 0
+
+
+def _wanted(t: TenantSnapshot) -> int:
+    """Extents in total that all its requests want, in its turn or not."""
+    return max(t.report.growth_extents, t.report.admission_extents)
 
 
 def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], kv_bytes: int) -> int:

@@ -2,7 +2,7 @@
 
 A model that takes turns lends its layers while it is suspended; when its turn comes they are
 brought back over the link, and those of others go instead. So what is lent costs its time on
-the link once in each turn, and brings larger batches to all of them.
+the link, between two models once in each turn, and brings larger batches to those that lack memory.
 
 At once an idle model has its layers brought back when it wakes, and nobody knows when that is.
 While nobody waits for its memory, it rests for long beside its way back. While somebody does, it
@@ -41,30 +41,33 @@ def worth_lending(
     most: float = inf,
     least: float = LEAST_GAIN,
     lending: bool = False,
+    gaining: float = 1.0,
 ) -> int:
     """Bytes of layers up to which lending brings more than it costs, at most `most`.
 
-    `kv_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads in a turn;
-    `part`: what of a decode step does not grow with the batch, such as reading the parameters;
-    `lending`: whether layers are lent already.
+    `kv_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads from one
+    way back to the next; `part`: what of a decode step does not grow with the batch, such as
+    reading the parameters; `lending`: whether layers are lent already; `gaining`: part of the turns
+    whose batches grow.
 
     With x times `kv_bytes` lent, batches are 1 + x times as large, and a step of which the part p
     stays takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
-    Bringing x back takes the part x/r of a turn, r = turn_bytes / kv_bytes. The best x is where
-    g'/g, which is p / ((1 + x)(1 + (1 - p) x)), has fallen to the cost of the last byte, 1/r.
+    Bringing x back takes the part x/r of each turn, r = turn_bytes / kv_bytes, and the part k of
+    them gain. The best x is where k g'/g, which is k p / ((1 + x)(1 + (1 - p) x)), has fallen to
+    the cost of the last byte, 1/r.
     Nothing is lent for less than `least`, and nothing goes on being for less than half of it:
     `part` is measured and moves, and what is called back has to be computed anew.
     """
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0
     p = min(part, MOST_PART)
-    # (1 - p) x^2 + (2 - p) x + 1 - p r = 0
-    square, linear, constant = 1 - p, 2 - p, 1 - p * turn_bytes / kv_bytes
+    # (1 - p) x^2 + (2 - p) x + 1 - k p r = 0
+    square, linear, constant = 1 - p, 2 - p, 1 - gaining * p * turn_bytes / kv_bytes
     if constant >= 0:
         return 0
     x = (-linear + sqrt(linear * linear - 4 * square * constant)) / (2 * square)
     x = min(x, most / kv_bytes)
-    gain = _gain(x, p, turn_bytes / kv_bytes)
+    gain = _gain(x, p, turn_bytes / kv_bytes, gaining)
     return int(x * kv_bytes) if gain >= least / (2 if lending else 1) else 0
 
 
@@ -97,9 +100,9 @@ def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
     return low * kv_bytes
 
 
-def _gain(x: float, p: float, ratio: float) -> float:
+def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:
     """Logarithm of the tokens a second with x times `kv_bytes` lent, over those without."""
-    return log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
+    return gaining * log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
 
 
 def rest_enough(

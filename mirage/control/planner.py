@@ -31,11 +31,11 @@ after layers, if by `worth` that is dearer a byte than a layer that may go (`pre
 *What may be lent* is priced before it is given. Layers must be back, or hide, when their owner
 runs again. At once, an idle tenant lends what hides behind the decode of a single request, with
 which it may wake; and all only once it has rested, after `rest_s` at the latest. In turns,
-unfinished requests of one tenant sit on layers of the suspended ones, so all that is lent moves at
-every change. Over all tenants, demand takes no more than where loading the last byte back takes as
-much of a turn as the byte adds to the work of one (`lending`). Unless turns drain, it also takes no
-more than the other tenants can cover in each tenant's turn, with what that tenant hides itself
-(`covering`).
+unfinished requests of one tenant sit on layers of the suspended ones, so what is lent moves as its
+owners' turns come (`covering.Rotation`). Over all tenants, demand takes no more than where loading
+the last byte back takes as much of a turn as the byte adds to the work of one (`lending`). Unless
+turns drain, it also takes no more than the other tenants can cover in each tenant's turn, with what
+that tenant hides itself (`covering`).
 
 *Experts.* A mixture that is active gives cold experts instead of layers where that is the cheaper
 by `worth`: what hides of its layers costs nothing, but of a mixture hardly any does. How many are

@@ -12,7 +12,7 @@ from math import inf
 
 import msgspec
 
-from mirage.control.demand import still_wanted
+from mirage.control.demand import lacks_admission, still_wanted
 from mirage.control.profiled import NOT_PROFILED, UNPROFILED, Profiled
 from mirage.control.token_waits import token_waits
 from mirage.control.windows import RecentMax, RecentMean, RecentRate
@@ -63,6 +63,8 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     """Cached blocks that no request had and that one took again, per second of the last minute."""
     longest_pause_s: float = 0.0
     """The longest that it had no work before more came, of late."""
+    lacked: bool = False
+    """True if its requests waited for memory when it told so last while it had the turn."""
     costly: bool = False
     """True if waiting for its layers adds more to its tokens than `Tenant.max_cost_ms`, of late."""
 
@@ -111,6 +113,7 @@ class _Record:
     """Reports that the mean is of."""
     queued: bool = False
     """True if it is of reports with waiting requests."""
+    lacked: bool = False
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
     cost: RecentMean = field(default_factory=lambda: RecentMean(COST_S))
@@ -214,6 +217,8 @@ class MetadataStore:
         ]
         record.compute.add(report.layer_compute_s, now)
         record.computed(report)
+        if report.holds_turn:
+            record.lacked = lacks_admission(report)
         record.again.add(report.blocks_again, now)
         record.waited(report, now)
         self._note(name, now)
@@ -316,6 +321,7 @@ class MetadataStore:
             mean_compute_s=record.mean_compute_s,
             again_blocks_s=record.again.per_s,
             longest_pause_s=pause.value,
+            lacked=record.lacked,
             costly=costly.value,
         )
         known = active, peak, peak_compute, pause, costly

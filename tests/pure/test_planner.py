@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -486,6 +487,63 @@ def test_in_turns_so_much_is_lent_as_brings_more_than_its_way_back_costs(
     assert targets["a"][0] + targets["b"][0] == given
 
 
+def in_turns(name: str, wants: int, used: int = 5, **at: Any) -> TenantSnapshot:
+    """A tenant with work that wants so many extents in all."""
+    made = tenant(name, used, wants - used, times=(4.0, 1.0), **at)
+    report = structs.replace(made.report, running=1, admission_extents=wants)
+    return structs.replace(made, report=report)
+
+
+@pytest.mark.parametrize(
+    ("wants", "lacked", "given"),
+    [(0, False, 7), (14, False, 7), (10, False, 0), (10, True, 7), (4, False, 0)],
+)
+def test_in_turns_the_way_back_is_paid_by_the_turns_that_memory_makes_faster(
+    wants: int, lacked: bool, given: int
+) -> None:
+    """A model whose requests all had room gains nothing, and its layers come back all the same."""
+    asks = in_turns("a", 34)
+    idle = tenant("b", active=False, times=(4.0, 1.0))
+    sits = in_turns("b", wants, active=False) if wants else idle
+    sits = structs.replace(sits, lacked=lacked)
+    assert planned(asks, sits, turns=TurnLengths(190.0))["b"][0] == given
+
+
+def test_in_turns_of_many_a_byte_comes_back_once_in_a_round_of_the_others() -> None:
+    """So three models that all want more lend as much as two in turns of twice the length."""
+
+    def lent(count: int, turn_s: float) -> int:
+        names = "abcd"[:count]
+        every = [in_turns(n, 40, of=count, active=n == "a") for n in names]
+        given = planned(*every, turns=TurnLengths(turn_s))
+        return sum(away for away, _ in given.values())
+
+    pools = {2: 190.0, 3: 190.0 * 3 / 2 / 2, 4: 190.0 * 2 / 3}
+    assert {lent(count, turn_s) // count for count, turn_s in pools.items()} == {3}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_in_turns_who_ran_last_lends_first_so_layers_stay_away_for_a_round(count: int) -> None:
+    """What `Rotation.apart` says: of each byte that is lent there is a way back every so often."""
+    names = "abcd"[:count]
+    away, returned = dict.fromkeys(names, 0), 0
+    for turn in range(12 + count):
+        holder = names[turn % count]
+        every = []
+        for place, name in enumerate(names):
+            at = {"active": name == holder, "layers_remapped": away[name]}
+            seen = turn - (turn - place) % count  # its last turn
+            one = in_turns(name, 14, 14, of=count, kv=14, last_busy=float(seen), **at)
+            every.append(one)
+        given = planned(*every, turns=TurnLengths(190.0))
+        if turn >= count:
+            returned += max(0, away[holder] - given[holder][0])
+        away = {name: remapped for name, (remapped, _) in given.items()}
+    lent = sum(away.values())
+    assert lent == 2 * count
+    assert returned == pytest.approx(12 * lent / (count - 1), rel=0.35)
+
+
 @WISHES
 def test_in_turns_only_whole_layers_are_worth_lending(wishes: tuple[int, int]) -> None:
     """736 bytes would pay; an eighth layer would have to come back as a whole."""
@@ -730,7 +788,15 @@ def situations(draw: st.DrawFn) -> tuple[list[TenantSnapshot], int]:
         compute = draw(st.integers(0, 4))
         shape = structs.replace(SHAPE, **sizes)
         costly = draw(st.sampled_from([False, False, True]))
-        some = structs.replace(some, shape=shape, peak_compute_s=compute, costly=costly)
+        wants = {"running": draw(st.integers(0, 1)), "admission_extents": draw(st.integers(0, 60))}
+        some = structs.replace(
+            some,
+            shape=shape,
+            report=structs.replace(some.report, **wants),
+            peak_compute_s=compute,
+            lacked=draw(st.booleans()),
+            costly=costly,
+        )
         several.append(draw(mixtures(some)) if draw(st.booleans()) else some)
     least = sum(footprint(t.shape, 0, t.shape.min_extents) for t in several)
     running = sum(

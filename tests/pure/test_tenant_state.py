@@ -315,3 +315,18 @@ def test_an_old_pause_is_forgotten() -> None:
     known.reported("a", report(running=0), 800.0)
     known.reported("a", report(running=1), 801.0)
     assert pause(known, 801.0) == 1.0
+
+
+def test_a_tenant_lacked_memory_as_its_last_turn_ended_whatever_comes_meanwhile() -> None:
+    """Whose requests wait for its turn alone does not lack any."""
+    made = store(temporal=True)
+    short = {"waiting": 3, "admission_extents": 14}
+
+    def lacked(**told: float) -> bool:
+        made.reported("a", report(**told), 0.0)
+        return next(t.lacked for t in made.snapshot(0.0).tenants if t.name == "a")
+
+    assert not lacked(holds_turn=False, **short)
+    assert lacked(**short)
+    assert lacked(holds_turn=False)
+    assert not lacked(waiting=3, admission_extents=10)
