@@ -26,6 +26,7 @@ from typing import TypeVar
 import msgspec
 
 from mirage.control.lent import STREAMED, Lending
+from mirage.control.loan_changes import LoanChange, changed
 from mirage.control.loan_sums import LoanMinute, LoanSums, Pair
 from mirage.control.moves import Kind
 from mirage.control.token_waits import TokenWaits, token_waits
@@ -35,6 +36,8 @@ MINUTE_S = 60.0
 MOST_MINUTES = 10_000
 """Minutes that are kept, each of one lender and one borrower."""
 MOST_PAIRS = 500
+MOST_CHANGES = 100
+"""Newest loans that began or ended."""
 REST: Pair = ("*", "*")
 """Pairs together that were not among the first ones."""
 NEARLY = 1e-6
@@ -68,6 +71,8 @@ class LoanBook:
         self._newest: dict[Pair, LoanMinute] = {}
         self.lent: dict[Pair, list[Lending]] = {}
         """Loans of now."""
+        self.changes: deque[LoanChange] = deque(maxlen=MOST_CHANGES)
+        """The newest last."""
         self._until = 0.0
         """Time up to which that is counted."""
         self._counted: dict[str, _Counted] = {}
@@ -84,6 +89,8 @@ class LoanBook:
         before, self.lent = self.lent, {}
         for one in lent:
             self.lent.setdefault((one.lender, one.borrower), []).append(one)
+        self.changes += changed(before, self.lent, now, begins=False)
+        self.changes += changed(self.lent, before, now, begins=True)
         self._borrowed = _parts({pair: _nbytes(each) for pair, each in self.lent.items()}, 1)
         streamed = {pair: _nbytes(each, STREAMED) for pair, each in self.lent.items()}
         # Of a lender that streams for nobody the last parts stay: its layers are on their way back.
@@ -119,6 +126,8 @@ class LoanBook:
         """A tenant is there no more."""
         self.lost(name)
         self._minutes = deque(one for one in self._minutes if name not in one.pair)
+        kept = (one for one in self.changes if name not in (one.lender, one.borrower))
+        self.changes = deque(kept, maxlen=MOST_CHANGES)
         self._totals = _without(name, self._totals)
         self._newest, self.lent = _without(name, self._newest), _without(name, self.lent)
         self._streamed = {one: _without(name, of) for one, of in self._streamed.items()}

@@ -369,6 +369,7 @@ class Domain:
     def sample(self, seconds: float) -> None:
         """Record how its memory is held, so many seconds after the start."""
         self.registry.timeline.record(seconds, self.registry.reports)
+        self.registry.pace.look(seconds, self.registry.reports)
         self.tiers.watch(self.registry)
 
     # -- stopping -----------------------------------------------------------------------

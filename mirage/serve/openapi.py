@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from mirage.serve import history
+from mirage.serve.overview.page import OVERVIEW_ROUTE, PAGE_ROUTE
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, OTHERS, ROUTES, RouteWay
 
 OWN_PATH = "/openapi.json"
@@ -25,6 +26,8 @@ READ = {
     "/v1/models/{model}": "one of them",
     "/mirage/state": "the newest sample of all tenants",
     history.ROUTE: "samples of all tenants, a page at a time",
+    OVERVIEW_ROUTE: "memory, rates and latencies of all tenants, and the last decisions",
+    PAGE_ROUTE: "a page that shows the overview, with a chat for each model",
     OWN_PATH: "this document",
     **{path: one.why for path, one in OTHERS.items() if one.way is RouteWay.OWN},
 }

@@ -21,6 +21,7 @@ from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.adapting.desired import AdapterBook
 from mirage.serve.comeback import Comeback
 from mirage.serve.device import DeviceHealth
+from mirage.serve.overview.pace import EnginePace
 from mirage.serve.owed import OwedAnswers
 from mirage.serve.rates import (
     NO_BOUNDS,
@@ -181,6 +182,8 @@ class Registry:
     gone: dict[str, Report] = field(default_factory=dict)
     """Last report of each tenant's last engine that is gone."""
     timeline: Timeline = field(default_factory=Timeline)
+    pace: EnginePace = field(default_factory=EnginePace)
+    """Rates of the last seconds."""
     past: PastRequests = field(default_factory=PastRequests)
     """Requests of the last hour."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)

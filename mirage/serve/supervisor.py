@@ -26,6 +26,7 @@ from mirage.serve.access.server_keys import KeySource, ServerKeys
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.explaining import Explaining
 from mirage.serve.admin.one_server import sole_server
+from mirage.serve.admin.overviewing import Overviewing
 from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.adoption.book import RunBook
@@ -197,27 +198,29 @@ class Supervisor:
         self._warm = warm
         self._domain, self._applier, self._hangups = domain, applier, hangups
         self._ready_file = ReadyFile(options.ready_file)
-        self._keys = options.keys
-        self._service = options.service
+        self._keys, self._service = options.keys, options.service
+        view = TenantsView(
+            config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
+        )
+        overviewing = Overviewing(view, domain.registry, domain.loans)
         self._address = ServedAddress(
             config,
             domain.registry,
             domain.desk,
             domain.tiers.resize,
+            overviewing.encoded,
             rundir,
             reaper,
             book,
             options.logs,
             options.sockets,
         )
-        view = TenantsView(
-            config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
-        )
         self._admin = AdminServer(
             view,
             domain.attendance,
             Declaring(applier),
             Explaining(domain.tenants.sections, domain.registry, domain.loans, applier.revision),
+            overviewing,
             domain.registry.past,
             self._reload_keys,
             domain.desk.seen,

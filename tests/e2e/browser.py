@@ -42,11 +42,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path)
     parser.add_argument("pages", nargs="+", type=Path)
     words = parser.parse_args()
-    os.environ["QT_QPA_PLATFORM"] = "offscreen"
-    os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] = FLAGS + str(
-        DARK if words.scheme == "dark" else LIGHT
-    )
-    application = QApplication(sys.argv[:1])
+    application = begun(words.scheme)
     browser = Browser(words.width)
     found = {}
     for path in words.pages:
@@ -57,6 +53,13 @@ def main() -> None:
     print(json.dumps({"chromium": qWebEngineChromiumVersion(), "pages": found}), flush=True)
     browser.close()
     del application
+
+
+def begun(scheme: str) -> QApplication:
+    """Qt without a display, whose pages are told that their reader wants `scheme`."""
+    os.environ["QT_QPA_PLATFORM"] = "offscreen"
+    os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] = FLAGS + str(DARK if scheme == "dark" else LIGHT)
+    return QApplication(sys.argv[:1])
 
 
 class Page(QWebEnginePage):
@@ -71,26 +74,28 @@ class Page(QWebEnginePage):
 
 
 class Requests(QWebEngineUrlRequestInterceptor):
-    """Keeps every address that is asked for, and lets nothing out."""
+    """Keeps every address that is asked for, and lets nothing out but to addresses of `site`."""
 
-    def __init__(self) -> None:
+    def __init__(self, site: str = "") -> None:
         super().__init__()
+        self._site = site
         self.asked: list[str] = []
 
     def interceptRequest(self, request: Any) -> None:
         url = request.requestUrl()
         self.asked.append(url.toString())
-        request.block(url.scheme() not in ("file", "data"))
+        ours = bool(self._site) and url.toString().startswith(f"{self._site}/")
+        request.block(not ours and url.scheme() not in ("file", "data"))
 
 
 class Browser:
     """One window, pages one after another."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, site: str = "") -> None:
         self._width = width
         self._profile, self._requests, self._view = (
             QWebEngineProfile(),
-            Requests(),
+            Requests(site),
             QWebEngineView(),
         )
         self._profile.setUrlRequestInterceptor(self._requests)

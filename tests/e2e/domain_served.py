@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from routed import no_overview
 from with_fakes import means
 
 from mirage.config import Config
@@ -39,7 +40,7 @@ async def domain_served(config: Config, *, all_or_nothing: bool) -> AsyncIterato
         domain = Domain(found.config, found, rundir, reaper, means(), LIMIT_S)
         registry, resize = domain.registry, domain.tiers.resize
         address = ServedAddress(
-            found.config, registry, domain.desk, resize, rundir, reaper, RunBook()
+            found.config, registry, domain.desk, resize, no_overview, rundir, reaper, RunBook()
         )
         url = await address.start("127.0.0.1", 0)
         work = [domain.serve(all_or_nothing=all_or_nothing), address.keep()]

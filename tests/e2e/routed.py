@@ -20,7 +20,7 @@ from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.router.app import Router
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.routing.inner import InnerServer
+from mirage.serve.routing.inner import InnerServer, Overview
 
 
 class Routed(NamedTuple):
@@ -40,6 +40,10 @@ async def no_resize(wanted: Resize) -> None:
     raise ValueError("nothing to resize")
 
 
+async def no_overview(*, reasons: bool) -> bytes:
+    return b"{}"
+
+
 @contextlib.asynccontextmanager
 async def routed(
     folder: Path,
@@ -49,13 +53,14 @@ async def routed(
     access: AccessTable = NO_KEYS,
     resize: Callable[[Resize], Awaitable[None]] = no_resize,
     http: HttpSection | None = None,
+    overview: Overview = no_overview,
 ) -> AsyncIterator[Routed]:
     """Sockets are made in `folder`."""
     line, inner = folder / "router.sock", folder / "inner.sock"
     desk = RouterDesk(registry, attendance or nobody(), HANG_S)
     told = (http or HttpSection()).model_dump()
     await desk.start(line, RouterWelcome(told, "127.0.0.1", 1, HANG_S, str(inner), {}), access)
-    server = InnerServer(registry, desk, resize)
+    server = InnerServer(registry, desk, resize, overview)
     await server.start(inner)
     link = SupervisorLink(line)
     await link.connect()

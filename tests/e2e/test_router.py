@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from multidict import CIMultiDict
-from routed import Routed, no_resize, routed
+from routed import Routed, no_overview, no_resize, routed
 from yarl import URL
 
 from mirage.config import HttpSection, Policy
@@ -27,6 +27,7 @@ from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.resizing import Resize
 from mirage.serve.router.app import Router
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES
+from mirage.serve.routing.inner import Overview
 
 pytestmark = pytest.mark.e2e
 
@@ -156,6 +157,8 @@ async def serving(
     access: AccessTable = NO_KEYS,
     resize: Callable[[Resize], Awaitable[None]] = no_resize,
     http: HttpSection | None = None,
+    overview: Overview = no_overview,
+    limit_s: float | None = WAIT_S,
 ) -> AsyncIterator[Site]:
     engines = [FakeEngine("a", folder / "0.sock"), FakeEngine("b/1", folder / "1.sock")]
     registry = Registry(
@@ -173,10 +176,10 @@ async def serving(
             stack.push_async_callback(runner.cleanup)
             await web.UnixSite(runner, str(engine.socket)).start()
         one = await stack.enter_async_context(
-            routed(folder, registry, access=access, resize=resize, http=http)
+            routed(folder, registry, access=access, resize=resize, http=http, overview=overview)
         )
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(limit_s):
             yield Site(session, registry, one, *engines)
     assert [e.violations for e in engines] == [[], []]
 

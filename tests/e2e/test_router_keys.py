@@ -70,7 +70,7 @@ class Asked(NamedTuple):
     """Status for a key of another tenant."""
 
 
-BARE = [Asked("GET", path, "", 200) for path in ("/live", "/ready")]
+BARE = [Asked("GET", path, "", 200) for path in ("/live", "/ready", "/mirage")]
 OF_MODELS = [Asked("POST", path, "user", 404) for path in (*JSON_ROUTES, *FORM_ROUTES)]
 READ = [
     Asked("GET", "/openapi.json", "user", 200),
@@ -83,6 +83,7 @@ ADMIN = [
     Asked("GET", "/health/a", "root", 403),
     Asked("GET", "/mirage/state", "root", 403),
     Asked("GET", "/mirage/timeline", "root", 403),
+    Asked("GET", "/mirage/overview", "root", 403),
     Asked("POST", "/mirage/tiers", "root", 403),
 ]
 METRICS = [Asked("GET", "/metrics", "prom", 403)]

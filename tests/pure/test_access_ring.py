@@ -101,11 +101,12 @@ def test_nobody_is_asked_without_a_table_or_where_a_route_is_bare() -> None:
 
 
 def test_a_route_that_nobody_has_thought_of_is_an_operators() -> None:
-    assert {need_of(route) for route in ("/live", "/ready")} == {Need.NOTHING}
+    assert {need_of(route) for route in ("/live", "/ready", "/mirage")} == {Need.NOTHING}
     models = (*JSON_ROUTES, *FORM_ROUTES, "/v1/models", "/v1/models/{model}", None)
     assert {need_of(route) for route in models} == {Need.ANY_KEY}
     assert need_of("/metrics") is Need.METRICS
-    others = ("/health", "/health/{model}", "/mirage/state", "/mirage/tiers", "/live2", "/new")
+    own = ("/mirage/state", "/mirage/overview", "/mirage/tiers")
+    others = ("/health", "/health/{model}", *own, "/live2", "/new")
     assert {need_of(route) for route in others} == {Need.ADMIN}
 
 

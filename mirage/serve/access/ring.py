@@ -14,10 +14,11 @@ from hashlib import sha256
 
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.openai import ApiError
+from mirage.serve.overview.page import PAGE_ROUTE
 from mirage.serve.routes import OTHERS, ROUTES, RouteWay
 
-BARE = frozenset({"/live", "/ready"})
-"""Routes that ask for no key."""
+BARE = frozenset({"/live", "/ready", PAGE_ROUTE})
+"""Routes that ask for no key. The page tells nothing before its script has one."""
 OF_MODELS = frozenset(
     {"/v1/models", "/v1/models/{model}", "/openapi.json"}
     | {path for path, decision in ROUTES.items() if decision.way is not RouteWay.OWN}

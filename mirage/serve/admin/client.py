@@ -23,10 +23,13 @@ from mirage.serve.admin.forms import (
     WhyTold,
 )
 from mirage.serve.apply.forms import ApplyTold
+from mirage.serve.overview.forms import OverviewTold
 from mirage.serve.whatif.forms import PastRow, PastTold
 
 ANSWER_S = 30.0
 """Seconds in which the server has to answer; it looks at requests beside all its other work."""
+GLANCE_S = 5.0
+"""Seconds for an overview: who looks all the time rather sees that there is none."""
 APPLY_S = 600.0
 """Seconds for an apply: models are looked at first, which takes some each."""
 ODD_BYTES = "surrogateescape"
@@ -72,6 +75,10 @@ class AdminClient:
             page = self._told("GET", f"/why?{query}&skip={page.next_skip}", WhyTold)
             told.loans.extend(page.loans)
         return msgspec.structs.replace(told, next_skip=None)
+
+    def overview(self) -> OverviewTold:
+        """Memory, rates, latencies and last decisions."""
+        return self._told("GET", "/overview", OverviewTold, timeout_s=GLANCE_S)
 
     def act(self, name: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
         """Ask for it; what will happen."""

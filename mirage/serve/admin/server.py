@@ -18,6 +18,7 @@ from mirage.serve.admin.audit import audited
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.explaining import Explaining
 from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct
+from mirage.serve.admin.overviewing import Overviewing
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.admin.watchers import Watchers
 from mirage.serve.openai import ApiError, Handler, errors_as_json
@@ -39,6 +40,7 @@ class AdminServer:
         attendance: Attendance,
         declaring: Declaring,
         explaining: Explaining,
+        overviewing: Overviewing,
         past: PastRequests,
         reload_keys: Callable[[], Awaitable[str]],
         seen: Callable[[], Awaitable[None]],
@@ -53,7 +55,7 @@ class AdminServer:
         self._past, self._reload_keys, self._seen = past, reload_keys, seen
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
-        self._explaining = explaining
+        self._explaining, self._overviewing = explaining, overviewing
         self._watchers = Watchers()
         self.site = PrivateSite()
 
@@ -73,6 +75,7 @@ class AdminServer:
                 web.post("/keys", self._keys),
                 *self._declaring.routes(),
                 *self._explaining.routes(),
+                *self._overviewing.routes(),
             ]
         )
         await self.site.start(app, path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
@@ -24,6 +25,9 @@ from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 
+MOST_RECENT = 50
+"""Newest changes of states that are kept."""
+
 
 class TenantsView:
     """All tenants of one device."""
@@ -42,6 +46,8 @@ class TenantsView:
         self.sections = sections
         self._log, self._clock = log, clock
         self._journal = StateJournal(self.seen(), clock())
+        self.recent: deque[StateChange] = deque(maxlen=MOST_RECENT)
+        """Changes of states, the newest last."""
         for backend in registry.backends.values():
             backend.passed.clear()
         self.device = f"{config.device.kind}:{config.device.index}"
@@ -75,7 +81,9 @@ class TenantsView:
             name: seen._replace(passed=tuple(every[name].take_passed()))
             for name, seen in self.seen().items()
         }
-        return self._journal.look(found, self._clock(), revision)
+        changes = self._journal.look(found, self._clock(), revision)
+        self.recent += changes
+        return changes
 
     async def moved(self) -> None:
         """Wait until a tenant enters another state; at once if one has since the last wait."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiohttp import web
 
 from mirage.serve import history, resizing
@@ -9,6 +11,7 @@ from mirage.serve.closing import Closing
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError
 from mirage.serve.openapi import OWN_PATH, openapi_text
+from mirage.serve.overview import page
 from mirage.serve.resizing import check_resizer
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.engine_metrics import EngineMetrics
@@ -19,6 +22,7 @@ from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.listed import ListedRoutes
 from mirage.serve.router.metrics import RouterMetrics
 from mirage.serve.router.scrape import MetricsScrape
+from mirage.serve.router.shared import SharedAnswer
 
 
 class OwnRoutes:
@@ -39,6 +43,11 @@ class OwnRoutes:
         told = EngineMetrics(self._tenants, engines)
         self._scrape = MetricsScrape(metrics, told, self._inner)
         self._listed = ListedRoutes(self._tenants, gate, self._inner, link.welcome.created)
+        self._overviews = {
+            near: SharedAnswer(partial(self._inner.told, page.OVERVIEW_ROUTE + query))
+            for near, query in ((True, "?reasons=1"), (False, ""))
+        }
+        """Overviews with the reasons, and without."""
 
     def routes(self) -> list[web.RouteDef]:
         """All of them."""
@@ -51,6 +60,8 @@ class OwnRoutes:
             web.get("/metrics", self._render),
             web.get("/mirage/state", self._state),
             web.get(history.ROUTE, self._timeline),
+            web.get(page.PAGE_ROUTE, self._page),
+            web.get(page.OVERVIEW_ROUTE, self._overview),
             web.post(resizing.ROUTE, self._tiers),
             *self._listed.routes(),
         ]
@@ -109,6 +120,9 @@ class OwnRoutes:
     async def _openapi(self, request: web.Request) -> web.Response:
         return web.Response(body=openapi_text(), content_type="application/json")
 
+    async def _page(self, request: web.Request) -> web.Response:
+        return web.Response(body=page.page_html(), headers=page.page_headers())
+
     # -- asked of the supervisor --------------------------------------------------------
 
     async def _render(self, request: web.Request) -> web.Response:
@@ -121,6 +135,11 @@ class OwnRoutes:
 
     async def _timeline(self, request: web.Request) -> web.Response:
         return await self._inner.passed_on(request, request.path_qs)
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        body = await self._overviews[self.is_near(request)].told()
+        headers = {"Cache-Control": "no-store"}
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _tiers(self, request: web.Request) -> web.Response:
         check_resizer(request, self._host)

@@ -19,7 +19,7 @@ from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.routing.inner import InnerServer
+from mirage.serve.routing.inner import InnerServer, Overview
 from mirage.serve.routing.keeper import RouterKeeper
 from mirage.serve.rundir import RunDir
 from mirage.serve.together import together
@@ -39,15 +39,17 @@ class ServedAddress:
         registry: Registry,
         desk: RouterDesk,
         resize: Callable[[Resize], Awaitable[None]],
+        overview: Overview,
         rundir: RunDir,
         reaper: ReaperClient,
         book: RunBook,
         logs: LogPlan = TO_STDERR,
         passed: Sequence[socket.socket] = (),
     ) -> None:
-        """`resize` gives the tiers other budgets, `book` records the router, which has `logs`.
+        """`resize` gives the tiers other budgets, `overview` as in `InnerServer`.
 
-        `passed` are sockets of the address that somebody else has opened.
+        `book` records the router, which has `logs`. `passed` are sockets of the address that
+        somebody else has opened.
         """
         self._passed = passed
         self._config, self._desk, self._rundir = config, desk, rundir
@@ -55,7 +57,7 @@ class ServedAddress:
         self._host, self._port, self.url = "", 0, ""
         self._open = asyncio.Event()
         """Set once a router can be heard."""
-        self._inner = InnerServer(registry, desk, resize)
+        self._inner = InnerServer(registry, desk, resize, overview)
         self._sockets: list[socket.socket] = []
         self._keeper: RouterKeeper | None = None
         self.listeners = {

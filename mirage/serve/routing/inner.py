@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
 
 from mirage.serve import history, loaded, metrics, resizing
 from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.overview import page
 from mirage.serve.private_site import PrivateSite
 from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize, resize_in
 from mirage.serve.routing.desk import RouterDesk
+
+
+class Overview(Protocol):
+    """Makes an overview as JSON; see `mirage.serve.overview.forms`."""
+
+    def __call__(self, *, reasons: bool) -> Awaitable[bytes]: ...
 
 
 class InnerServer:
@@ -26,8 +34,10 @@ class InnerServer:
         registry: Registry,
         desk: RouterDesk,
         resize: Callable[[Resize], Awaitable[None]],
+        overview: Overview,
     ) -> None:
         self._registry, self._desk, self._resize = registry, desk, resize
+        self._made_overview = overview
         self.site = PrivateSite()
 
     async def start(self, path: Path) -> None:
@@ -39,6 +49,7 @@ class InnerServer:
                 web.get("/mirage/state", self._state),
                 web.get(loaded.ROUTE, self._loaded),
                 web.get(history.ROUTE, self._timeline),
+                web.get(page.OVERVIEW_ROUTE, self._overview),
                 web.post(resizing.ROUTE, self._tiers),
             ]
         )
@@ -61,6 +72,10 @@ class InnerServer:
 
     async def _timeline(self, request: web.Request) -> web.Response:
         return await history.answer(self._registry, request)
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        body = await self._made_overview(reasons="reasons" in request.query)
+        return web.Response(body=body, content_type="application/json")
 
     async def _tiers(self, request: web.Request) -> web.Response:
         """The budgets of the tiers, once they hold; copies may still be under way."""

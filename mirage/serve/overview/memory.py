@@ -1,0 +1,17 @@
+"""Memory of a tenant by its role, from the last report of its engine. Pure."""
+
+from __future__ import annotations
+
+from mirage.geometry import block_bytes
+from mirage.protocol import ModelShape, Report
+from mirage.serve.overview.forms import RoleBytes
+
+
+def by_role(held_bytes: int, report: Report | None, shape: ModelShape | None) -> RoleBytes:
+    """Roles of what a tenant holds; all of it is weights while no engine has told more."""
+    if report is None or shape is None:
+        return RoleBytes(weights=held_bytes)
+    kv = min(held_bytes, report.kv_extents * shape.extent_bytes)
+    used = min(kv, int(report.kv_used_blocks * block_bytes(shape)))
+    cached = min(kv - used, int(report.kv_cached_blocks * block_bytes(shape)))
+    return RoleBytes(held_bytes - kv, used, cached, kv - used - cached)

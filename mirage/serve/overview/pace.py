@@ -1,0 +1,57 @@
+"""Rates of engines over the last seconds, by the counters of their reports. Pure: no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mirage.protocol import Report
+from mirage.serve.overview.forms import EngineRates
+
+STEP_S = 1.0
+"""Seconds between two readings that are kept."""
+KEPT = 11
+
+
+class CounterReading(NamedTuple):
+    """Counters of one engine."""
+
+    started: int
+    tokens: int
+    prefill_tokens: int
+
+
+class EnginePace:
+    """The last readings of all engines."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, dict[str, CounterReading]]] = deque(maxlen=KEPT)
+
+    def look(self, t: float, reports: Mapping[str, Report]) -> None:
+        """Reports at `t` seconds; called more often than they are kept."""
+        if self._readings and t < self._readings[-1][0] + STEP_S:
+            return
+        read = {
+            name: CounterReading(one.started, one.tokens, one.prefill_tokens)
+            for name, one in reports.items()
+        }
+        self._readings.append((t, read))
+
+    def rates(self, tenant: str) -> EngineRates | None:
+        """Rates of its present engine, whose counters never fall; None without two readings."""
+        newest: tuple[float, CounterReading] | None = None
+        oldest: tuple[float, CounterReading] | None = None
+        for t, readings in reversed(self._readings):
+            one = readings.get(tenant)
+            if one is None or (oldest and any(a > b for a, b in zip(one, oldest[1], strict=True))):
+                break
+            oldest = t, one
+            newest = newest or oldest
+        if newest is None or oldest is None or newest is oldest:
+            return None
+        seconds = newest[0] - oldest[0]
+        started, tokens, prompts = (
+            (after - before) / seconds for after, before in zip(newest[1], oldest[1], strict=True)
+        )
+        return EngineRates(started, max(0.0, tokens - prompts), prompts)
