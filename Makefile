@@ -53,7 +53,7 @@ install: $(STAMP) ## Install into .venv
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --no-warn-conflicts 'torch==2.13.0'
-	$(BIN)/python -m pip install -q -e '.[cpu,tools,test]'
+	$(BIN)/python -m pip install -q -e '.[cpu,tools,top,test]'
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $(STAMP)
 
@@ -114,7 +114,7 @@ $(MADE): tests/real/packages.txt tests/real/make.py | $(STAMP)
 
 pages: export PYTHONPATH := $(CURDIR):$(BROWSER)
 pages: $(BROWSE) ## Every page in a real browser: light, dark, on a screen and on a phone
-	$(BIN)/python -m pytest -q tests/e2e/test_pages_in_browser.py
+	$(BIN)/python -m pytest -q tests/e2e/test_pages_in_browser.py tests/e2e/test_live_page_in_browser.py
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

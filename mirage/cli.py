@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -64,6 +64,11 @@ OWN_MODULES = {
         "why_command",
         "Say why a running server moved memory, and what that cost and saved.",
     ),
+    "top": (
+        "mirage.tools.top.command",
+        "top_command",
+        "Show the tenants of a running server as they go, and sleep, wake, drain or stop them.",
+    ),
     "logs": (OPERATORS, "logs_command", "Print the log of a tenant's engines."),
     "replay": (
         "mirage.tools.replay.command",
@@ -112,6 +117,8 @@ SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop",
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
+TOP = ("textual",)
+"""Packages of the extra `top`, which is for that command alone."""
 
 app = typer.Typer(
     help="Serve several language models from one device memory: parameters make room for KV.",
@@ -431,18 +438,20 @@ def _register_own(asked_for: list[str]) -> None:
     """Commands whose options come from their own modules, which are loaded only if needed."""
     for name, (module, function, summary) in OWN_MODULES.items():
         if asked_for == [name]:
-            if name not in SERVING:
-                _check_tools(name)
+            if name == "top":
+                _check_extra(name, "top", TOP)
+            elif name not in SERVING:
+                _check_extra(name, "tools", TOOLS)
             app.command(name)(getattr(import_module(module), function))
         else:
             app.command(name, help=summary)(lambda: None)
 
 
-def _check_tools(command: str) -> None:
+def _check_extra(command: str, extra: str, packages: Sequence[str]) -> None:
     """Raises `InputRefused` if a package is absent: the command would find out when it writes."""
-    absent = [name for name in TOOLS if find_spec(name) is None]
+    absent = [name for name in packages if find_spec(name) is None]
     if absent:
         raise InputRefused(
-            f"mirage {command} needs {', '.join(absent)}: run pip install '.[tools]' in the "
+            f"mirage {command} needs {', '.join(absent)}: run pip install '.[{extra}]' in the "
             "checkout of MIRAGE"
         )

@@ -146,18 +146,28 @@ def test_all_that_is_imported_is_in_an_extra() -> None:
     extras = project()["optional-dependencies"]
     serving = third_parties(SERVING, LAZY) - BY_VLLM
     needed = {BY_ANOTHER.get(name, name) for name in third_parties(OURS) - serving} - serving
-    assert needed - BY_VLLM == set(cli.TOOLS) - BY_VLLM
+    assert needed - BY_VLLM == {*cli.TOOLS, *cli.TOP} - BY_VLLM
     assert set(cli.TOOLS) == names(extras["tools"])
+    assert set(cli.TOP) == names(extras["top"])
 
 
-@pytest.mark.parametrize("command", sorted(set(cli.OWN_MODULES) - cli.SERVING))
+def test_top_alone_needs_its_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textual", None)
+    with pytest.raises(InputRefused) as refused:
+        cli._register_own(["top"])
+    assert str(refused.value) == (
+        "mirage top needs textual: run pip install '.[top]' in the checkout of MIRAGE"
+    )
+
+
+@pytest.mark.parametrize("command", sorted(set(cli.OWN_MODULES) - cli.SERVING - {"top"}))
 def test_a_tool_without_its_packages_says_what_to_install(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("optuna", "scipy"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputRefused) as refused:
-        cli._check_tools(command)
+        cli._register_own([command])
     assert str(refused.value) == (
         f"mirage {command} needs optuna, scipy: run pip install '.[tools]' in the checkout of "
         "MIRAGE"
