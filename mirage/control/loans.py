@@ -36,7 +36,7 @@ MINUTE_S = 60.0
 MOST_MINUTES = 10_000
 """Minutes that are kept, each of one lender and one borrower."""
 MOST_PAIRS = 500
-MOST_CHANGES = 100
+MOST_CHANGES = 500
 """Newest loans that began or ended."""
 REST: Pair = ("*", "*")
 """Pairs together that were not among the first ones."""

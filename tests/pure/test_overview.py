@@ -16,9 +16,9 @@ from mirage.control.loans import LoanBook
 from mirage.control.moves import Kind, Reason
 from mirage.protocol import ModelShape, Report
 from mirage.serve.admin.forms import StateChange
-from mirage.serve.admin.overviewing import MOST_DECISIONS, newest, state_decision
+from mirage.serve.admin.overviewing import MOST_DECISIONS, decided, state_decision
 from mirage.serve.openai import ApiError
-from mirage.serve.overview.decisions import loan_decision
+from mirage.serve.overview.decisions import loan_decisions
 from mirage.serve.overview.forms import Decision, EngineRates, RoleBytes
 from mirage.serve.overview.latencies import LATELY_S, MOST, latencies
 from mirage.serve.overview.memory import by_role
@@ -127,7 +127,7 @@ def test_a_loan_is_told_when_it_begins_and_when_it_ends() -> None:
     book.planned([lending("chat", "code", 9), lending("chat", "code", 1, Kind.KV)], 10.0)
     book.planned([lending("chat", "code", 4), lending("mail", "mail", 2)], 20.0)
     book.planned([lending(NOBODY, "mail", 3, Kind.FREE)], 30.0)
-    told = [loan_decision(change, 1000.0) for change in book.changes]
+    told = [one for change in book.changes for one in loan_decisions([change], 1000.0)]
     assert [(one.t, one.tenant, one.text) for one in told] == [
         (1010.0, "code", "chat lends code 10.0 MiB of layers"),
         (1020.0, "mail", "mail gives 2.0 MiB of layers for its own requests"),
@@ -145,7 +145,24 @@ def test_a_loan_is_told_when_it_begins_and_when_it_ends() -> None:
 
 def test_idle_memory_that_is_lent_is_called_so() -> None:
     change = LoanChange(1.0, "a", "b", MIB, Kind.KV, Reason.GROWTH, True)
-    assert loan_decision(change, 0.0).text == "a lends b 1.0 MiB of idle KV memory"
+    (told,) = loan_decisions([change], 0.0)
+    assert told.text == "a lends b 1.0 MiB of idle KV memory"
+
+
+def test_a_loan_that_comes_and_goes_is_one_line() -> None:
+    book = LoanBook()
+    for t in range(10):
+        book.planned([lending("chat", "code", 1 + t)] if t % 2 else [], 10.0 + t)
+    book.planned([lending("chat", "code", 10), lending("mail", "code", 1)], 21.0)
+    told = loan_decisions(book.changes, 0.0)
+    assert [(one.t, one.text) for one in told] == [
+        (19.0, "chat lends code 10.0 MiB of layers, after 8 changes in 8 s"),
+        (21.0, "mail lends code 1.0 MiB of layers"),
+    ]
+    told = loan_decisions(list(book.changes)[:2], 0.0)
+    assert [one.text for one in told] == [
+        "code has given chat 2.0 MiB of layers back, after 1 change in 1 s"
+    ]
 
 
 def changed(before: str, state: str, **fields: Any) -> StateChange:
@@ -163,10 +180,11 @@ def test_reasons_of_states_are_for_those_who_may_read_logs() -> None:
 
 
 def test_the_newest_decisions_come_first() -> None:
-    every = [Decision(float(t), "a", str(t)) for t in range(2 * MOST_DECISIONS)]
-    found = newest(every)
-    assert len(found) == MOST_DECISIONS
-    assert [one.text for one in found[:2]] == [str(2 * MOST_DECISIONS - 1), str(len(every) - 2)]
+    loans = [Decision(100.0 + t, "a", str(t)) for t in range(2 * MOST_DECISIONS)]
+    states = [Decision(1.0, "b", "old"), Decision(200.0, "b", "new")]
+    found = decided(loans, states)
+    assert [one.text for one in found[:2]] == ["new", str(len(loans) - 1)]
+    assert found[-1].text == "old" and len(found) == MOST_DECISIONS + 2
 
 
 # -- one answer for all ------------------------------------------------------------------

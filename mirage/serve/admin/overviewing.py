@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from mirage.control.loans import LoanBook
 from mirage.serve.admin.forms import StateChange, TenantStatus
 from mirage.serve.admin.shown import until
 from mirage.serve.admin.status import TenantsView
-from mirage.serve.overview.decisions import loan_decision
+from mirage.serve.overview.decisions import loan_decisions
 from mirage.serve.overview.forms import (
     Decision,
     OverviewTenant,
@@ -27,7 +28,11 @@ from mirage.serve.overview.memory import by_role
 from mirage.serve.registry import Registry
 from mirage.serve.whatif.past import PastChunk
 
-MOST_DECISIONS = 30
+MOST_DECISIONS = 15
+"""Newest changes of states, and so many of loans."""
+
+
+NEWEST = attrgetter("t")
 
 
 class Overviewing:
@@ -126,15 +131,16 @@ def told(found: OverviewFound) -> OverviewTold:
         msgspec.structs.replace(one, latencies=times.get(one.name, NONE_ENDED))
         for one in found.tenants
     ]
-    states = (state_decision(one, reasons=found.reasons) for one in found.states)
-    loans = (loan_decision(one, found.now - found.running) for one in found.loans)
-    decisions = newest([*states, *loans])
+    states = [state_decision(one, reasons=found.reasons) for one in found.states]
+    loans = loan_decisions(found.loans, found.now - found.running)
+    decisions = decided(states, loans)
     return msgspec.structs.replace(found.blank, tenants=tenants, decisions=decisions)
 
 
-def newest(decisions: Iterable[Decision]) -> list[Decision]:
-    """The last ones, the newest first."""
-    return sorted(decisions, key=attrgetter("t"), reverse=True)[:MOST_DECISIONS]
+def decided(*kinds: Iterable[Decision]) -> list[Decision]:
+    """The last decisions of each kind, so that none hides another; the newest first."""
+    some = (sorted(each, key=NEWEST, reverse=True)[:MOST_DECISIONS] for each in kinds)
+    return sorted(chain.from_iterable(some), key=NEWEST, reverse=True)
 
 
 def state_decision(change: StateChange, *, reasons: bool) -> Decision:

@@ -1,9 +1,16 @@
-"""Loans that begin and end, in words. Pure."""
+"""Loans that begin and end, in words. Pure.
+
+Small loans come and go several times a second. So each lender and borrower have one line, about
+their newest change, with the number of those before it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from mirage.control.lent import NOBODY
 from mirage.control.loan_changes import LoanChange
+from mirage.control.loan_sums import Pair
 from mirage.control.moves import Kind
 from mirage.serve.overview.forms import Decision
 from mirage.units import size
@@ -11,13 +18,27 @@ from mirage.units import size
 WORDS = {Kind.KV: "idle KV memory"}
 
 
-def loan_decision(change: LoanChange, epoch: float) -> Decision:
-    """One loan; `epoch` is the time of the book's 0, in seconds since 1970."""
-    what = f"{size(change.nbytes)} of {WORDS.get(change.kind, change.kind)}"
-    words = _begins if change.begins else _ends
-    text = words(change.lender, change.borrower, what)
-    why = change.reason.sentence if change.begins else ""
-    return Decision(epoch + change.at, change.borrower, text, why)
+def loan_decisions(changes: Iterable[LoanChange], epoch: float) -> list[Decision]:
+    """The newest change of each lender and borrower, of `changes` in the order of their times.
+
+    `epoch` is the time of the book's 0, in seconds since 1970.
+    """
+    every: dict[Pair, list[LoanChange]] = {}
+    for change in changes:
+        every.setdefault((change.lender, change.borrower), []).append(change)
+    return [_decision(own, epoch) for own in every.values()]
+
+
+def _decision(changes: Sequence[LoanChange], epoch: float) -> Decision:
+    first, last, before = changes[0], changes[-1], len(changes) - 1
+    what = f"{size(last.nbytes)} of {WORDS.get(last.kind, last.kind)}"
+    words = _begins if last.begins else _ends
+    text = words(last.lender, last.borrower, what)
+    if before:
+        some = "1 change" if before == 1 else f"{before} changes"
+        text += f", after {some} in {last.at - first.at:.0f} s"
+    why = last.reason.sentence if last.begins else ""
+    return Decision(epoch + last.at, last.borrower, text, why)
 
 
 def _begins(lender: str, borrower: str, what: str) -> str:
