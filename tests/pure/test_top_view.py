@@ -22,6 +22,7 @@ from mirage.tools.top.view import (
     bar,
     device_bar,
     duration,
+    in_lines,
     legend,
     per_second,
     row_bar,
@@ -146,6 +147,13 @@ def test_columns_fill_the_terminal_and_no_more(terminal: int) -> None:
 
 def test_a_terminal_that_is_too_narrow_has_the_least_columns() -> None:
     assert widths(40) == widths(0) == widths(79)
+
+
+def test_words_of_the_legend_stay_whole() -> None:
+    words = ["weights 12.0 MiB", "KV free 1.0 MiB", "held by nobody 20.0 MiB"]
+    assert in_lines(words, 80) == [[0, 1, 2]]
+    assert in_lines(words, 40) == [[0, 1], [2]]
+    assert in_lines(words, 5) == [[0], [1], [2]]
 
 
 @given(st.none() | st.floats(0, 99_999))

@@ -24,6 +24,7 @@ from mirage.tools.top.view import (
     TopRow,
     TopView,
     device_bar,
+    in_lines,
     legend,
     row_bar,
     view,
@@ -163,8 +164,10 @@ class TopApp(App[None]):
         self._write("#head", Text(shown.title))
         parts = zip(MARKS, legend(shown), strict=True)
         words = [Text.assemble(mark, f" {text}") for mark, text in parts]
-        device = _bar(device_bar(shown, self.size.width))
-        self._write("#device", Text("\n").join([device, Text("  ").join(words)]))
+        lines = in_lines([word.plain for word in words], self.size.width)
+        device = [_bar(device_bar(shown, self.size.width))]
+        device += (Text("  ").join(words[number] for number in line) for line in lines)
+        self._write("#device", Text("\n").join(device))
         self._draw_rows(shown.rows)
         self._draw_detail()
         self._write("#decisions", Text("\n".join(shown.decisions) or "No decision yet."))

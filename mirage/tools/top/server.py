@@ -20,7 +20,7 @@ class WatchedServer:
         """Socket that answered last; None while none does."""
 
     def overview(self) -> OverviewTold:
-        """What is known now. Raises `InputRefused` or `CommandFailed` if no server answers."""
+        """The overview of now. Raises `InputRefused` or `CommandFailed` if no server answers."""
         path = self.path or chosen(self._named)
         self.path = None
         told = AdminClient(path).overview()

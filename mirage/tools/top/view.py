@@ -67,6 +67,19 @@ def legend(view: TopView) -> list[str]:
     return [f"{words} {size(nbytes)}" for words, nbytes in parts]
 
 
+def in_lines(words: Sequence[str], width: int) -> list[list[int]]:
+    """Numbers of the `words` on each line of `width` cells, with two cells before each."""
+    lines: list[list[int]] = [[]]
+    left = width
+    for number, word in enumerate(words):
+        if lines[-1] and len(word) + 2 > left:
+            lines.append([])
+            left = width
+        lines[-1].append(number)
+        left -= len(word) + 2
+    return lines
+
+
 def bar(parts: Sequence[int], whole: int, width: int) -> list[int]:
     """Cells of each part on a bar of `width` cells that stand for `whole`, or all parts if more."""
     whole = max(whole, sum(parts), 1)
