@@ -82,7 +82,7 @@ class Overviews:
             memory=RoleBytes(12 * MIB, 4 * MIB, 2 * MIB, 2 * MIB),
             share_bytes=32 * MIB,
             layers=8,
-            layers_away=2 if name == "a" else 0,
+            layers_remapped=2 if name == "a" else 0,
             running=3,
             waiting=1,
             rates=EngineRates(1.26, 240.4, 100.0),

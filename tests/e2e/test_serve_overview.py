@@ -28,7 +28,7 @@ def lending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
         tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short,
         operated(tmp_path_factory.mktemp("s"), Path(short), told, **LENDING) as server,
     ):
-        server.until(lambda: tenants(server)["a"].layers_away)
+        server.until(lambda: tenants(server)["a"].layers_remapped)
         yield server
 
 
@@ -55,7 +55,7 @@ def test_memory_is_what_the_tenants_hold_by_role(lending: Operated) -> None:
         assert held(one.memory) == statuses[one.name]["held_bytes"]
         assert one.share_bytes == statuses[one.name]["share_bytes"]
     a, b, c = (tenants(lending)[name] for name in "abc")
-    assert 0 < a.layers_away < a.layers == 10
+    assert 0 < a.layers_remapped < a.layers == 10
     assert b.memory.kv_used > 0 and a.memory.weights < 10 * 65536
     assert (c.state, held(c.memory), c.layers, c.rates) == ("stopped", 0, 0, None)
 

@@ -46,7 +46,7 @@ def tenant(name: str = "chat", **changes: object) -> OverviewTenant:
         "memory": RoleBytes(6 * MIB, 2 * MIB, MIB, MIB),
         "share_bytes": 12 * MIB,
         "layers": 8,
-        "layers_away": 0,
+        "layers_remapped": 0,
         "running": 3,
         "waiting": 1,
         "rates": EngineRates(1.26, 240.4, 100.0),
@@ -90,7 +90,7 @@ def test_what_is_not_known_is_a_dash() -> None:
 
 
 def test_the_reason_and_the_layers_that_are_away_are_told() -> None:
-    one = tenant(state="failed", layers_away=2, reason="no room", latencies=Latencies(0))
+    one = tenant(state="failed", layers_remapped=2, reason="no room", latencies=Latencies(0))
     (row,) = view(overview(one)).rows
     assert row.detail == ("chat is failed for 3 min, share 12.0 MiB, 2 of 8 layers away: no room")
 

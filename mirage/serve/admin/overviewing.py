@@ -101,7 +101,7 @@ class Overviewing:
             memory=by_role(one.held_bytes, report, shape),
             share_bytes=one.share_bytes,
             layers=shape.layers if shape is not None else 0,
-            layers_away=report.alpha if report is not None else 0,
+            layers_remapped=report.layers_remapped if report is not None else 0,
             running=max(0, one.running - queued),
             waiting=one.waiting + queued,
             rates=self._registry.pace.rates(name) if report is not None else None,

@@ -67,7 +67,7 @@ class OverviewTenant(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that it is sure of while it is awake; None if nobody knows."""
     layers: int
     """Decoder layers; 0 while no engine has told them."""
-    layers_away: int
+    layers_remapped: int
     """Layers of them whose memory is given away."""
     running: int
     """Requests in its running batch, or on their way there."""

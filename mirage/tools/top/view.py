@@ -146,8 +146,8 @@ def _detail(one: OverviewTenant, now: float) -> str:
     times = one.latencies
     share = "auto" if one.share_bytes is None else size(one.share_bytes)
     words = [f"{one.name} is {one.state} for {span(now - one.since)}", f"share {share}"]
-    if one.layers_away:
-        words.append(f"{one.layers_away} of {one.layers} layers away")
+    if one.layers_remapped:
+        words.append(f"{one.layers_remapped} of {one.layers} layers away")
     if times.requests:
         p99 = f"P99 TTFT {duration(times.ttft_p99_s)}, TPOT {duration(times.tpot_p99_s)}"
         words.append(f"last minute {times.requests} requests, {p99}")
