@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from operated import Operated, content, operated, tenant
+from short_folders import short_of_module  # noqa: F401
 
 from mirage.serve.overview.forms import OverviewTold
 
@@ -20,14 +20,11 @@ LENDING = {"FAKE_ENGINE": "lends:b", "FAKE_LAYERS": "10"}
 
 
 @pytest.fixture(scope="module")
-def lending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+def lending(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Operated]:
     told = content("a", "b", remap={"rest_s": 0})
     told["tenants"] = [tenant(name, start="eager") for name in "ab"]
     told["tenants"].append(tenant("c"))
-    with (
-        tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short,
-        operated(tmp_path_factory.mktemp("s"), Path(short), told, **LENDING) as server,
-    ):
+    with operated(tmp_path_factory.mktemp("s"), short, told, **LENDING) as server:
         server.until(lambda: tenants(server)["a"].layers_remapped)
         yield server
 

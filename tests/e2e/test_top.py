@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from operated import Operated, content, operated, tenant
+from short_folders import short_of_module  # noqa: F401
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
@@ -27,13 +28,6 @@ LIMIT_S = 60
 MANY = 40
 ODD = "o/" + 60 * "c"
 SMALL = 80, 24
-
-
-@pytest.fixture(scope="module")
-def short() -> Iterator[Path]:
-    """The folder for sockets."""
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +168,7 @@ def test_a_server_that_goes_away_and_comes_back(
         watching(WatchedServer(), scene)
 
 
-def test_forty_tenants_come_and_go(tmp_path: Path, short: Path) -> None:
+def test_forty_tenants_come_and_go(tmp_path: Path) -> None:
     told = content()
     names = [f"tenant-{number:02}" for number in range(MANY - 1)] + [ODD]
     told["tenants"] = [tenant(name, share=40) for name in names]
