@@ -169,6 +169,15 @@ def test_a_checksum_may_be_gits(server, cache, monkeypatch):
     assert done.exit_code == 1 and "remove it and fetch it again" in done.stderr
 
 
+def test_a_file_that_belongs_beside_a_trace_is_fetched_with_it(server, cache, monkeypatch):
+    beside = {"file": "tiny.json", "urls": ["https://nowhere.invalid/a"], "sha256": SHA256}
+    monkeypatch.setitem(TRACES, "tiny", known(beside=beside))
+    done = run("fetch", "tiny", "--mirror", server.url)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip() == str(cache / "tiny.csv")
+    assert files(cache) == ["tiny.csv", "tiny.json"]
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 @pytest.mark.parametrize("size", [len(CONTENT), None])
 def test_a_broken_connection_is_gone_on_with(server, cache, monkeypatch, ranges, size):
