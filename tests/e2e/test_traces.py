@@ -40,7 +40,7 @@ WANTED = WantedFile("tiny.csv", f"sha256:{SHA256}", len(CONTENT))
 
 
 class Server(ThreadingHTTPServer):
-    """Gives `content` for /there/tiny.csv, perhaps less than it promises; knows ranges."""
+    """Gives `content` for two files of /there, perhaps less than it promises; knows ranges."""
 
     daemon_threads = True
 
@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Location", "/there/tiny.csv")
             self.end_headers()
             return
-        if self.path != "/there/tiny.csv":
+        if self.path not in ("/there/tiny.csv", "/there/tiny.json"):
             self.send_error(404)
             return
         asked = self.headers["Range"]
