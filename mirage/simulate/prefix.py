@@ -45,6 +45,13 @@ class Prefix:
         """True if other requests may begin alike."""
         return bool(self._hashes) or self._rest.startswith(b"session")
 
+    @property
+    def beginning(self) -> str:
+        """Name of its session, or of what others begin with as well; empty without either."""
+        if self._hashes:
+            return f"prefix {self._hashes[0]}"
+        return self._rest.decode() if self.shared else ""
+
     def names(self, blocks: int, block_tokens: int) -> list[Name]:
         """Names of the first `blocks` blocks. A request has one size of blocks for ever."""
         for number in range(len(self._names), blocks):

@@ -24,10 +24,11 @@ from mirage.simulate.experiment import load as load_one
 from mirage.simulate.fleet.device import DeviceObserver, PlacedDevice
 from mirage.simulate.fleet.fleet import Fleet, FleetObserver, LossCause
 from mirage.simulate.fleet.loading import load
-from mirage.simulate.fleet.routes import ReplicaLoad, fewest
+from mirage.simulate.fleet.routes import ReplicaLoad, ServedRoutes
 from mirage.simulate.fleet.run import run_fleet
 from mirage.simulate.fleet.schema import FleetExperiment
 from mirage.simulate.fleet.setup import FleetSetup
+from mirage.simulate.prefix import Prefix
 from mirage.simulate.roofline import PS
 from mirage.simulate.run import measured, run
 from mirage.simulate.variants import VARIANTS
@@ -293,7 +294,19 @@ def test_many_steps_at_once_give_the_figures_of_single_steps(
 def test_a_request_goes_where_the_fewest_are_under_way() -> None:
     request = SimulatedRequest(0, 0, 1, 1)
     loads = [ReplicaLoad("a", 3), ReplicaLoad("b", 1), ReplicaLoad("c", 1)]
-    assert fewest(request, loads) == 1
+    assert ServedRoutes()(request, loads) == 1
+
+
+def test_a_session_stays_where_it_is_unless_that_is_too_busy() -> None:
+    request = SimulatedRequest(0, 0, 1, 1)
+    request.prefix = Prefix(b"m", "own", 1, session="talk")
+    even = [ReplicaLoad(name, 4) for name in "abc"]
+    home = ServedRoutes()(request, even)
+    assert all(ServedRoutes()(request, even) == home for _ in range(3))
+    busier = [load._replace(in_flight=5 if i == home else 4) for i, load in enumerate(even)]
+    assert ServedRoutes()(request, busier) == home
+    full = [load._replace(in_flight=40 if i == home else 4) for i, load in enumerate(even)]
+    assert ServedRoutes()(request, full) != home
 
 
 def test_replicas_share_a_load_that_is_too_much_for_one() -> None:

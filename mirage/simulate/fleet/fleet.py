@@ -20,7 +20,7 @@ from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.fleet.device import DeviceObserver, PlacedDevice
 from mirage.simulate.fleet.feed import Feed
-from mirage.simulate.fleet.routes import ReplicaLoad, Route, fewest
+from mirage.simulate.fleet.routes import ReplicaLoad, Route, ServedRoutes
 from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.roofline import NEVER, PS
 from mirage.simulate.variants import Variant
@@ -60,12 +60,15 @@ class Fleet:
         seed: int,
         *,
         skipping: bool = True,
-        route: Route = fewest,
+        route: Route | None = None,
         observer: FleetObserver | None = None,
         arrivals: Mapping[str, Iterator[SimulatedRequest]] | None = None,
     ) -> None:
-        """`arrivals` are the requests of each tenant, instead of those that are drawn."""
-        self._observer, self._route = observer or FleetObserver(), route
+        """`arrivals` are the requests of each tenant, instead of those that are drawn.
+
+        The route is that of `mirage serve` if left out.
+        """
+        self._observer, self._route = observer or FleetObserver(), route or ServedRoutes()
         arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
         self._feeds = {t: Feed(arrivals[t]) for t, on in setup.placement.items() if len(on) == 1}
         self.devices = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mirage.control.routes.replica import Replica, RouteTarget
+from mirage.control.routes.routing import RouteAsk, Routes
 from mirage.simulate.batch import SimulatedRequest
 
 
@@ -20,6 +22,19 @@ Route = Callable[[SimulatedRequest, Sequence[ReplicaLoad]], int]
 their devices' names."""
 
 
-def fewest(request: SimulatedRequest, replicas: Sequence[ReplicaLoad]) -> int:
-    """The one with the fewest requests under way, of equals the first."""
-    return min(range(len(replicas)), key=lambda index: replicas[index].in_flight)
+class ServedRoutes:
+    """The routes of `mirage serve`: a session or prefix stays where it is, all else by the wait.
+
+    Sessions and prefixes are known where engines keep prefixes. How fast a replica is nobody knows
+    here, so that waits are by the requests under way.
+    """
+
+    def __init__(self) -> None:
+        self._routes = Routes()
+
+    def __call__(self, request: SimulatedRequest, replicas: Sequence[ReplicaLoad]) -> int:
+        ask = RouteAsk("", "", "" if request.prefix is None else request.prefix.beginning)
+        each = [Replica(RouteTarget("", r.device, ""), r.in_flight) for r in replicas]
+        chosen = self._routes.choose(ask, each, 0.0).replica
+        assert chosen is not None, "of replicas that are ready one is chosen"
+        return each.index(chosen)

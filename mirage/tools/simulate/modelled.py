@@ -42,7 +42,8 @@ KV_BLOCKS = {
     "as often as chance leaves all of its blocks unused.",
 }
 SEVERAL = (
-    "Several devices: a router that sends each request to the replica with the fewest under way, "
+    "Several devices: a router that keeps sessions and prefixes where they are, if engines keep "
+    "them, and sends the rest to the replica with the fewest requests under way; "
     "devices that are lost and come back, requests that are sent again before their first token."
 )
 NOT_MODELLED_EITHER = (
