@@ -60,7 +60,7 @@ class CountJob:
     def run(self, begun: Callable[[Any], None] = lambda world: None) -> dict[str, Any]:
         """Devices by step, None where no number was enough; and requests of the window."""
         rows = self.window.rows()
-        search = _Search(self, rows)
+        search = _CountSearch(self, rows)
         counts: dict[str, int | None] = {}
         for step in STEPS:
             counts[step.name] = search.fewest(step)
@@ -73,7 +73,7 @@ class CountJob:
         }
 
 
-class _Search:
+class _CountSearch:
     """Counts of devices, step by step."""
 
     def __init__(self, job: CountJob, rows: Mapping[str, Sequence[Row]]) -> None:
