@@ -104,7 +104,7 @@ async def router(folder: Path, count: int) -> AsyncIterator[tuple[str, int]]:
     registry.reports |= {name: Report(1, True, 77, 3, 2, 4, 1) for name in backends}
     desk = RouterDesk(registry, Attendance(Roster(1 << 30), None), HANG_S)  # type: ignore[arg-type]
     inner, line = folder / "inner.sock", folder / "router.sock"
-    server = InnerServer(registry, desk, _no_resize)
+    server = InnerServer(registry, desk, _no_resize, _no_overview)
     await server.start(inner)
     http = HttpSection().model_dump()
     await desk.start(line, RouterWelcome(http, "127.0.0.1", 1, HANG_S, str(inner), {}), NO_KEYS)
@@ -129,6 +129,10 @@ async def router(folder: Path, count: int) -> AsyncIterator[tuple[str, int]]:
             await server.stop()
             desk.close()
             listening.close()
+
+
+async def _no_overview(*, reasons: bool) -> bytes:
+    return b"{}"
 
 
 async def _no_resize(wanted: Resize) -> None:
