@@ -26,14 +26,14 @@ from pydantic import (
     model_validator,
 )
 
+from mirage.config_versions import KEY as VERSION
+from mirage.config_versions import UnknownVersionError, upgraded
 from mirage.errors import InputRefused
 from mirage.hub_name import HubName, hub_name
 from mirage.paths import expanded
 from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
 from mirage.units import KIB, MIB
-from mirage.versions import KEY as VERSION
-from mirage.versions import UnknownVersionError, upgraded
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""

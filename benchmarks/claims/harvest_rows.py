@@ -125,9 +125,10 @@ CLAIMS: tuple[Row, ...] = (
         "H3",
         "Harvest, reload of Mistral-Large-3's KV, 100 to 8,000 entries",
         "3 to 5.65 x",
-        "On the links and latencies that fit H2, 3 at 100 entries makes an entry so many times "
-        "smaller than Kimi's 5.42 does; no two models of that size differ so. With another "
-        "latency for one of the models both fit, but then the machine is not one.",
+        "A ratio of 3 at 100 entries implies an entry so many times smaller than Kimi's ratio of "
+        "5.42 implies, on the links and latencies that fit H2; no two models of that size differ "
+        "so. With another latency for one of the models both ratios fit, but then they were not "
+        "measured on one machine.",
         measure=lambda: f"an entry {_kimi_entry() / _mistral_entry():.0f} times smaller than H2's",
         bears=lambda: _kimi_entry() / _mistral_entry() < 4,
         otherwise="inconsistent",

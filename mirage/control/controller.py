@@ -265,7 +265,7 @@ class Controller:
         self._planned = None
 
     def expects(self, name: str, nbytes: int) -> None:
-        """A tenant that was given up will hold so many bytes asleep: others give them back."""
+        """Keep `nbytes` that a tenant will hold asleep, after `given_up`: others give them back."""
         self._grants.expects(name, nbytes)
         self._planned = None
 

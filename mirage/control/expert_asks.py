@@ -7,10 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from mirage.control.rows import TenantRow
-from mirage.control.spilling import TurnLengths, instead, layers_of
-from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.worth import (
+from mirage.control.prices import (
     Batches,
     KvSource,
     Mixture,
@@ -20,6 +17,9 @@ from mirage.control.worth import (
     cold_experts,
     worth_giving,
 )
+from mirage.control.rows import TenantRow
+from mirage.control.spilling import TurnLengths, instead, layers_of
+from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain
 from mirage.units import ceil_div
 

@@ -88,7 +88,7 @@ class Grants:
         return allotment
 
     def expects(self, name: str, nbytes: int) -> None:
-        """A tenant that was given up is to hold so many bytes asleep: they are kept for it."""
+        """Keep `nbytes` that a tenant will hold asleep, after `given_up`."""
         self._expected[name] = nbytes
 
     def given_up(self, name: str) -> None:

@@ -18,10 +18,10 @@ from math import inf
 
 from msgspec.structs import replace
 
+from mirage.control.prices import KvSource, Price, dearest, idle_layers, unused
 from mirage.control.rows import TenantRow
 from mirage.control.spilling import layers_of
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.worth import KvSource, Price, dearest, idle_layers, unused
 from mirage.geometry import block_bytes, token_bytes
 from mirage.units import ceil_div
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mirage.control.lending import worth_lending
+from mirage.control.prices import Layers, Price, drop, spill
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.control.worth import Layers, Price, drop, spill
 from mirage.geometry import token_bytes
 
 LEAST_GAIN = 0.05

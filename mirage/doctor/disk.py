@@ -1,4 +1,4 @@
-"""The disk of an SSD tier: whether its folder takes O_DIRECT, and how fast it is."""
+"""Findings on the disk of an SSD tier: O_DIRECT in its folder, and its speed."""
 
 from __future__ import annotations
 

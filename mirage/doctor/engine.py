@@ -1,4 +1,4 @@
-"""vLLM: its version, and whether it still has the names and parameters that our engine uses."""
+"""Findings on vLLM: its version, and the names and parameters of it that our engine uses."""
 
 from __future__ import annotations
 

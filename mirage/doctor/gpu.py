@@ -1,4 +1,4 @@
-"""The GPU: its driver, what it can map, and how fast the link to it is."""
+"""Findings on the GPU: its driver, the memory that it can map, and the speed of its link."""
 
 from __future__ import annotations
 

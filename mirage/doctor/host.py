@@ -1,4 +1,4 @@
-"""Host memory: as the device of a laptop, and as the place of the masters beside a GPU."""
+"""Findings on host memory: the device of a laptop, and the place of the masters beside a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 from mirage import processors
 from mirage.doctor.finding import Finding, limited, missing, works
 from mirage.keeper.memfds import HugePages, huge_pages, new_file, seal
-from mirage.serve.limits import ENGINE_ADDRESSES
+from mirage.serve.host_limits import ENGINE_ADDRESSES
 from mirage.units import size
 from vmm.driver import VmmError
 from vmm.file_memory import SHARED_HUGE, huge_pages_allowed
@@ -135,7 +135,7 @@ def _map_count() -> Finding:
 
 
 def of_weights(known: HugePages | None = None) -> Finding:
-    """Memory files that are sealed, for weights that outlive engines, and pages they may have."""
+    """Finding on memory for weights that outlive engines: sealed files, and huge pages for them."""
     pages, what = known or huge_pages(), "memory of weights"
     try:
         fd = new_file(0)

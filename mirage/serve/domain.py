@@ -21,7 +21,7 @@ from mirage.serve.adoption.takeover import Takeover
 from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.changing import DomainChange, TenantChanges
 from mirage.serve.control import ControlServer
-from mirage.serve.device import DeviceHealth, asked
+from mirage.serve.device_health import DeviceHealth, asked
 from mirage.serve.engines.manager import EngineManager
 from mirage.serve.fit import Fit
 from mirage.serve.keeper import WeightsKeeper

@@ -29,7 +29,7 @@ from mirage.processes.marks import MarkedProcess
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
 from mirage.serve.adoption.book import RunBook
-from mirage.serve.limits import host_parts
+from mirage.serve.host_limits import host_parts
 from mirage.wire import Broken, Channel
 from vmm.host_memory import host_memory
 

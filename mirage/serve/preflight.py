@@ -13,7 +13,7 @@ from mirage.config import Config, ConfigError, DeviceSection
 from mirage.folder.model import check_model
 from mirage.serve import adapters, ask, files, launcher
 from mirage.serve.fit import Fit, fit, with_shares
-from mirage.serve.limits import check_limits, host_parts
+from mirage.serve.host_limits import check_limits, host_parts
 from mirage.serve.outlook import Speeds
 from mirage.tiers.ssd.files import existing
 from mirage.units import size, sizes

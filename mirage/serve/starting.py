@@ -75,7 +75,7 @@ class HeldProgram(subprocess.Popen[bytes]):
 
 
 def start_program(command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
-    """Raises `OSError` if it cannot be started."""
+    """A process that waits for `begin` to run `command`. Raises `OSError` if it cannot start."""
     return HeldProgram(command, environment, log)
 
 

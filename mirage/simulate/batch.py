@@ -60,7 +60,7 @@ class LongestGaps:
         self._gaps: list[int] = []
 
     def add(self, step: int, gap: int) -> None:
-        """`gap` picoseconds, the longest up to the end of step number `step`, all of them later."""
+        """Add `gap` picoseconds: the longest of the steps after the last added one, to `step`."""
         while self._gaps and self._gaps[-1] <= gap:
             self._gaps.pop()
             self._steps.pop()

@@ -130,7 +130,7 @@ class Core:
         return self._joined
 
     def gone(self, number: int) -> None:
-        """It cannot be reached. Its process may still read and write where it was told to.
+        """The member cannot be reached. Its process may still read and write where it was told to.
 
         So its pins stay, and what it had reserved is nobody's, until it is `ended`.
         """
@@ -138,7 +138,7 @@ class Core:
             self._forget(block)
 
     def ended(self, number: int) -> None:
-        """It reads and writes no more. Idempotent."""
+        """The member's process reads and writes no more. Idempotent."""
         if self._members.pop(number, None) is None:
             return
         for seeker in [s for s in self._sought if s.member == number]:

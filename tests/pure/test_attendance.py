@@ -14,7 +14,7 @@ from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeState
 from mirage.protocol import Report
-from mirage.serve.device import DeviceHealth
+from mirage.serve.device_health import DeviceHealth
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime, TicketState
 from vmm.faults import FAULTS

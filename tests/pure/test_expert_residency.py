@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.control.worth import Batches, Mixture, best, cold_experts
+from mirage.control.prices import Batches, Mixture, best, cold_experts
 from mirage.streaming.giving import affordable
 from mirage.streaming.residency import Expert, Residency
 from mirage.streaming.routing import RoutingCounts

@@ -11,7 +11,7 @@ import pytest
 from mirage.config import Config, ConfigError
 from mirage.doctor import host
 from mirage.doctor.finding import FindingState
-from mirage.serve import limits, preflight
+from mirage.serve import host_limits, preflight
 from mirage.units import GIB, KIB, MIB
 from vmm.host_memory import HostMemory, host_memory, limit_files, promised_bytes
 
@@ -135,35 +135,36 @@ def test_more_than_linux_promises_is_refused(
 ) -> None:
     made, taken = config(tiers, kind=kind), sum(parts.values()) * GIB
     wanted = {"device": 0, "peers": 0, "pool": 0} | parts
-    assert limits.host_parts(made)._asdict() == {name: n * GIB for name, n in wanted.items()}
-    monkeypatch.setattr(limits, "promised_bytes", lambda: taken)
-    limits.check_limits(made)
-    monkeypatch.setattr(limits, "promised_bytes", lambda: taken - 1)
+    assert host_limits.host_parts(made)._asdict() == {name: n * GIB for name, n in wanted.items()}
+    monkeypatch.setattr(host_limits, "promised_bytes", lambda: taken)
+    host_limits.check_limits(made)
+    monkeypatch.setattr(host_limits, "promised_bytes", lambda: taken - 1)
     with pytest.raises(ConfigError, match=r" more \(CommitLimit in /proc/meminfo\)"):
-        limits.check_limits(made)
+        host_limits.check_limits(made)
 
 
 def test_fewer_addresses_than_an_engine_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = limits.ENGINE_ADDRESSES + GIB // 2
+    needed = host_limits.ENGINE_ADDRESSES + GIB // 2
     monkeypatch.setattr(resource, "getrlimit", lambda _: (needed, needed))
-    limits.check_limits(config())
+    host_limits.check_limits(config())
     assert host.addresses().state is FindingState.LIMITED
     monkeypatch.setattr(resource, "getrlimit", lambda _: (needed - 1, needed))
     with pytest.raises(ConfigError, match=r"bytes of addresses \(ulimit -v\), an engine takes"):
-        limits.check_limits(config())
+        host_limits.check_limits(config())
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    limits.check_limits(config())
+    host_limits.check_limits(config())
     assert host.addresses().state is FindingState.WORKS
 
 
 def test_an_error_names_the_limit_that_it_may_have_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "address_bytes", lambda: None)
-    assert limits.with_causes("no thread") == "no thread"
+    monkeypatch.setattr(host_limits, "address_bytes", lambda: None)
+    assert host_limits.with_causes("no thread") == "no thread"
     group = HostMemory(GIB, "the control group's /c/memory.max allows")
-    monkeypatch.setattr(limits, "host_memory", lambda: group)
-    assert limits.with_causes("it failed", 2) == (
+    monkeypatch.setattr(host_limits, "host_memory", lambda: group)
+    assert host_limits.with_causes("it failed", 2) == (
         "the kernel's OOM killer ended 2 processes meanwhile (the control group's /c/memory.max "
         "allows 1.0 GiB), so it failed"
     )
-    monkeypatch.setattr(limits, "address_bytes", lambda: 2 * GIB)
-    assert limits.with_causes("no thread") == "no thread (ulimit -v allows 2.0 GiB of addresses)"
+    monkeypatch.setattr(host_limits, "address_bytes", lambda: 2 * GIB)
+    words = host_limits.with_causes("no thread")
+    assert words == "no thread (ulimit -v allows 2.0 GiB of addresses)"

@@ -9,7 +9,7 @@ _tiers: EngineTiers | None = None
 
 
 def publish(tiers: EngineTiers | None) -> None:
-    """The worker's, for the scheduler that vLLM builds next; None if there are none."""
+    """Keep the worker's tiers for the scheduler that vLLM builds next; None if it has none."""
     global _tiers
     _tiers = tiers
 

@@ -13,9 +13,10 @@ HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def device_bytes(pid: int) -> int:
-    """Bytes of its memory files; 0 of a process that has none, or may not be looked at.
+    """Device memory of a process, in bytes of its memory files.
 
-    0 as well where the kernel may give huge pages, of which a part cannot be given back.
+    0 if it has no such files, or may not be looked at. 0 as well where the kernel may give huge
+    pages: the count would be too high, since a part of a huge page cannot be given back.
     """
     if _huge():
         return 0

@@ -22,7 +22,7 @@ from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.counted import device_bytes
 from mirage.serve.adoption.judging import EngineWanted, unwelcome
 from mirage.serve.adoption.record import EngineRecord
-from mirage.serve.device import DeviceHealth
+from mirage.serve.device_health import DeviceHealth
 from mirage.serve.ending import Ending, Evidence
 from mirage.serve.engines.command import EngineCommand
 from mirage.serve.engines.room import ShareRoom, waiting_for

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mirage.serve.ending import Ending, failed_step
 from mirage.serve.engines.run import EngineRun
 from mirage.serve.errors import EngineFailed
-from mirage.serve.limits import with_causes
+from mirage.serve.host_limits import with_causes
 from mirage.serve.process import EngineProcess
 from mirage.serve.standstill import Standstill
 from mirage.serve.within import within

@@ -10,6 +10,7 @@ import yaml
 
 from mirage import __version__
 from mirage.config import ConfigError, TenantSection, made
+from mirage.config_versions import numbered
 from mirage.errors import InputRefused
 from mirage.folder import reading
 from mirage.folder.model_config import read_config
@@ -22,7 +23,6 @@ from mirage.serve.preflight import refusal, refused_here
 from mirage.serve.proposal.machine import this_machine
 from mirage.serve.proposal.proposing import LONGEST, HostMachine, OfferedModel, Proposal, propose
 from mirage.serve.proposal.words import TRUST, NamedModel, is_config, named
-from mirage.versions import numbered
 
 MOST_TOKENS = 2**31
 

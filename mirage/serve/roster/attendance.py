@@ -24,7 +24,7 @@ from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeEvent, LifeState, UnexpectedEventError
 from mirage.control.time_counts import TimeCounts
 from mirage.protocol import Report
-from mirage.serve.device import DeviceHealth
+from mirage.serve.device_health import DeviceHealth
 from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
 
 LONGEST_REST_S = 5.0

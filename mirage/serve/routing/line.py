@@ -58,7 +58,7 @@ class RouterLine:
                 self.drained = True
 
     def end(self) -> None:
-        """It has gone, and with it all that it had running or waiting."""
+        """The router has gone, and with it all its running and waiting requests."""
         self._writer.close()
         for number in list(self._tickets):
             self._over(number)

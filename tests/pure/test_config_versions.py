@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage import versions
+from mirage import config_versions
 from mirage.config import ConfigError, load, parsed
+from mirage.config_versions import Keys, upgraded
 from mirage.rewriting import rewritten
 from mirage.serve.apply.source import written
 from mirage.serve.upgrading import upgraded_text
-from mirage.versions import Keys, upgraded
 
 pytestmark = pytest.mark.pure
 
@@ -71,7 +71,7 @@ def _later(value: Any) -> Any:
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that reads version 2, in which keys have today's names."""
-    monkeypatch.setattr(versions, "STEPS", (later,))
+    monkeypatch.setattr(config_versions, "STEPS", (later,))
 
 
 def file(folder: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.hiding import largest_hidden
-from mirage.control.worth import (
+from mirage.control.prices import (
     Batches,
     KvSource,
     Layers,
