@@ -18,6 +18,7 @@ from mirage.config import Policy
 from mirage.control.roster.states import LifeState
 from mirage.serve import metrics
 from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.router.engine_metrics import MOST_BYTES
 
 pytestmark = pytest.mark.e2e
 
@@ -48,10 +49,13 @@ class MetricsEngine:
         text = TEXT.format(name=self.name, count=self.count)
         return web.Response(text=text, status=self.status)
 
+    async def answers(self, request: web.Request) -> web.StreamResponse:
+        return await self.metrics(request)
+
     @contextlib.asynccontextmanager
     async def serves(self) -> AsyncIterator[None]:
         app = web.Application()
-        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/metrics", self.answers)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.UnixSite(runner, str(self.socket)).start()
@@ -182,5 +186,33 @@ def test_one_that_fails_is_left_out(tmp_path: Path, asked_always: None) -> None:
         assert await site.running() == {"b": 1}
         site.a.status = 200
         assert await site.running() == {"a": 2, "b": 2}
+
+    run(tmp_path, scenario)
+
+
+def test_one_that_never_ends_its_answer_is_left_out_and_cut_off(
+    tmp_path: Path, asked_always: None
+) -> None:
+    sent, cut = 0, asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        part = b"# HELP x More\n# TYPE x gauge\nx 1\n" * 2000
+        try:
+            while sent < 64 * MOST_BYTES:
+                await response.write(part)
+                sent += len(part)
+        finally:
+            cut.set()
+        return response
+
+    async def scenario(site: Site) -> None:
+        site.a.metrics = endless  # type: ignore[method-assign]
+        assert await site.running() == {"b": 1}
+        await cut.wait()
+        assert sent < 8 * MOST_BYTES
+        assert await site.running() == {"b": 2}
 
     run(tmp_path, scenario)

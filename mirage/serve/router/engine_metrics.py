@@ -15,9 +15,13 @@ from mirage.serve.routed.table import REACHABLE
 from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
 from mirage.serve.router.asked_source import AskedSource
 from mirage.serve.router.engines import EngineRequest, EnginesConnected
+from mirage.units import MIB
 
 Life = tuple[str, int]
 """A tenant's name and the number of its engine."""
+MOST_BYTES = 2 * MIB
+"""Bytes of an engine's answer that are read, many times what vLLM tells; of a longer one nothing
+is told."""
 
 
 class EngineMetrics(Collector):
@@ -59,5 +63,15 @@ class EngineMetrics(Collector):
         async with request as answer:
             if answer.status != 200:
                 raise aiohttp.ClientPayloadError(f"status {answer.status}")
-            text = await answer.content.read()
+            text = await _whole(answer.content)
         return families(text, tenant.name)
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """All of an answer. Raises `aiohttp.ClientPayloadError` for more than `MOST_BYTES`."""
+    text = bytearray()
+    async for part in content.iter_any():
+        text += part
+        if len(text) > MOST_BYTES:
+            raise aiohttp.ClientPayloadError(f"more than {MOST_BYTES:,} bytes")
+    return bytes(text)
