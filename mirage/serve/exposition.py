@@ -39,7 +39,7 @@ def families(text: bytes, model: str) -> ToldMetrics:
     vLLM gives it to its own metrics alone. `model` is a tenant's name, which needs no quoting.
     """
     found: dict[bytes, ToldFamily] = {}
-    for piece in PIECES.split(text):
+    for piece in PIECES.split(text if text.endswith(b"\n") else text + b"\n"):
         if (head := HEAD.match(piece)) is None:
             continue
         name = head[1]

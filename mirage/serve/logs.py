@@ -90,8 +90,16 @@ class ReopenedFile(WatchedFileHandler):
         super().__init__(file, encoding="utf-8", delay=True, errors="backslashreplace")
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):
+        try:
             super().emit(record)
+        except OSError:  # what was not written to a file that has been moved must not hold it open
+            self._drop()
+
+    def _drop(self) -> None:
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Say nothing: a line for each line would follow on a disk that is full."""

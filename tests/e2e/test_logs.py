@@ -34,6 +34,19 @@ say("said")
 logging.getLogger("mirage.x").info("told %d", 1)
 logging.getLogger("mirage.x").debug("hidden")
 """
+FULL = """
+import logging, resource, sys
+from pathlib import Path
+from mirage.serve.logs import JsonLine, ReopenedFile
+log, file = logging.Logger("x"), Path(sys.argv[1])
+log.addHandler(ReopenedFile(file))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+for _ in range(20):
+    log.info("x" * 100)
+file.rename(f"{file}.1")
+for number in range(3):
+    log.info("after %d", number)
+"""
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -91,6 +104,12 @@ def test_a_folder_that_is_gone_harms_nobody(tmp_path: Path) -> None:
     log.info("two")
     assert [one["message"] for one in lines(folder / "log")] == ["two"]
     handler.close()
+
+
+def test_a_file_that_takes_no_more_is_left_once_it_is_moved(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", FULL, file], check=True)
+    assert file.read_text().splitlines()[-1] == "after 2"
 
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

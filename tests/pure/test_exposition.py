@@ -72,3 +72,9 @@ def test_samples_of_a_family_stand_together_behind_one_comment() -> None:
 
 def test_what_is_no_metric_is_none() -> None:
     assert merged([families(b"", "a"), families(b"<html>\n", "a")]) == b""
+
+
+def test_an_answer_without_an_end_of_line_spoils_no_other() -> None:
+    text = b"# HELP x X\n# TYPE x gauge\nx 1"
+    both = merged([families(text, "a"), families(text, "b")])
+    assert samples(both) == samples(b'x{model_name="a"} 1\nx{model_name="b"} 1\n')
