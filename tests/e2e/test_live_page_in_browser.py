@@ -334,6 +334,9 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(opened: Opened) -> None:
     assert "shown to an operator's key" in page.words()
     assert page.js("document.querySelectorAll('details').length") == 1, "it opens one model"
     assert page.js("document.querySelector('#tenants').hidden")
+    page.do("reload")
+    page.until("!document.querySelector('#chat').hidden")
+    assert not page.js("document.querySelector('#key-form').hidden"), "it can be forgotten"
     page.js("document.querySelector('#key').focus()")
     page.do("type", "root-token")
     page.do("key", "Enter")
