@@ -119,6 +119,34 @@ def test_a_manager_that_does_not_hear_keeps_nobody_from_serving(address: str) ->
     manager.stopping()
 
 
+def test_a_manager_that_had_too_much_to_read_is_told_again(short: Path) -> None:
+    address, full = str(short / "notify"), b"full"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.bind(address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                while True:
+                    other.sendto(full, address)
+        manager = ServiceManager(address)
+        manager.ready()
+        manager.status("serving")
+        one.setblocking(False)
+
+        async def scenario() -> None:
+            keeping = asyncio.create_task(manager.keep(lambda: 0, lambda: "serving"))
+            await asyncio.sleep(0)
+            keeping.cancel()
+
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                assert one.recv(100) == full
+        asyncio.run(scenario())
+        assert [one.recv(100), one.recv(100)] == [b"READY=1", b"STATUS=serving"]
+        with pytest.raises(BlockingIOError):
+            one.recv(100)
+
+
 def test_who_decides_nothing_is_not_pinged(listener: Listener) -> None:
     """The event loop goes on, and with it the status; the decisions stand still."""
     decisions = iter([0, 1, 2, 2, 2, 2])

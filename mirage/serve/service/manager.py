@@ -31,21 +31,24 @@ class ServiceManager:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._watchdog_s = watchdog_s
         self._status, self._is_ready = "", False
+        self._owes_ready = False
+        """True if it had too much to read to hear that all is ready."""
 
     def ready(self) -> None:
         """All has started."""
         self._is_ready = True
-        self._tell("READY=1")
+        self._tell_ready()
 
     def reloading(self) -> None:
         """The configuration is read again; `reloaded` has to follow. Nothing before `ready`."""
         if self._is_ready:
+            self._owes_ready = False  # until `reloaded`
             self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
         """It has been read, whatever came of it."""
         if self._is_ready:
-            self._tell("READY=1")
+            self._tell_ready()
 
     def stopping(self) -> None:
         """The server ends."""
@@ -53,9 +56,8 @@ class ServiceManager:
 
     def status(self, line: str) -> None:
         """Say what the server does; once for each change."""
-        if line != self._status:
+        if line != self._status and self._tell(f"STATUS={line}"):
             self._status = line
-            self._tell(f"STATUS={line}")
 
     async def keep(self, decisions: Callable[[], int], status: Callable[[], str]) -> None:
         """Tell the status, and ping the watchdog as long as `decisions` grow. Never returns."""
@@ -64,21 +66,30 @@ class ServiceManager:
         pause_s = LOOK_S if self._watchdog_s is None else min(LOOK_S, self._watchdog_s / PARTS)
         before = -1
         while True:
+            if self._owes_ready:
+                self._tell_ready()
             self.status(status())
             if (now := decisions()) != before and self._watchdog_s is not None:
                 before = now
                 self._tell("WATCHDOG=1")
             await asyncio.sleep(pause_s)
 
-    def _tell(self, *lines: str) -> None:
+    def _tell_ready(self) -> None:
+        """Without it a manager waits for ever, also for the end of a reload."""
+        self._owes_ready = not self._tell("READY=1")
+
+    def _tell(self, *lines: str) -> bool:
+        """False if it is worth while to tell it again."""
         if not self._address:
-            return
+            return True
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one:
                 one.settimeout(WAIT_S)
                 one.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:  # no reason to serve nobody
             log.warning("the service manager is not told %s: %s", lines[0], error)
+            return not isinstance(error, TimeoutError)
+        return True
 
 
 def service_manager(environment: MutableMapping[str, str]) -> ServiceManager:
