@@ -28,6 +28,8 @@ ERROR_LINE = re.compile(r"\b(\w+(?:\.\w+)*(?:Error|Exception)|error|ERROR)\b\s*:
 NO_ERROR = re.compile(r"\b(WARNING|INFO|DEBUG) \d\d-\d\d ")
 LOG_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[\S+\] )?")
 ANY_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \S+ \[\S+\] )?")
+CONTROLS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Colours and other orders to a terminal: lines are shown on those of operators."""
 MAX_LINE = 300
 SHORT_LINE = 100
 TAIL_BYTES = 65536
@@ -321,7 +323,7 @@ def last_progress(log: Path, start: int = 0) -> str:
     Of a bar that is drawn over and over, the newest.
     """
     lines = reversed(_last_lines(log, start, TAIL_BYTES))
-    bare = (ANY_PREFIX.sub("", line.strip(), count=1) for line in lines)
+    bare = (ANY_PREFIX.sub("", CONTROLS.sub("", line).strip(), count=1) for line in lines)
     telling = next((line for line in bare if PROGRESS_LINE.search(line)), "")
     return " ".join(telling.split())[:SHORT_LINE]
 
@@ -333,7 +335,7 @@ def last_error(log: Path, start: int = 0) -> str | None:
     failed" after the engine has said why, so lines of the engine core come first; pydantic says
     what is wrong a line later.
     """
-    lines = [line[:LOOKED_AT] for line in _last_lines(log, start, ERROR_BYTES)]
+    lines = [CONTROLS.sub("", line[:LOOKED_AT]) for line in _last_lines(log, start, ERROR_BYTES)]
     said = [i for i, line in enumerate(lines) if not NO_ERROR.search(line)]
     errors = [i for i in said if ERROR_LINE.search(_bare(lines[i]))]
     causes = [i for i in errors if lines[i].startswith("(EngineCore")] or errors

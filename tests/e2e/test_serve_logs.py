@@ -42,6 +42,7 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
         ("usage: [--log-error-stack]\nx.py: error: unrecognized arguments: --a\n",
          "x.py: error: unrecognized arguments: --a"),
         ("KeyError: 'a'\nValueError: " + "b" * 1000, "ValueError: " + "b" * 288),
+        ("\x1b[31mValueError\x1b[0m: a\x1b]0;b\x07\x9b2Jc\n", "ValueError: a]0;b2Jc"),
     ],
 )  # fmt: skip
 def test_the_cause_is_found(tmp_path: Path, log: str, line: str | None) -> None:
