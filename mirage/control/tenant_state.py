@@ -229,7 +229,7 @@ class MetadataStore:
         record.newest = self._newest = None
 
     def turn(self, name: str | None, now: float) -> None:
-        """Temporal sharing: `name` got the turn; None says only that nobody else did."""
+        """Temporal sharing: `name` got the turn. None: nobody did, and the last holder stays it."""
         before, self._holder = self._holder, name or self._holder
         for changed in (before, self._holder):
             if changed in self._records:

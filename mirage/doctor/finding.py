@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FindingState(StrEnum):
-    """As it is printed."""
+    """State of a finding, as it is printed."""
 
     WORKS = "ok"
     LIMITED = "limited"
@@ -16,7 +16,7 @@ class FindingState(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`advice` says what to do; it is empty where nothing is to be done."""
+    """One thing looked at. `advice` says what to do, and is empty where nothing is to be done."""
 
     topic: str
     what: str

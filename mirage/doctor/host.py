@@ -60,7 +60,7 @@ def _memory() -> Finding:
 
 
 def addresses() -> Finding:
-    """Device memory is mapped into reserved ones, of which each engine has its own."""
+    """Finding on addresses: each engine reserves its own, and maps device memory there."""
     if (most := address_bytes()) is None:
         return works(TOPIC, "addresses of a process", "without limit")
     advice = f"an engine takes {size(ENGINE_ADDRESSES)} and its share: `ulimit -v unlimited`"
@@ -114,7 +114,7 @@ def _timed(driver: HostDriver, dst: int, src: int) -> float:
 
 
 def shared_huge_pages() -> Finding:
-    """Device memory that stands in for a GPU's is taken and freed more quickly in these."""
+    """Finding on huge pages, in which memory that stands in for a GPU's comes and goes faster."""
     what = "huge pages as device memory"
     if huge_pages_allowed():
         return works(TOPIC, what, "allowed")
@@ -154,7 +154,7 @@ def of_weights(known: HugePages | None = None) -> Finding:
 
 
 def lockable() -> Finding:
-    """Masters are locked for asynchronous copies by the GPU's driver; on a host nothing is."""
+    """Finding on lockable memory: a GPU's driver locks masters for copies; on a host none is."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     words = "without limit" if soft == resource.RLIM_INFINITY else size(soft)
     return works(TOPIC, "lockable memory", f"{words}, which NVIDIA's driver does not look at")

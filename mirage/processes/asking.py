@@ -70,7 +70,10 @@ class AskedChild:
         self.process, self._channel = process, channel
 
     def ask(self, role: str, asked: Any, waiting: Waiting = nobody_waits) -> Any:
-        """Raises `Broken` if it ends without an answer."""
+        """Answer of the child's function `role` to `asked`; `waiting` hears how long it takes.
+
+        Raises `Broken` if the child ends without an answer.
+        """
 
         def lives(seconds: float) -> None:
             if self.process.poll() is not None:  # its children may have the socket open

@@ -40,7 +40,7 @@ class AwaitedAnswers:
         self._answers.add(answer)
 
     def over(self, answer: AwaitedAnswer) -> None:
-        """It is whole, or nobody wants it any more."""
+        """The answer is whole, or nobody wants it any more."""
         self._answers.discard(answer)
 
 
@@ -70,7 +70,7 @@ class AwaitedAnswer:
         self.wait = self._book.next()
 
     def give_up(self) -> None:
-        """It never comes."""
+        """The answer never comes."""
         self.wait, self.lost = 0, True
         if not self._scope.expired():
             self._scope.reschedule(0)

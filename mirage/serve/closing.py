@@ -45,7 +45,7 @@ class Closing:
         self._none_runs.clear()
 
     def over(self, scope: asyncio.Timeout) -> None:
-        """It has ended. Idempotent."""
+        """The request has ended. Idempotent."""
         self._running.discard(scope)
         if not self._running:
             self._none_runs.set()

@@ -31,7 +31,7 @@ class ComebackTimes(msgspec.Struct, frozen=True):
         return self.usual_s or LOOK_AGAIN_S
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until it may serve; None if it neither starts nor is to be started."""
+        """Seconds until the engine may serve; None if it neither starts nor is to be started."""
         if self.begun is not None:
             left = self.begun + self.usual_s - now
         elif self.again is not None:
@@ -50,15 +50,15 @@ class Comeback:
         self._begun: float | None = None
 
     def pauses(self, now: float, seconds: float) -> None:
-        """It is started again in so many seconds, or a little later."""
+        """The engine is started again in so many seconds, or a little later."""
         self._again, self._begun = now + seconds, None
 
     def starts(self, now: float) -> None:
-        """It starts now."""
+        """The engine starts now."""
         self._again, self._begun = None, now
 
     def serves(self, now: float) -> None:
-        """It has started."""
+        """The engine has started."""
         if self._begun is not None:
             self._took.append(now - self._begun)
         self._again = self._begun = None

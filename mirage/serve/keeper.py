@@ -133,7 +133,7 @@ class WeightsKeeper:
         return {"masters": told.masters, **parts, "idle_most_bytes": self._bounds.idle}
 
     def start(self) -> None:
-        """Start it, before any engine. Raises `ConfigError`."""
+        """Start the keeper's process, before any engine. Raises `ConfigError`."""
         if self._wanted.is_set() and not self._up:
             try:
                 self._start()

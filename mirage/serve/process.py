@@ -105,7 +105,7 @@ class EngineProcess:
         process.begin()
 
     def goes_on(self, process: MarkedProcess) -> None:
-        """Its server is `process`, which another supervisor has started. Raises `OSError`."""
+        """The server is `process`, which another supervisor has started. Raises `OSError`."""
         self._forget_core()
         self._semaphores = {}
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
@@ -120,7 +120,7 @@ class EngineProcess:
             return False
 
     def has_core(self, pid: int) -> None:
-        """Its engine core is process `pid`, which lives and is connected."""
+        """The server's engine core is process `pid`, which lives and is connected."""
         self._forget_core()
         with contextlib.suppress(OSError):  # it has just ended
             self._core = ProcessEnd(pid)

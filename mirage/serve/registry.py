@@ -73,7 +73,7 @@ class TenantServer:
     """States that it has entered since somebody took them, the newest last."""
 
     def enters(self, state: LifeState) -> None:
-        """It is in another state, be it for no time at all."""
+        """The tenant is in another state, be it for no time at all."""
         if state is not self.state:
             self.state = state
             self.passed.append(state)
@@ -218,12 +218,12 @@ class Registry:
         return {**head, **outside, **self.tiers(), **kept, **self.timeline.newest}
 
     def lost(self, tenant: str) -> None:
-        """Its engine is gone, and its last report is of the past."""
+        """The tenant's engine is gone, and its last report is of the past."""
         if (last := self.reports.pop(tenant, None)) is not None:
             self.gone[tenant] = last
 
     def forget(self, tenant: str) -> None:
-        """It was removed, and has ended: nothing stays but what the timeline needs."""
+        """The tenant was removed, and has ended: nothing stays but what the timeline needs."""
         self.reports.pop(tenant, None)
         self.gone.pop(tenant, None)
         self.past.forget(tenant)

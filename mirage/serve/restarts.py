@@ -67,7 +67,7 @@ class Restarts:
         return Pause(_doubled(self._backoff_s, self._ends - 1, LONGEST_BACKOFF_S))
 
     def rest(self) -> Pause:
-        """It does not start, or ended too often: from now on each such end makes a longer rest."""
+        """The engine does not start, or ended too often: each further one makes a longer rest."""
         self.counted = RESTARTS
         self._rests += 1
         return Pause(_doubled(self._rest_s, self._rests - 1, LONGEST_REST_S), failed=True)

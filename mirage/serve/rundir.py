@@ -137,7 +137,7 @@ class RunDir:
         return made
 
     def freshen(self) -> None:
-        """They are in use, however old they are. Raises `OSError`."""
+        """The folders are in use, however old they are. Raises `OSError`."""
         for held in self._held:
             held.freshen()
 

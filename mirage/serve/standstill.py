@@ -19,7 +19,7 @@ class Standstill:
         self._cpu_s = 0.0
 
     def look(self, now: float) -> str:
-        """Reason why it does not go on; empty if nothing is known. Call it every few seconds."""
+        """Reason why a start stands still; empty if nothing is known. Call it every few seconds."""
         stats = {pid: stat for pid in members_of(self._group) if (stat := proc_stat(pid))}
         self._learn(now, sum(stat.cpu_s + stat.waited_s for stat in stats.values()))
         if stopped := self._stopped(stats):

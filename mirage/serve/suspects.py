@@ -126,13 +126,13 @@ class Suspects:
         return max(t for t, request in recent if is_other(request)) + LATELY_S - now
 
     def begins(self, request: RequestFacts) -> int:
-        """It is sent to the engine; the number that `ends` and `blame` know it by."""
+        """The request is sent to the engine; the number that `ends` and `blame` know it by."""
         self._count += 1
         self._running[self._count] = request
         return self._count
 
     def ends(self, number: int, now: float, *, well: bool) -> None:
-        """It was answered, or broke off: by the engine's end, an error of it, or the client."""
+        """A request was answered, or broke off: by the engine's end or error, or by the client."""
         request = self._running.pop(number, None)
         if self._blames.pop(number, None) is not None or request is None:
             return

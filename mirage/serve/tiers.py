@@ -54,7 +54,7 @@ class TierPool:
             self._lenders = lenders
 
     def start(self) -> None:
-        """Start it, before any engine. Raises `ConfigError`."""
+        """Start the pool, before any engine. Raises `ConfigError`."""
         if self._pool is None:
             return
         try:

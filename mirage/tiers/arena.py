@@ -63,7 +63,7 @@ class Arena:
         return block
 
     def ready(self, block: Block) -> None:
-        """It holds what its name says."""
+        """The block holds what its name says."""
         block.state, block.writer = BlockState.READY, None
         own = self.ledger.account(block.tenant)
         own.reserved -= block.stride
@@ -73,7 +73,7 @@ class Arena:
             self._victims.add(block)
 
     def pin(self, block: Block, seeker: Seeker) -> None:
-        """Nothing of it changes until the seeker has left."""
+        """Nothing of the block changes until the seeker has left."""
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
             own.pinned += block.stride
@@ -106,7 +106,7 @@ class Arena:
         self._victims.use(block, tenant)
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """One that is needed is `tenant`'s from now on: its first needs it no more."""
+        """A replica is `tenant`'s from now on, which needs it: the one before needs it no more."""
         self._charge(replica, tenant)
         self.ledger.account(replica.tenant).replicas -= replica.stride
         self.ledger.account(tenant).replicas += replica.stride
@@ -117,7 +117,7 @@ class Arena:
         return [b for b in self._blocks.values() if b.stays and b.tenant == tenant]
 
     def forget(self, block: Block) -> None:
-        """Nobody finds it any more; its place stays as it is. Idempotent."""
+        """Nobody finds the block any more; its place stays as it is. Idempotent."""
         if self._blocks.get(block.name) is block:
             del self._blocks[block.name]
 
@@ -135,7 +135,7 @@ class Arena:
         return self.space.slabs.of(block.offset).retiring
 
     def settle(self, block: Block) -> None:
-        """It may have become idle: then it goes, if its memory is wanted back."""
+        """The block may have become idle: then it goes, if its memory is wanted back."""
         if block.idle and block.doomed:
             self._evict(block)
         elif block.idle and self.retiring(block):
@@ -185,7 +185,7 @@ class Arena:
             self._retire(slab)
 
     def drain(self, slab: BlockSlab) -> None:
-        """Its memory is wanted back: idle blocks leave at once, others when they are idle."""
+        """The slab is wanted back: idle blocks leave at once, others when they are idle."""
         if not slab.retiring:
             self._retire(slab)
 

@@ -28,7 +28,7 @@ NO_PEERS = PeerPlan()
 
 
 class MemberRefused(ValueError):
-    """It cannot join; the message is one line."""
+    """An engine cannot join the pool; the message is one line."""
 
 
 class Core:

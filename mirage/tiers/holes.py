@@ -21,7 +21,7 @@ class Holes:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each hole, by its offset."""
+        """Bytes of each hole, in the order of their offsets."""
         return [hole.nbytes for hole in self._holes]
 
     def fit(self, nbytes: int) -> ByteRange | None:
@@ -41,7 +41,7 @@ class Holes:
         return hole.offset
 
     def give(self, freed: ByteRange) -> None:
-        """They are free again."""
+        """The bytes are free again."""
         start, end = freed.offset, freed.offset + freed.nbytes
         kept = []
         for other in self._holes:

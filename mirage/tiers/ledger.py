@@ -65,7 +65,7 @@ class TierLedger:
         self._shares: dict[str, int] | None = None
 
     def account(self, tenant: str) -> TierAccount:
-        """Its own; a new one has class ACTIVE."""
+        """The tenant's account; a new one has class ACTIVE."""
         if tenant not in self._accounts:
             self._accounts[tenant] = TierAccount()
             self._shares = None

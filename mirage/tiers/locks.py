@@ -65,7 +65,7 @@ class Locks:
         return self._free.take(nbytes)
 
     def give(self, freed: ByteRange) -> None:
-        """They are free again, those of a locked slab when it is let go of."""
+        """The bytes are free again, those of a locked slab when it is let go of."""
         if self._locked.get(freed.offset) is None:
             self._free.give(freed)
         else:

@@ -64,7 +64,7 @@ class PeerBacking:
         return block.idle and (block.replica or self.has_copy(block))
 
     def rescue(self, block: Block) -> bool:
-        """True if it is copied before it goes. Once tried in vain, it is not."""
+        """True if a block is copied before it goes. Once tried in vain, it is not."""
         if not self.backed or self.offsets.device(block.offset) in self.lost:
             return False
         return not block.offered and not self.has_copy(block) and self.move(block)
@@ -82,7 +82,7 @@ class PeerBacking:
         return self._below.has(block.name, block.nbytes)
 
     def move(self, block: Block) -> bool:
-        """Begin to copy it to host memory; False without room there."""
+        """Begin to copy a block to host memory; False without room there."""
         if self._host.get(block.name) is not None:
             return False
         copy = self._host.place(block.name, block.tenant, block.nbytes, BlockState.RISING)
@@ -95,6 +95,6 @@ class PeerBacking:
         return True
 
     def moved(self, block: Block, *, whole: bool) -> None:
-        """Its copy has ended, or did not begin."""
+        """The block's copy has ended, or did not begin."""
         block.sinking, block.offered = False, not whole
         self.moving -= 1

@@ -77,7 +77,7 @@ class Peered:
         return self.arena.retiring(block) or self._excess(block.tenant) > 0
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """It counts for `tenant` from now on, which needs it and may have too many then."""
+        """A replica counts for `tenant` from now on, which needs it and may have too many then."""
         self.arena.hand(replica, tenant)
         self.recall_excess()
 

@@ -17,13 +17,13 @@ class EvictionPolicy(Protocol):
     """Eviction order of the blocks that are held."""
 
     def add(self, name: Name) -> None:
-        """It is held from now on."""
+        """The block is held from now on."""
 
     def use(self, name: Name) -> None:
-        """It was used; nothing happens if it is not held."""
+        """The block was used; nothing happens if it is not held."""
 
     def evict(self, name: Name) -> None:
-        """It is held no more, for others needed the room; nothing happens if it is not held."""
+        """The block is held no more, for others needed the room; nothing happens if it was not."""
 
     def drop(self, name: Name) -> None:
         """As `evict`, without a memory of it."""

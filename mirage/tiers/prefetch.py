@@ -116,7 +116,7 @@ class Prefetch:
             self.sought(request, [key])
 
     def left(self, request: str) -> None:
-        """It needs nothing any more."""
+        """The request needs nothing any more."""
         self._lacks.pop(request, None)
         self._near.pop(request, None)
         self._refused = {pair for pair in self._refused if pair[0] != request}

@@ -24,7 +24,7 @@ class Offsets(Protocol):
         """The offset of so many bytes; None if there is no room."""
 
     def give(self, freed: ByteRange) -> None:
-        """They are free again."""
+        """The bytes are free again."""
 
 
 @dataclass(eq=False)
@@ -136,7 +136,7 @@ class Slabs:
         return ByteRange(slab.offset, slab.nbytes)
 
     def retire(self, slab: BlockSlab) -> list[ByteRange]:
-        """It takes no new block; what can be given back at once."""
+        """The slab takes no new block; what can be given back at once."""
         before = slab.counted
         slab.retiring = True
         self.counted += slab.counted - before

@@ -62,7 +62,7 @@ class BlockSpace:
         self._by_name[block.name] = block
 
     def give(self, block: Block) -> None:
-        """Its place is free."""
+        """The block's place is free."""
         del self._blocks[block.offset]
         if self._by_name.get(block.name) is block:
             del self._by_name[block.name]
@@ -154,7 +154,7 @@ class BlockSpace:
         return sum(not self._blocks[offset].idle for offset in slab.used)
 
     def retire(self, slab: BlockSlab) -> None:
-        """It takes no new block, and goes with the last one in it."""
+        """The slab takes no new block, and goes with the last one in it."""
         for returned in self.slabs.retire(slab):
             self._backing.punch(returned)
         if not slab.used:

@@ -22,7 +22,7 @@ class Victims:
         self._policies: dict[str, EvictionPolicy] = {}
 
     def add(self, block: Block) -> None:
-        """It is READY now, and its tenant's."""
+        """The block is READY now, and its tenant's."""
         self._policy(block.tenant).add(block.name)
 
     def use(self, block: Block, tenant: str) -> None:
@@ -37,11 +37,11 @@ class Victims:
         policy.use(block.name)
 
     def drop(self, block: Block) -> None:
-        """It is no candidate any more, until it is added again."""
+        """The block is no candidate any more, until it is added again."""
         self._policy(block.tenant).drop(block.name)
 
     def evict(self, block: Block) -> None:
-        """It is gone, for others needed the room."""
+        """The block is gone, for others needed the room."""
         self._policy(block.tenant).evict(block.name)
 
     def close(self, tenant: str) -> None:

@@ -112,7 +112,7 @@ class MemoryBooks(PricedMemory):
         return emptied
 
     def settle(self, answer: MemoryAnswer) -> None:
-        """Parameters are as the hands say. Raises `RuntimeError` if they hold other extents."""
+        """Parameters are as the answer says. Raises `RuntimeError` if its KV extents are others."""
         self.layers_remapped, self.stream_slots = answer.layers_remapped, answer.stream_slots
         self.experts = answer.experts
         if answer.extents != self.extents:

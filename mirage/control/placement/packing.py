@@ -32,7 +32,7 @@ class Bins:
         ]
 
     def pressure_with(self, device: str, model: str) -> float:
-        """Pressure of a device in its worst window once a replica of it is there."""
+        """Pressure of a device in its worst window once a replica of `model` is there."""
         nbytes = self._pressures.facts.device[device].nbytes
         return max((_pressure(each, nbytes) for each in self._with(device, model)), default=0.0)
 

@@ -12,7 +12,7 @@ Said = Callable[[str], str | None]
 
 
 def names(needs: Iterable[Need]) -> dict[str, bool]:
-    """All that are asked for, and whether the parameters of each matter."""
+    """Names that are asked for, and whether the parameters of each matter."""
     found: dict[str, bool] = {}
     for use in (use for need in needs for use in _uses(need)):
         fits = use.call is not None or use.replacement is not None

@@ -124,7 +124,7 @@ class EngineTiers:
             self.manager.rise(queues.unloaded(), blocks.is_cached, carried)
 
     def loading(self) -> Iterator[str]:
-        """Requests that load, in the order in which the scheduler will reach them."""
+        """Names of requests that wait for the content of their blocks, in the scheduler's order."""
         return iter(()) if self._watched is None else self._watched[1].loading()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:

@@ -68,7 +68,7 @@ class KeySection(Strict):
 
     @property
     def key(self) -> AccessKey:
-        """It as plain data."""
+        """The key as plain data."""
         return AccessKey(
             self.name,
             self.sha256,

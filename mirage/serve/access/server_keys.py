@@ -41,7 +41,7 @@ class KeySource:
 
     @property
     def told(self) -> str:
-        """It in words."""
+        """The file and the environment's variable in words, as far as they are used."""
         named = () if self.file is None else (str(self.file),)
         return " and ".join((*named, *(() if self.plain is None else (VARIABLE,))))
 

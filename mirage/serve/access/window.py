@@ -47,7 +47,7 @@ class RateWindow:
         return booking
 
     def lower(self, booking: WindowBooking, amount: int, now: float) -> None:
-        """It was but `amount`, as is known now."""
+        """The booking was but `amount`, as is known now."""
         self._forget(now)
         if booking.until > now:
             self._total += amount - booking.amount

@@ -73,7 +73,7 @@ class AdapterBook:
     failures: int = 0
 
     def declares(self, adapters: Mapping[str, Path]) -> None:
-        """Have these declared; of those that are new or lie elsewhere nothing is known."""
+        """Have these adapters declared; of those that are new or lie elsewhere nothing is known."""
         for name, folder in self.declared.items():
             if adapters.get(name) != folder:
                 self.digests.pop(name, None)
@@ -81,7 +81,7 @@ class AdapterBook:
         self.declared = dict(adapters)
 
     def fails(self, name: str, reason: str) -> None:
-        """One of them cannot be loaded."""
+        """The adapter `name` cannot be loaded."""
         self.failed[name] = reason
         self.failures += 1
 

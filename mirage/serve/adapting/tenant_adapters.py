@@ -39,7 +39,7 @@ class TenantAdapters:
         self._settled.set()
 
     def changed(self) -> None:
-        """Others are declared: an engine that is up shall have them."""
+        """Other adapters are declared: an engine that is up shall have them."""
         if self._book.has is not None:
             self._settled.clear()
         self._news.set()

@@ -38,7 +38,7 @@ def target(act: OperatorAct, *, sleeps: bool) -> LifeState:
 
 
 def obstacle(act: OperatorAct, on: ActedUpon) -> str:
-    """Reason why it cannot be done; empty if it can."""
+    """Reason why an act cannot be done; empty if it can."""
     if act is OperatorAct.SLEEP and not on.sleeps:
         return "only tenants of policy mirage can sleep: drain or stop it instead"
     if act in (OperatorAct.SLEEP, OperatorAct.DRAIN) and on.state in GONE:
@@ -47,7 +47,7 @@ def obstacle(act: OperatorAct, on: ActedUpon) -> str:
 
 
 def foretold(act: OperatorAct, on: ActedUpon) -> str:
-    """Sentences about what will happen, by its state before."""
+    """Sentences about what an act will do, by the tenant's state before."""
     goal = target(act, sleeps=on.sleeps)
     if on.state is goal and act is not OperatorAct.RESTART:
         return f"{on.name} is {on.state} already"

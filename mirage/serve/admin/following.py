@@ -13,7 +13,7 @@ PART = 1 << 16
 
 
 def followed(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Its bytes from here on, as it grows, until it is removed."""
+    """Bytes of a file from here on, as it grows, until it is removed."""
     while True:
         while part := file.read(PART):
             yield part

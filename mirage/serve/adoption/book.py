@@ -37,7 +37,7 @@ class RunBook:
         self._failure = ""
 
     def starts(self) -> None:
-        """Write it for the first time: from now on another server may be the successor."""
+        """Write the record for the first time: from now on another server may be the successor."""
         self._begun = True
         self._has()
 
@@ -51,12 +51,12 @@ class RunBook:
         self._engine(tenant, engine)
 
     def came(self, tenant: str, pid: int) -> None:
-        """Its core has said hello from process `pid`."""
+        """The engine's core has said hello from process `pid`."""
         if (engine := self._known(tenant)) is not None:
             self._engine(tenant, replace(engine, core=mark_of(pid)))
 
     def serves(self, tenant: str) -> None:
-        """It has computed its first step."""
+        """The engine has computed its first step."""
         if (engine := self._known(tenant)) is not None:
             self._engine(tenant, replace(engine, serves=True))
 

@@ -31,23 +31,23 @@ class Adopter(Protocol):
         """The engine that it would start."""
 
     def goes_on(self, left: EngineRecord, process: MarkedProcess) -> None:
-        """Have one that runs, once it says hello again. Raises `OSError` if it has ended."""
+        """Have an engine that runs, once it says hello again. Raises `OSError` if it has ended."""
 
     async def returned(self) -> None:
-        """Returns when it has."""
+        """Returns when the awaited engine is back, and its memory booked."""
 
     async def disowns(self) -> None:
-        """End it."""
+        """End an engine that was to go on."""
 
     def adopted(self) -> None:
-        """It is this server's for good."""
+        """The engine is this server's for good."""
 
 
 class KeeperAdopter(Protocol):
     """Keeper of weights, as the server has it."""
 
     def adopt(self, process: MarkedProcess) -> bool:
-        """Have one that runs; False if it does not answer, and it is ended."""
+        """Have a keeper that runs; False if it does not answer, and it is ended."""
 
 
 class Takeover:

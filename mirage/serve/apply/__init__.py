@@ -1,1 +1,1 @@
-"""A configuration applied to a server that runs: the difference, and what outlives it."""
+"""A configuration applied to a server that runs: the difference, and what outlives the server."""

@@ -50,7 +50,7 @@ class ConfigDifference(NamedTuple):
 
     @property
     def renames(self) -> bool:
-        """True if names of requests change while no engine starts."""
+        """True if names that requests may use (aliases, adapters) change while no engine starts."""
         return any(key.split(".")[0] in NAMES for one in self.changed for key in one.at_once)
 
     @property

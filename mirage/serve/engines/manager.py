@@ -252,7 +252,7 @@ class EngineManager:
         await self.adapters.found()
 
     def adopted(self) -> None:
-        """It is back, and has its place."""
+        """The engine that was left is back, and has its place."""
         self.backend.adopted = True
 
     async def disowns(self) -> None:
@@ -517,7 +517,7 @@ class EngineManager:
         self._engine.kill()
 
     def hangs(self, why: str) -> None:
-        """End it, unless it has ended: it is started again."""
+        """End the engine, unless it has ended: it is started again."""
         self._end_it(f"its engine hangs ({why}): it is ended", Ending("engine", hang=why))
 
     def device_failed(self, reason: str) -> None:

@@ -20,10 +20,10 @@ class ShareRoom(Protocol):
         """An engine serves, so long after its start."""
 
     def ends(self) -> None:
-        """It is about to end."""
+        """The tenant's engine is about to end."""
 
     def ended(self, pause: Pause) -> None:
-        """It has ended, or did not start; it may start again after that pause."""
+        """The engine has ended, or did not start; it may start again after that pause."""
 
     def lend(self) -> None:
         """Nobody needs it for now: others may have it."""

@@ -62,7 +62,7 @@ class EngineRun:
         return self.connected.is_set() and not self.stepped.is_set()
 
     def is_lost(self, reason: str | None, server_has_ended: bool) -> None:
-        """Its core has left the control server, or was sent away for a `reason`."""
+        """The engine's core has left the control server, or was sent away for a `reason`."""
         self.lost_in_first_step = self.in_first_step
         self.connected.clear()
         self.refused = reason

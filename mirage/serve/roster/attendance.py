@@ -39,16 +39,16 @@ class Acts(Protocol):
     """Engines of the tenants, as the roster's orders see them."""
 
     def start(self, name: str) -> None:
-        """Start its engine, as soon as others have given its share back."""
+        """Start the tenant's engine, as soon as others have given its share back."""
 
     def stop_one(self, name: str, why: str) -> None:
         """End its engine, or do not start it; for a reason that is told, if there is one."""
 
     def sleep(self, name: str) -> None:
-        """Its engine gives all that it can."""
+        """The tenant's engine gives all that it can."""
 
     def wake(self, name: str) -> None:
-        """Its share is its own again, as soon as others have given it back."""
+        """The tenant's share is its own again, as soon as others have given it back."""
 
     def shows(self, name: str, state: LifeState) -> None:
         """The tenant is in another state."""
@@ -218,7 +218,7 @@ class Attendance:
     def ended(self, name: str, retry_s: float, *, failed: bool) -> None:
         """An engine has ended, or did not start; it may start again in `retry_s` seconds.
 
-        One that `failed` rests for long.
+        With `failed` it is given up for now, and `retry_s` is a long rest.
         """
         self._note_end(name, retry_s, failed=failed)
         for ticket in self._ending.pop(name, ()):
@@ -276,7 +276,7 @@ class Attendance:
     # -- operators ----------------------------------------------------------------------
 
     def wish(self, name: str, state: LifeState, drain_s: float | None = None) -> None:
-        """Its operator wants a tenant ready, asleep or stopped. Raises `NoSuchMemberError`.
+        """An operator wants a tenant ready, asleep or stopped. Raises `NoSuchMemberError`.
 
         What runs has `drain_s` to end, else the rules' time.
         """
@@ -284,7 +284,7 @@ class Attendance:
         self.settle()
 
     def restart(self, name: str, drain_s: float | None = None) -> None:
-        """Its operator wants it to stop, and to come again. Raises `NoSuchMemberError`."""
+        """An operator wants a tenant to stop, and to come again. Raises `NoSuchMemberError`."""
         self.roster.restarted(name, self._clock(), drain_s)
         self.settle()
 

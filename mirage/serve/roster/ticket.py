@@ -48,12 +48,12 @@ class Ticket:
             raise NotInTime(self.retry_s, self.why)
 
     def passes(self) -> None:
-        """Its tenant is ready."""
+        """The request's tenant is ready."""
         self.state = TicketState.PASSED
         self._answered.set()
 
     def refuse(self, retry_s: float, why: str = "") -> None:
-        """It cannot wait; its tenant is ready in so many seconds, predicted. `NotInTime.why`."""
+        """The request cannot wait; its tenant is ready in `retry_s`, predicted. `NotInTime.why`."""
         self.state, self.retry_s, self.why = TicketState.REFUSED, retry_s, why
         self._answered.set()
 

@@ -50,7 +50,7 @@ class AskedSource(Generic[T]):
         return None if self.late else self._asking
 
     def waited(self) -> None:
-        """It was waited for, long enough."""
+        """The server was waited for, long enough."""
         if self._asking is not None and not self._asking.done():
             self.late = True
 

@@ -22,7 +22,7 @@ class InnerClient:
         self._session = aiohttp.ClientSession("http://supervisor", connector=connector)
 
     async def metrics(self) -> bytes:
-        """Its metrics. Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`."""
+        """The supervisor's metrics. Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`."""
         async with self._session.get("/metrics", raise_for_status=True) as answer:
             return await answer.read()
 

@@ -21,7 +21,7 @@ PATIENCE_S = 1.0
 
 
 class ListedRoutes:
-    """They change nothing, and a key sees its tenants alone. `close` has to follow."""
+    """Routes that change nothing; a key sees its tenants alone. `close` has to follow."""
 
     def __init__(
         self, tenants: RoutedTenants, gate: AccessGate, inner: InnerClient, created: int

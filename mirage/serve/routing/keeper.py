@@ -63,7 +63,7 @@ class RouterKeeper:
         self._reaper.began(process.pid)
 
     async def start(self) -> None:
-        """Start it; it connects to the desk. Raises `OSError`."""
+        """Start a router, which connects to the desk. Raises `OSError`."""
         descriptors = [one.fileno() for one in await self._sockets()]
         level = logging.getLogger("mirage").getEffectiveLevel()
         words = [*PROGRAM, str(self._line), str(level), *map(str, descriptors)]
@@ -89,13 +89,13 @@ class RouterKeeper:
                 await asyncio.sleep(PAUSE_S)
 
     async def stop(self) -> None:
-        """Have it end, or end it. Idempotent."""
+        """Have the router end, or end it. Idempotent."""
         self._desk.end()
         await self._end(END_S)
         await self._desk.left()
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the router at once."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

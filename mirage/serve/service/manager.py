@@ -46,7 +46,7 @@ class ServiceManager:
             self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """It has been read, whatever came of it."""
+        """The configuration has been read, whatever came of it."""
         if self._is_ready:
             self._tell_ready()
 

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class RangeMap(Generic[T]):
-    """They never overlap."""
+    """Pieces by their first offsets; they never overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -29,7 +29,7 @@ class RangeMap(Generic[T]):
         return iter(list(self._starts))
 
     def add(self, offset: int, piece: T) -> None:
-        """It lies at `offset`."""
+        """The piece lies at `offset`."""
         self._by_start[offset] = piece
         insort(self._starts, offset)
 

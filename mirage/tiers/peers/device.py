@@ -58,13 +58,13 @@ class PeerDevice:
         return self.holes.fit(nbytes) if self.held + nbytes <= self.budget else None
 
     def lend(self, loan: Loan) -> None:
-        """Its offset is the one that `fit` found."""
+        """The lease is held from now on, at the offset that `fit` found."""
         self.holes.take(loan.lease.nbytes)
         self.held += loan.lease.nbytes
         self.loans[loan.lease.number] = loan
 
     def drop(self, lease: Lease) -> None:
-        """It is free again."""
+        """The lease's memory is free again."""
         del self.loans[lease.number]
         self.held -= lease.nbytes
         self.holes.give(ByteRange(lease.offset, lease.nbytes))

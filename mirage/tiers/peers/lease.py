@@ -30,8 +30,8 @@ class Hints:
 
 
 class StaleLease(ValueError):
-    """It was freed or revoked before; the message says which."""
+    """A lease was freed or revoked before; the message names it."""
 
 
 class StillPinned(ValueError):
-    """Somebody copies from or to it; the message says which."""
+    """Somebody copies from or to a lease's memory; the message names the lease."""

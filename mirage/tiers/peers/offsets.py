@@ -97,7 +97,7 @@ class LeasedOffsets:
             self.peers.free(lease)
 
     def lost(self, device: str) -> None:
-        """It lends nothing any more: what lies there drains and is not saved."""
+        """The device lends nothing any more: what lies there drains and is not saved."""
         for lease in [lease for lease in self._leases.values() if lease.device == device]:
             self.peers.recall(lease)
         self.peers.resize(device, 0)

@@ -25,7 +25,7 @@ _OURS = re.compile(r"kv-(\d+)\.blocks")
 
 
 def existing(folder: Path) -> Path:
-    """It, or the folder above it that is there already. Raises `OSError`."""
+    """The folder, or the nearest one above it that is there already. Raises `OSError`."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 

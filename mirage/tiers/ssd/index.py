@@ -113,7 +113,7 @@ class CellIndex:
             self._free.setdefault(cell.stride, []).append(cell.number)
 
     def written(self, name: Name) -> None:
-        """It can be read from now on."""
+        """The block can be read from now on."""
         self._entries[name].use = CellUse.READY
 
     def read(self, name: Name) -> FileCell | None:
@@ -126,7 +126,7 @@ class CellIndex:
         return entry.cell
 
     def keep(self, name: Name) -> None:
-        """It goes last of all, if it is held."""
+        """The block goes last of all, if it is held."""
         if name in self._entries:
             self._entries.move_to_end(name)
 
@@ -150,7 +150,7 @@ class CellIndex:
         return [self._remove(name)] if entry is not None and entry.doomed and entry.idle else []
 
     def drop(self, name: Name) -> FileCell | None:
-        """It is not believed, or was not written; its cell, None while another reads it."""
+        """The block is not believed, or was not written; its cell, None while another reads it."""
         entry = self._entries[name]
         if entry.readers:
             return None
