@@ -73,7 +73,7 @@ class Arena:
             self._victims.add(block)
 
     def pin(self, block: Block, seeker: Seeker) -> None:
-        """Nothing of the block changes until the seeker has left."""
+        """The block stays as it is until the seeker has left."""
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
             own.pinned += block.stride
@@ -117,7 +117,7 @@ class Arena:
         return [b for b in self._blocks.values() if b.stays and b.tenant == tenant]
 
     def forget(self, block: Block) -> None:
-        """Nobody finds the block any more; its place stays as it is. Idempotent."""
+        """The block is found no more; its place stays as it is. Idempotent."""
         if self._blocks.get(block.name) is block:
             del self._blocks[block.name]
 

@@ -84,7 +84,7 @@ class Site(NamedTuple):
             return await answer.text()
 
     async def running(self) -> dict[str, float]:
-        """What engines told, by their models; the whole text is read."""
+        """Samples that engines told, by their models; the whole text is read."""
         found = list(text_string_to_metric_families(await self.text()))
         assert len({one.name for one in found}) == len(found), "families stand together"
         both = {"vllm:num_requests_running", "http_requests_total"}

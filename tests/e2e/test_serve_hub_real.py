@@ -28,7 +28,7 @@ LENGTHS = {"dtype": "bfloat16", "max_model_len": 4096}
 
 
 class Conversation(NamedTuple):
-    """What README shows."""
+    """Question and answer of README."""
 
     name: str
     body: dict[str, Any]
@@ -55,7 +55,7 @@ def answer(server: Any, name: str) -> str:
 
 
 def served(folder: Path, word: str, name: str, environment: dict[str, str]) -> str:
-    """What a server of one word answers; nothing of it is left."""
+    """Answer of a server that is started with one word; no process of it is left."""
     with serving(
         folder / "none.yaml",
         named=[word],

@@ -24,7 +24,7 @@ by_systemd = pytest.mark.skipif(
 
 
 def analyze(*words: object) -> str:
-    """What it says. An exit code that is not 0 is an error."""
+    """Output of the command. An exit code that is not 0 is an error."""
     assert ANALYZE is not None
     done = subprocess.run([ANALYZE, *map(str, words)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -99,7 +99,7 @@ class Changes:
         assert memory.held_bytes(0, 0) <= grant or not scheduler.kv.reconciler.reconciled
 
     def given(self) -> tuple[int, int, int]:
-        """What is to be away: layers, their slots, experts of each layer."""
+        """Memory that is to be away: layers, their slots, experts of each layer."""
         stream_slots = self.rng.choice((1, 2))
         return (
             self.rng.randrange(0, max(self.scheduler.shape.movable_layers - stream_slots, 1)),

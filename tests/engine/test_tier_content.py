@@ -100,7 +100,7 @@ def mark_of(
     packed: float | None = None,
     **media: Any,
 ) -> bytes:
-    """Of the same weights and layout each time; with a `folder` of a multimodal model.
+    """Model of the same weights and layout each time; with a `folder` of a multimodal model.
 
     `packed` is what an attention on AMX has made of a weight.
     """

@@ -81,7 +81,7 @@ def test_each_alarm_has_a_paragraph_and_no_other_has() -> None:
 
 
 def test_each_alarm_is_tried_and_fires() -> None:
-    """That it does is `promtool test rules`, in `test_serve_observed.py`."""
+    """Files alone: `promtool test rules` evaluates the rules, in `test_serve_observed.py`."""
     tried = [one for test in read("alerts_test.yml")["tests"] for one in test["alert_rule_test"]]
     assert {one["alertname"] for one in tried if one.get("exp_alerts")} == {*alarms()}
 

@@ -524,7 +524,7 @@ def test_in_turns_of_many_a_byte_comes_back_once_in_a_round_of_the_others() -> N
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_in_turns_who_ran_last_lends_first_so_layers_stay_away_for_a_round(count: int) -> None:
-    """What `Rotation.apart` says: of each byte that is lent there is a way back every so often."""
+    """Case of `Rotation.apart`: of each byte that is lent there is a way back every so often."""
     names = "abcd"[:count]
     away, returned = dict.fromkeys(names, 0), 0
     for turn in range(12 + count):

@@ -122,7 +122,7 @@ MEANT = {
     ],
 }
 NAMES = sorted(set(FORMATS) - {"synthetic", "gentd26", "servegen"})
-"""Those whose files say all; `test_trace_synthetic.py` and `test_trace_models.py` have others."""
+"""Formats whose files say all; `test_trace_synthetic.py` and `test_trace_models.py` have others."""
 
 
 def how(name: str, given: str | None = None) -> Reading:

@@ -104,7 +104,7 @@ class _Walk:
         self.goes: dict[str, list[ReplicaPlace]] = {}
 
     def go(self) -> None:
-        """As far as memory lets it."""
+        """Requests are admitted as far as memory allows."""
         while True:
             place = next((p for p in self.comes if fits(self._facts, self.at, p)), None)
             if place is not None:

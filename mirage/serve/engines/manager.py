@@ -51,11 +51,11 @@ SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
 
 
 async def _nothing(*_: str) -> None:
-    """Nobody wants to know."""
+    """Observer that does nothing."""
 
 
 async def _not_judged(tenant: str, ending: Ending) -> EndVerdict:
-    """Nothing is known of its requests."""
+    """Verdict on an ending whose requests are not known."""
     return EndVerdict()
 
 

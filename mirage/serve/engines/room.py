@@ -26,7 +26,7 @@ class ShareRoom(Protocol):
         """The engine has ended, or did not start; it may start again after that pause."""
 
     def lend(self) -> None:
-        """Nobody needs it for now: others may have it."""
+        """The share is free for other tenants until `keep`."""
 
     def keep(self) -> None:
         """An engine is to start: lend it to nobody any more."""
