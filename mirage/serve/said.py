@@ -7,6 +7,13 @@ from contextlib import suppress
 
 from mirage.serve.logs import SAID
 
+_speaker = ["mirage"]
+
+
+def speak_for(device: str) -> None:
+    """Have each printed line begin with the name of a device, where several processes print."""
+    _speaker[:] = ["mirage", device]
+
 
 def say(line: str) -> None:
     """Progress, for the person at the terminal. A terminal that is gone is no reason to fail."""
@@ -14,4 +21,4 @@ def say(line: str) -> None:
         SAID.info(line)
         return
     with suppress(OSError):
-        print(f"mirage: {line}", file=sys.stderr, flush=True)
+        print(f"{': '.join(_speaker)}: {line}", file=sys.stderr, flush=True)

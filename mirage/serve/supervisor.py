@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Protocol
 
 from mirage.config import Config, ConfigError, Policy
 from mirage.control.profiled import UNPROFILED, Profiled
@@ -37,18 +37,18 @@ from mirage.serve.apply.source import Written
 from mirage.serve.ask import PROBE
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.domain import Domain
+from mirage.serve.entry import MadeEntry, OwnAddress, RequestEntry
 from mirage.serve.errors import EngineFailed
 from mirage.serve.logs import TO_STDERR, LogPlan
 from mirage.serve.means import Means
 from mirage.serve.preflight import preflight, refusal
 from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
-from mirage.serve.routing.address import ServedAddress
 from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
 from mirage.serve.service.manager import ServiceManager
 from mirage.serve.service.status import status_line
-from mirage.serve.succession import device_name, router_left, run_record, succession
+from mirage.serve.succession import device_name, run_record, succession
 from mirage.serve.telling import LOOKING, telling
 from mirage.serve.together import together
 from mirage.serve.warm import WarmStarts
@@ -79,6 +79,18 @@ class ServeOptions:
     sockets: Sequence[socket.socket] = ()
     """Sockets that listen on that host and port already."""
     service: ServiceManager = field(default_factory=ServiceManager)
+    device: str = ""
+    """Name of the device among several of one file; empty for the only one."""
+
+
+class SaysReady(Protocol):
+    """Place where it is said that all is ready; `ReadyFile` is one."""
+
+    def write(self, url: str) -> None:
+        """All is ready. Raises `ConfigError`."""
+
+    def remove(self) -> None:
+        """It is so no more. Idempotent."""
 
 
 def serve(
@@ -95,18 +107,35 @@ def serve(
     `EngineFailed` if no engine gets ready, or, with `all_or_nothing`, if one does not; by then
     everything started has ended.
     """
-    ReadyFile(options.ready_file).prepare()
+    ready = ReadyFile(options.ready_file)
+    ready.prepare()
     files.check_folders(options.log_dir)
     check_tls(config.http)
+    own = partial(OwnAddress, logs=options.logs, passed=options.sockets)
+    return serve_behind(own, config, origin, options, means, ready, profiled)
+
+
+def serve_behind(
+    entry: MadeEntry,
+    config: Config,
+    origin: Origin,
+    options: ServeOptions,
+    means: Means,
+    ready: SaysReady,
+    profiled: Mapping[str, Profiled],
+) -> int:
+    """Serve one device, whose requests come by what `entry` makes: see `serve`."""
     with sole_server(config):
-        return _serve(config, origin, options, means, profiled)
+        return _serve(entry, config, origin, options, means, ready, profiled)
 
 
 def _serve(
+    entry: MadeEntry,
     declared: Config,
     origin: Origin,
     options: ServeOptions,
     means: Means,
+    ready: SaysReady,
     profiled: Mapping[str, Profiled],
 ) -> int:
     hangups = HangUps()
@@ -137,8 +166,29 @@ def _serve(
             book = RunBook(rundir.record, record, reaper)
         domain = Domain(config, found, rundir, reaper, means, timeout_s, profiled, book, left)
         applier = ConfigApplier(origin, declared, found, domain, means.probe)
+        view = TenantsView(
+            config,
+            domain.tenants.sections,
+            domain.registry,
+            domain.attendance,
+            rundir.log,
+            options.device,
+        )
+        overviewing = Overviewing(view, domain.registry, domain.loans)
         supervisor = Supervisor(
-            config, options, rundir, reaper, domain, applier, hangups, warm, wanted, book, left
+            config,
+            options,
+            rundir,
+            domain,
+            applier,
+            view,
+            overviewing,
+            entry(config, domain, overviewing.encoded, rundir, reaper),
+            ready,
+            hangups,
+            warm,
+            wanted,
+            left,
         )
         return asyncio.run(supervisor.run())
 
@@ -180,45 +230,31 @@ class Supervisor:
         config: Config,
         options: ServeOptions,
         rundir: RunDir,
-        reaper: ReaperClient,
         domain: Domain,
         applier: ConfigApplier,
+        view: TenantsView,
+        overviewing: Overviewing,
+        address: RequestEntry,
+        ready: SaysReady,
         hangups: HangUps,
         warm: WarmStarts | None,
         wanted: Written,
-        book: RunBook,
         left: LeftRun | None,
     ) -> None:
         """`wanted` is applied once `domain` is served, if that begins with something else.
 
-        `left` is what another server has left, `book` records what this one would leave.
+        `left` is what another server has left.
         """
         self._wanted, self._left = wanted, left
         self._config, self._options, self._rundir = config, options, rundir
         self._warm = warm
         self._domain, self._applier, self._hangups = domain, applier, hangups
-        self._ready_file = ReadyFile(options.ready_file)
-        self._keys, self._service = options.keys, options.service
-        view = TenantsView(
-            config, domain.tenants.sections, domain.registry, domain.attendance, rundir.log
-        )
-        overviewing = Overviewing(view, domain.registry, domain.loans)
-        self._address = ServedAddress(
-            config,
-            domain.registry,
-            domain.desk,
-            domain.tiers.resize,
-            overviewing.encoded,
-            rundir,
-            reaper,
-            book,
-            options.logs,
-            options.sockets,
-        )
+        self._ready, self._keys, self._address = ready, options.keys, address
+        self._service = options.service
         self._admin = AdminServer(
             view,
             domain.attendance,
-            Declaring(applier),
+            Declaring(applier, one_of_several=bool(options.device)),
             Explaining(domain.tenants.sections, domain.registry, domain.loans, applier.revision),
             overviewing,
             domain.registry.past,
@@ -288,7 +324,7 @@ class Supervisor:
             why = "; ".join(str(failures[name]) for name in managers)
             raise EngineFailed(f"no tenant could start: {why}" if len(failures) > 1 else why)
         await self._domain.desk.connected()
-        self._ready_file.write(url)
+        self._ready.write(url)
         self._service.ready()
         all_of_them, policy = len(self._config.tenants), self._config.policy.value
         started = len(managers) - len(failures)
@@ -300,16 +336,15 @@ class Supervisor:
     async def _listen(self) -> str:
         """First of all: a taken port shall not cost the start of all engines."""
         host, port = self._options.host, self._options.port
-        if (there := router_left(self._left, host, port, self._config.http)) is not None:
-            return await self._address.goes_on(*there)
         try:
-            url = await self._address.start(host, port, self._keys.table)
+            url = await self._address.begin(host, port, self._keys.table, self._left)
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
-        self._looks_after_address()
+        if self._address.hears:
+            self._looks_after_address()
         return url
 
     async def _hear_router(self) -> None:
@@ -325,7 +360,7 @@ class Supervisor:
 
     async def _listen_to_operators(self, url: str) -> None:
         """Raises `ConfigError`."""
-        path = self._rundir.admin_socket(urlsplit(url).port or 0)
+        path = self._address.admin_socket
         try:
             await self._admin.start(path, url)
         except OSError as error:
@@ -408,7 +443,7 @@ class Supervisor:
             return
         self._address.kill()
         self._domain.kill()
-        self._ready_file.remove()
+        self._ready.remove()
         self._rundir.remove()
         os._exit(code)
 
@@ -418,7 +453,7 @@ class Supervisor:
         Until the port is closed, whoever comes is told so.
         """
         self._service.stopping()
-        self._ready_file.remove()
+        self._ready.remove()
         await self._admin.stop()
         await self._address.drain()
         await self._domain.stop()

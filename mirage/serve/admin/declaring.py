@@ -25,13 +25,15 @@ from mirage.serve.apply.source import Written, written
 from mirage.serve.openai import ApiError, Handler
 
 Edit = Callable[[Written], Written]
+FIXED = "with several devices tenants change by the file and a new start: edit it, and start again"
 
 
 class Declaring:
     """Routes over one `applier`. Who is told last holds."""
 
-    def __init__(self, applier: ConfigApplier) -> None:
-        self._applier = applier
+    def __init__(self, applier: ConfigApplier, *, one_of_several: bool = False) -> None:
+        """`one_of_several`: a device of a file with more, whose server would undo changes."""
+        self._applier, self._is_fixed = applier, one_of_several
         self._under_way: set[asyncio.Future[web.StreamResponse]] = set()
         """Tasks that are not done: the event loop alone would not keep them."""
 
@@ -90,6 +92,8 @@ class Declaring:
 
     async def _apply(self, request: web.Request, edit: Edit, result: list[str]) -> web.Response:
         """200 with what differs, whether it is done or was only asked about."""
+        if self._is_fixed:
+            raise ApiError(409, FIXED)
         with _refusals():
             told = await self._applier.apply(
                 edit,

@@ -39,9 +39,10 @@ class TenantsView:
         registry: Registry,
         attendance: Attendance,
         log: Callable[[str], Path],
+        device: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`sections` are the tenants, which may come and go."""
+        """`sections` are the tenants, which may come and go; `device` is a name of its own."""
         self._config, self._registry, self._attendance = config, registry, attendance
         self.sections = sections
         self._log, self._clock = log, clock
@@ -50,7 +51,7 @@ class TenantsView:
         """Changes of states, the newest last."""
         for backend in registry.backends.values():
             backend.passed.clear()
-        self.device = f"{config.device.kind}:{config.device.index}"
+        self.device = device or f"{config.device.kind}:{config.device.index}"
 
     def seen(self) -> dict[str, SeenState]:
         """Each tenant's present state."""

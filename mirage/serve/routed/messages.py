@@ -16,7 +16,7 @@ from mirage.serve.ending import Ending
 from mirage.serve.routed.table import RouterTable
 from mirage.wire import Decoder, Message
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 LONGEST = 2**26
 """Bytes of a message: a table of many keys."""
 MOST_SOCKETS = 253
@@ -123,6 +123,8 @@ class RouterWelcome(Message, frozen=True):
     """Lessons of earlier routers, by tenant."""
     lease_s: float = 0.0
     """Seconds for which the router serves on when the supervisor has gone."""
+    devices: dict[str, str] = msgspec.field(default_factory=dict)
+    """Sockets of servers of several devices, by their names, each with a table of its own."""
 
 
 class TableApplies(Message, frozen=True):

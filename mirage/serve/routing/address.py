@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 
 from mirage.config import Config, HttpSection
 from mirage.processes.marks import MarkedProcess, mark_of
@@ -45,13 +46,16 @@ class ServedAddress:
         book: RunBook,
         logs: LogPlan = TO_STDERR,
         passed: Sequence[socket.socket] = (),
+        devices: Mapping[str, Path] | None = None,
     ) -> None:
         """`resize` gives the tiers other budgets, `overview` as in `InnerServer`.
 
         `book` records the router, which has `logs`. `passed` are sockets of the address that
-        somebody else has opened.
+        somebody else has opened. `devices` are the sockets of servers of several devices, which
+        the router asks as well.
         """
         self._passed = passed
+        self._devices = {name: str(path) for name, path in (devices or {}).items()}
         self._config, self._desk, self._rundir = config, desk, rundir
         self._reaper, self._book, self._logs = reaper, book, logs
         self._host, self._port, self.url = "", 0, ""
@@ -65,6 +69,11 @@ class ServedAddress:
             rundir.inner_socket: self._inner.site.listen,
         }
         """Sockets of the run's folder, and how each is made again."""
+
+    @property
+    def admin_socket(self) -> Path:
+        """Socket for operators, once the port is known."""
+        return self._rundir.admin_socket(self._port)
 
     async def start(self, host: str, port: int, keys: AccessTable = NO_KEYS) -> str:
         """Listen, and start a router; port 0 takes any free one. Returns the URL.
@@ -135,6 +144,7 @@ class ServedAddress:
             str(self._rundir.inner_socket),
             {},
             self._config.lease_s,
+            self._devices,
         )
         await self._inner.start(self._rundir.inner_socket)
         await self._desk.start(self._rundir.router_socket, welcome, keys)
