@@ -1,4 +1,4 @@
-"""Metrics of several engines as one text of Prometheus', without reading their lines. Pure.
+"""Metrics of several engines or devices as one text, without reading their lines. Pure.
 
 Samples of a family have to stand together, so answers are cut at their families and laid together
 anew. prometheus_client's parser would take a second for what eight engines tell.
@@ -15,7 +15,10 @@ PIECES = re.compile(rb"^(?=# HELP )", re.MULTILINE)
 HEAD = re.compile(rb"# HELP (\S+)[^\n]*\n(?:#[^\n]*\n)*")
 SAMPLE = re.compile(rb"^([a-zA-Z_:][\w:]*)(\{?)", re.MULTILINE)
 """Name of a sample, and the brace before its labels."""
-MODEL = b'model_name="'
+DEVICE = "device"
+"""Label with the name of one of several devices."""
+Labels = Mapping[str, str]
+"""Values by the labels' names; they need no quoting."""
 OF_PYTHON = b"python_"
 """Begin of families that tell of an interpreter alone."""
 CREATED = b"_created"
@@ -30,13 +33,18 @@ class ToldFamily(NamedTuple):
 
 
 ToldMetrics = Mapping[bytes, ToldFamily]
-"""Families of one engine by their names."""
+"""Families of one answer by their names."""
 
 
-def families(text: bytes, model: str) -> ToldMetrics:
-    """Families of an engine's answer, in which each sample has the label ``model_name``.
+def of_device(name: str) -> Labels:
+    """Labels of one of several devices; none for the only one, which has no name."""
+    return {DEVICE: name} if name else {}
 
-    vLLM gives it to its own metrics alone. `model` is a tenant's name, which needs no quoting.
+
+def families(text: bytes, labels: Labels) -> ToldMetrics:
+    """Families of an answer in which each sample has these `labels`.
+
+    vLLM gives its model's name to its own metrics alone.
     """
     found: dict[bytes, ToldFamily] = {}
     for piece in PIECES.split(text if text.endswith(b"\n") else text + b"\n"):
@@ -44,14 +52,14 @@ def families(text: bytes, model: str) -> ToldMetrics:
             continue
         name = head[1]
         if not name.startswith(OF_PYTHON) and not name.endswith(CREATED):
-            found[name] = ToldFamily(head[0], _labelled(piece[head.end() :], model))
+            found[name] = ToldFamily(head[0], _labelled(piece[head.end() :], labels))
     return found
 
 
 def merged(answers: Iterable[ToldMetrics]) -> bytes:
-    """One text of the answers of different models; comments are those of the first that has them.
+    """One text of the answers of different models or devices.
 
-    A family without samples is left out.
+    Comments are those of the first that has them. A family without samples is left out.
     """
     found: dict[bytes, list[ToldFamily]] = {}
     for answer in answers:
@@ -65,11 +73,13 @@ def merged(answers: Iterable[ToldMetrics]) -> bytes:
     return b"".join(pieces)
 
 
-def _labelled(samples: bytes, model: str) -> bytes:
-    """Samples with the label, unless the first one has it."""
-    if MODEL in samples[: samples.find(b"\n")]:
+def _labelled(samples: bytes, labels: Labels) -> bytes:
+    """Samples with those labels that the first one lacks."""
+    first = samples[: samples.find(b"\n")]
+    lacks = [name for name in labels if not re.search(rf'[{{,]{name}="'.encode(), first)]
+    if not lacks:
         return samples
-    label = MODEL + model.encode() + b'"'
+    label = ",".join(f'{name}="{labels[name]}"' for name in lacks).encode()
     return SAMPLE.sub(
         lambda name: name[1] + b"{" + label + (b"," if name[2] else b"}"),
         samples,

@@ -5,7 +5,7 @@ The supervisor tells it, the router answers by it in the forms of Ollama and lla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -47,6 +47,26 @@ def encoded(told: Mapping[str, LoadedTenant]) -> bytes:
 def decoded(text: bytes) -> dict[str, LoadedTenant]:
     """Raises `ValueError`."""
     return msgspec.json.decode(text, type=dict[str, LoadedTenant])
+
+
+def summed(told: Iterable[Mapping[str, LoadedTenant]]) -> dict[str, LoadedTenant]:
+    """Tenants of several devices: replicas of one count as one."""
+    found: dict[str, LoadedTenant] = {}
+    for device in told:
+        for name, one in device.items():
+            found[name] = _both(found[name], one) if name in found else one
+    return found
+
+
+def _both(one: LoadedTenant, other: LoadedTenant) -> LoadedTenant:
+    """The replica that is the last to yield says when both have."""
+    lasts = one.yields_s is None or other.yields_s is None
+    return LoadedTenant(
+        max(one.parameters_bytes, other.parameters_bytes),
+        one.held_bytes + other.held_bytes,
+        one.away_bytes + other.away_bytes,
+        None if lasts else max(one.yields_s or 0.0, other.yields_s or 0.0),
+    )
 
 
 def _of(registry: Registry, name: str, yields_s: float | None) -> LoadedTenant:

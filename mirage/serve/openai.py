@@ -69,6 +69,10 @@ class ApiError(Exception):
         return f"{named}data: {json.dumps(self.body(path))}\n\n".encode()
 
 
+class ReplicaCannot(ApiError):
+    """A request that no engine has read: another replica may have it."""
+
+
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Whatever goes wrong is answered in the same form."""

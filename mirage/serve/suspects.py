@@ -113,6 +113,10 @@ class Suspects:
             return SuspectRefusal(self._wait_s(fingerprint, now), known=False)
         return None
 
+    def knows(self, fingerprint: str, now: float) -> bool:
+        """True for a request that may have ended the engine: no other one may have it then."""
+        return self._culprits.get(fingerprint, now) > now or self._runs_alone(fingerprint, now)
+
     def _wait_s(self, fingerprint: str, now: float) -> float:
         """Seconds until the other suspect counts no more; `LATELY_S` if it still runs."""
 

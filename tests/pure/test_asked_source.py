@@ -118,3 +118,16 @@ def test_it_can_be_closed_while_it_is_asked() -> None:
         assert one.source.answer is None
 
     run(scenario())
+
+
+def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
+    async def scenario() -> None:
+        one = Asked()
+        one.may.clear()
+        first, second = (asyncio.create_task(one.scraped()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        one.may.set()
+        assert await second == 1 and one.count == 1
+
+    run(scenario())

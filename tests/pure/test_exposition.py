@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirage.serve.exposition import families, merged
+from mirage.serve.exposition import families, merged, of_device
 
 pytestmark = pytest.mark.pure
 
@@ -34,6 +34,10 @@ def told(model: str, by: float) -> bytes:
     return generate_latest(registry)
 
 
+def of(model: str) -> dict[str, str]:
+    return {"model_name": model}
+
+
 Sample = tuple[str, tuple[tuple[str, str], ...], float]
 
 
@@ -56,13 +60,13 @@ def labelled(text: bytes, model: str) -> Counted[Sample]:
 
 def test_each_sample_is_there_once_and_has_its_model() -> None:
     one, other = told("one", 2), told("org/other-2.5", 3)
-    both = merged([families(one, "one"), families(other, "org/other-2.5")])
+    both = merged([families(one, of("one")), families(other, of("org/other-2.5"))])
     assert samples(both) == labelled(one, "one") + labelled(other, "org/other-2.5")
     assert max(samples(both).values()) == 1
 
 
 def test_samples_of_a_family_stand_together_behind_one_comment() -> None:
-    lines = merged([families(told(name, 1), name) for name in ("a", "b", "c")]).splitlines()
+    lines = merged([families(told(name, 1), of(name)) for name in ("a", "b", "c")]).splitlines()
     comments = [line for line in lines if line.startswith(b"# HELP ")]
     assert len(comments) == len(set(comments)) == 5, "none without samples, none of python's"
     parsed = list(text_string_to_metric_families(b"\n".join(lines).decode() + "\n"))
@@ -71,10 +75,37 @@ def test_samples_of_a_family_stand_together_behind_one_comment() -> None:
 
 
 def test_what_is_no_metric_is_none() -> None:
-    assert merged([families(b"", "a"), families(b"<html>\n", "a")]) == b""
+    assert merged([families(b"", of("a")), families(b"<html>\n", of("a"))]) == b""
 
 
 def test_an_answer_without_an_end_of_line_spoils_no_other() -> None:
     text = b"# HELP x X\n# TYPE x gauge\nx 1"
-    both = merged([families(text, "a"), families(text, "b")])
+    both = merged([families(text, of("a")), families(text, of("b"))])
     assert samples(both) == samples(b'x{model_name="a"} 1\nx{model_name="b"} 1\n')
+
+
+def text_of(value: float) -> bytes:
+    registry = CollectorRegistry()
+    Gauge("held", "Bytes", ["tenant"], registry=registry).labels("a").set(value)
+    Counter("steps", "Steps", registry=registry).inc(value)
+    return generate_latest(registry)
+
+
+def test_each_sample_has_its_device() -> None:
+    texts = {"": text_of(0), "left": text_of(1), "right": text_of(2)}
+    both = merged(families(text, of_device(name)) for name, text in texts.items())
+    assert set(samples(both)) == {
+        ("held", (("tenant", "a"),), 0.0),
+        ("held", (("device", "left"), ("tenant", "a")), 1.0),
+        ("held", (("device", "right"), ("tenant", "a")), 2.0),
+        ("steps_total", (), 0.0),
+        ("steps_total", (("device", "left"),), 1.0),
+        ("steps_total", (("device", "right"),), 2.0),
+    }
+    assert both.count(b"# TYPE held gauge") == both.count(b"# TYPE steps_total counter") == 1
+
+
+def test_an_engine_of_one_of_several_devices_has_both_labels() -> None:
+    both = merged([families(told("a", 1), of("a") | of_device("left"))])
+    labels = [dict(labels) for _, labels, _ in samples(both)]
+    assert {(one["model_name"], one["device"]) for one in labels} == {("a", "left")}

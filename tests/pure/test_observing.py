@@ -21,11 +21,14 @@ from mirage.serve.clients.crowd import Crowd
 from mirage.serve.metrics import rendered
 from mirage.serve.registry import DeviceSources, Registry
 from mirage.serve.roster.attendance import Attendance
-from mirage.serve.routed.tenants import RoutedTenants
+from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engine_metrics import EngineMetrics
+from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.key_metrics import KeyMetrics
+from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import RouterMetrics
-from mirage.serve.router.scrape import UP
+from mirage.serve.router.scrape import MetricsScrape
 from mirage.tiers.core import Core
 
 pytestmark = pytest.mark.pure
@@ -57,13 +60,15 @@ def scraped() -> set[str]:
         decided=alone("spatial"),
         attended=lambda: attendance,
     )
-    tenants = RoutedTenants()
+    link = SupervisorLink(Path("none"))
+    link.welcome = RouterWelcome({}, "", 0, 1.0, "", {})
+    tenants = RoutedDevices(link)
     router = RouterMetrics(tenants)
     router.add(ClientMetrics(Crowd(1, 1), BodyBudget(1)))
     router.add(KeyMetrics(list))
-    router.add(EngineMetrics(tenants, None))  # type: ignore[arg-type]
+    MetricsScrape(router, EngineMetrics(tenants, None), {"": InnerClient(link)})  # type: ignore[arg-type]
     text = rendered(Registry(Policy.MIRAGE, 1, {}, sources), {}) + router.render()
-    families = FAMILY.findall(text.decode() + UP)
+    families = FAMILY.findall(text.decode())
     return {name + part for name, kind in families for part in PARTS.get(kind, ("",))}
 
 

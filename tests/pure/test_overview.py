@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -17,13 +16,11 @@ from mirage.control.moves import Kind, Reason
 from mirage.protocol import ModelShape, Report
 from mirage.serve.admin.forms import StateChange
 from mirage.serve.admin.overviewing import MOST_DECISIONS, decided, state_decision
-from mirage.serve.openai import ApiError
 from mirage.serve.overview.decisions import loan_decisions
 from mirage.serve.overview.forms import Decision, EngineRates, RoleBytes
 from mirage.serve.overview.latencies import LATELY_S, MOST, latencies
 from mirage.serve.overview.memory import by_role
 from mirage.serve.overview.pace import KEPT, EnginePace
-from mirage.serve.router.shared import AGE_S, SharedAnswer
 from mirage.serve.whatif.past import NO_STREAM, EndedRequest, PastRequests
 
 pytestmark = pytest.mark.pure
@@ -185,66 +182,3 @@ def test_the_newest_decisions_come_first() -> None:
     found = decided(loans, states)
     assert [one.text for one in found[:2]] == ["new", str(len(loans) - 1)]
     assert found[-1].text == "old" and len(found) == MOST_DECISIONS + 2
-
-
-# -- one answer for all ------------------------------------------------------------------
-
-
-def test_viewers_share_an_answer_for_a_second() -> None:
-    now, asked = [100.0], []
-
-    async def ask() -> bytes:
-        asked.append(now[0])
-        await asyncio.sleep(0)
-        return b"%d" % len(asked)
-
-    async def main() -> None:
-        shared = SharedAnswer(ask, lambda: now[0])
-        assert await asyncio.gather(*(shared.told() for _ in range(50))) == [b"1"] * 50
-        now[0] += AGE_S - 0.01
-        assert await shared.told() == b"1"
-        now[0] += 0.01
-        assert await shared.told() == b"2"
-
-    asyncio.run(main())
-    assert len(asked) == 2
-
-
-def test_viewers_share_that_there_is_no_answer() -> None:
-    asked = []
-
-    async def ask() -> bytes:
-        asked.append(1)
-        raise ApiError(503, "away")
-
-    async def main() -> None:
-        shared = SharedAnswer(ask, lambda: 1.0)
-        found = await asyncio.gather(*(shared.told() for _ in range(9)), return_exceptions=True)
-        assert [str(each) for each in found] == ["away"] * 9
-
-    asyncio.run(main())
-    assert len(asked) == 1
-
-
-def test_a_viewer_that_leaves_takes_nothing_from_the_others() -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    asked = []
-
-    async def ask() -> bytes:
-        asked.append(1)
-        begun.set()
-        await go_on.wait()
-        return b"told"
-
-    async def main() -> None:
-        shared = SharedAnswer(ask, lambda: 1.0)
-        first = asyncio.create_task(shared.told())
-        await begun.wait()
-        second = asyncio.create_task(shared.told())
-        await asyncio.sleep(0)
-        first.cancel()
-        go_on.set()
-        assert await second == b"told"
-
-    asyncio.run(main())
-    assert len(asked) == 2

@@ -24,6 +24,8 @@ class RoutedTenant:
     """One tenant. `row` changes with each table."""
 
     row: RoutedRow
+    device: str = ""
+    """Name of its device among several."""
     suspects: Suspects = field(default_factory=Suspects)
     strikes: KeyStrikes = field(default_factory=KeyStrikes)
     answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
@@ -37,6 +39,8 @@ class RoutedTenant:
     """Requests that were passed on at once, ended ones too."""
     untold: UntoldRequests = field(default_factory=UntoldRequests)
     """Lengths and times of requests that have ended, for the supervisor."""
+    in_flight: int = 0
+    """Requests that wait for it or run there."""
 
     @property
     def name(self) -> str:
@@ -69,8 +73,9 @@ class RoutedTenant:
 class RoutedTenants:
     """All tenants of the table that holds."""
 
-    def __init__(self) -> None:
-        self._hang_s = HANG_S
+    def __init__(self, device: str = "") -> None:
+        """`device` is its name among several."""
+        self.device, self._hang_s = device, HANG_S
         self.table = RouterTable()
         self._tenants: dict[str, RoutedTenant] = {}
         self._names: dict[str, RoutedTenant] = {}
@@ -98,7 +103,7 @@ class RoutedTenants:
         } | {one.name: one for one in self.served}
 
     def _made(self, row: RoutedRow) -> RoutedTenant:
-        one = RoutedTenant(row, Suspects(self._hang_s))
+        one = RoutedTenant(row, self.device, Suspects(self._hang_s))
         if (memory := self._memory.pop(row.name, None)) is not None:
             one.suspects.remember(memory.culprits, memory.suspected)
             one.strikes.remember(memory.strikes, memory.struck)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from aiohttp.hdrs import METH_ANY
 
 from mirage.config import LARGEST_BODY, HttpSection
 from mirage.control.roster.states import LifeState
+from mirage.serve.access.bounds import ShapedBody
 from mirage.serve.access.forms import AccessTable
 from mirage.serve.clients.body_budget import BodyRoom
 from mirage.serve.clients.body_reader import arrived_body, read_body
@@ -23,15 +25,16 @@ from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.tls_site import TlsSite
 from mirage.serve.closing import DRAINING, Closing, ends
 from mirage.serve.cors import CrossOrigins
-from mirage.serve.openai import ApiError, Handler, errors_as_json
+from mirage.serve.openai import ApiError, Handler, ReplicaCannot, errors_as_json
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.table import REACHABLE, RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.access_log import AccessLog
-from mirage.serve.router.cards import model_cards
+from mirage.serve.router.cards import cards_of
 from mirage.serve.router.counted_as import COUNTED_AS, CountedAs
+from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engines import EnginesConnected
-from mirage.serve.router.forward import Forward
+from mirage.serve.router.forward import Forward, suspect_refused
 from mirage.serve.router.gate import AccessGate, Passage
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
@@ -47,14 +50,17 @@ SHUTDOWN_S = 1.0
 
 
 class Router:
-    """An HTTP server in front of the engines of `link.tenants`, to which a link has connected.
+    """An HTTP server in front of the engines of all tenants.
 
-    `stop` ends what `start` began.
+    `tenants.keep` has to run, and `stop` ends what `start` began.
     """
 
     def __init__(self, link: SupervisorLink, access: AccessLog | None = None) -> None:
-        """Each request gets a line in `access`, if there is one."""
-        self._link, self.tenants, self._access = link, link.tenants, access
+        """`link` has connected; those to several devices are made of its welcome.
+
+        Each request gets a line in `access`, if there is one.
+        """
+        self.tenants, self._access = RoutedDevices(link), access
         welcome = link.welcome
         self.metrics = RouterMetrics(self.tenants)
         self.gate = AccessGate(self.tenants, self.metrics)
@@ -67,7 +73,7 @@ class Router:
         self._created, self._host = welcome.created, welcome.host
         self._engines = EnginesConnected(self.tenants)
         self._closing = Closing()
-        self._own = OwnRoutes(link, self.gate, self.metrics, self._closing, self._engines)
+        self._own = OwnRoutes(self.tenants, self.gate, self.metrics, self._closing, self._engines)
         self._runner: AnsweringRunner | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -142,7 +148,7 @@ class Router:
     async def stop(self) -> None:
         """End what runs, and close the sockets. Idempotent."""
         await self._break_off()
-        await self._own.close()
+        self._own.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -196,43 +202,69 @@ class Router:
             reading = read_body(request, self._front, room, MAX_BODY_BYTES)
             body = await self._closing.before(reading)
         asked = await looked_at(body, partial(named_in, request, body))
-        tenant = self._own.known(request, asked.model)
-        counted.tenant = tenant.name
-        asked = asked._replace(known_as=tenant.row.known_as(asked.model))
-        counts = self.gate.counts_tokens(request, tenant.row)
-        made = await looked_at(body, partial(made_for, request, body, tenant.row, asked, counts))
+        replicas = self._own.replicas(request, asked.model)
+        row = replicas[0].row
+        counted.tenant = row.name
+        asked = asked._replace(known_as=row.known_as(asked.model))
+        counts = self.gate.counts_tokens(request, row)
+        made = await looked_at(body, partial(made_for, request, body, row, asked, counts))
         del body  # else there are two of them
         room.is_now(len(made.body))
         if self._closing.begun:
             raise ends()
-        passage = self.gate.enters(request, tenant, asked.model, made)
+        passage = self.gate.enters(request, replicas, asked.model, made)
         counted.passage = passage
-        ticket = await self._admitted(tenant, request, asked.model)
+        *others, last = _not_suspected(replicas, asked)
+        for tenant in others:
+            with suppress(ReplicaCannot):
+                return await self._by(tenant, request, made, asked, counted, passage, others=True)
+        return await self._by(last, request, made, asked, counted, passage)
+
+    async def _by(
+        self,
+        tenant: RoutedTenant,
+        request: web.Request,
+        made: ShapedBody,
+        asked: RequestedAs,
+        counted: CountedAs,
+        passage: Passage,
+        *,
+        others: bool = False,
+    ) -> web.StreamResponse:
+        """The answer of one tenant; `others` as in `Forward`. Raises `ApiError`."""
+        passage.untold = tenant.untold
+        tenant.in_flight += 1
         try:
-            self._check_reachable(tenant.row, asked.model, request)
-            if (known_as := tenant.row.known_as(asked.model)) != asked.known_as:
-                asked = asked._replace(known_as=known_as)  # its engine has loaded it since
-                made = await looked_at(made.body, partial(renamed, request, made, asked))
-            return await self._passed_on(request, made.body, tenant, asked, counted, passage)
+            ticket = await self._admitted(tenant, request, asked.model)
+            try:
+                self._check_reachable(tenant.row, asked.model, request)
+                if (known_as := tenant.row.known_as(asked.model)) != asked.known_as:
+                    asked = asked._replace(known_as=known_as)  # its engine has loaded it since
+                    made = await looked_at(made.body, partial(renamed, request, made, asked))
+                return await self._passed_on(
+                    request, made.body, tenant, asked, counted, passage, others=others
+                )
+            finally:
+                ticket.over()
         finally:
-            ticket.over()
+            tenant.in_flight -= 1
 
     async def _admitted(
         self, tenant: RoutedTenant, request: web.Request, model: str
     ) -> RouterTicket:
         """Ticket of a request that may pass. Raises `ApiError` if it cannot be in time."""
         try:
-            ticket = self._link.ask(tenant)
+            ticket = self.tenants.ask(tenant)
             if ticket.waits:
                 try:
                     await self._closing.before(ticket.admitted())
-                    self._own.known(request, model)  # an adapter may not have been loaded
+                    self._own.replicas(request, model)  # an adapter may not have been loaded
                 except BaseException:
                     ticket.over()
                     raise
             return ticket
         except NotInTime as error:
-            self._own.known(request, model)  # it may have been removed meanwhile
+            self._own.replicas(request, model)  # it may have been removed meanwhile
             why = (error.why or tenant.row.reason) if self._own.is_near(request) else ""
             raise not_in_time(tenant.row, model, error.wait_s, why) from None
 
@@ -244,6 +276,8 @@ class Router:
         asked: RequestedAs,
         counted: CountedAs,
         passage: Passage,
+        *,
+        others: bool,
     ) -> web.StreamResponse:
         key = self.gate.key_name(request)
         named = identity(request)
@@ -251,7 +285,8 @@ class Router:
         quiet_s = self._front.http.stream_quiet_s
         engine = self._engines.to(tenant)
         forward = Forward(
-            tenant, told, request, engine, self._closing, passage, asked.known_as, quiet_s
+            *(tenant, told, request, engine, self._closing, passage, asked.known_as, quiet_s),
+            others=others,
         )
         response = await forward.send(body)
         counted.status = CLIENT_LEFT if forward.left else response.status
@@ -261,24 +296,40 @@ class Router:
         if row.state not in REACHABLE:
             why = (row.reason if self._own.is_near(request) else "") or "try again later"
             message = f"model {model!r} is {row.state.value}: {why}"
-            raise ApiError(503, message, param="model", wait_s=row.wait_s(time.monotonic()))
+            wait_s = row.wait_s(time.monotonic())
+            raise ReplicaCannot(503, message, param="model", wait_s=wait_s)
 
     async def _models(self, request: web.Request) -> web.Response:
-        cards = [
-            card
-            for one in self.tenants.served
-            for card in model_cards(one.row, self._created)
-            if self.gate.opens(request, one.row, card["id"])
-        ]
-        return web.json_response({"object": "list", "data": cards})
+        cards = cards_of(_placed(self.tenants.served), self._created)
+        rows = {name: one.row for one in self.tenants.served for name in one.row.names}
+        may = [name for name in cards if self.gate.opens(request, rows[name], name)]
+        return web.json_response({"object": "list", "data": [cards[name] for name in may]})
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        cards = model_cards(self._own.known(request, name).row, self._created)
-        return web.json_response(next(card for card in cards if card["id"] == name))
+        cards = cards_of(_placed(self._own.replicas(request, name)), self._created)
+        return web.json_response(cards[name])
 
 
-def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> ApiError:
+def _placed(tenants: Sequence[RoutedTenant]) -> list[tuple[RoutedRow, str]]:
+    return sorted(((one.row, one.device) for one in tenants), key=lambda placed: placed[1])
+
+
+def _not_suspected(replicas: Sequence[RoutedTenant], asked: RequestedAs) -> Sequence[RoutedTenant]:
+    """Replicas that may have a request: one that may have ended an engine goes to that one alone.
+
+    Raises `ApiError` if that refuses it.
+    """
+    if len(replicas) == 1:
+        return replicas
+    now = time.monotonic()
+    for one in replicas:
+        if (refused := one.suspects.refuses(asked.mark, now)) is not None:
+            raise suspect_refused(asked.model, refused)
+    return [one for one in replicas if one.suspects.knows(asked.mark, now)][:1] or replicas
+
+
+def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> ReplicaCannot:
     """Answer to a request for `model` that would wait too long, with the predicted time."""
     message = f"model {model!r} is {row.state.value}"
     if why and row.state is LifeState.FAILED:
@@ -286,4 +337,4 @@ def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> Api
     else:
         since = f" ({why})" if why else ""
         message += f", and cannot be awake in time{since}: try again later"
-    return ApiError(503, message, param="model", code="model_not_in_time", wait_s=wait_s)
+    return ReplicaCannot(503, message, param="model", code="model_not_in_time", wait_s=wait_s)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mirage.serve.routed.table import RoutedRow
+
+
+def cards_of(served: Iterable[tuple[RoutedRow, str]], created: int) -> dict[str, dict[str, Any]]:
+    """Entries by their names, of tenants with their devices, which have names among several.
+
+    Those of replicas are one.
+    """
+    cards: dict[str, dict[str, Any]] = {}
+    for row, device in served:
+        for card in model_cards(row, created):
+            known = cards.setdefault(card["id"], card)
+            if device:
+                known.setdefault("devices", []).append(device)
+    return cards
 
 
 def model_cards(row: RoutedRow, created: int) -> list[dict[str, Any]]:

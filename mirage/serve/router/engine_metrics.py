@@ -10,15 +10,18 @@ from multidict import CIMultiDict
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from mirage.serve.exposition import ToldMetrics, families, merged
+from mirage.serve.exposition import DEVICE, ToldMetrics, families, merged, of_device
 from mirage.serve.routed.table import REACHABLE
-from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.asked_source import AskedSource
+from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engines import EngineRequest, EnginesConnected
 from mirage.units import MIB
 
-Life = tuple[str, int]
-"""A tenant's name and the number of its engine."""
+MODEL = "model_name"
+"""Label with the tenant's name."""
+Life = tuple[str, str, int]
+"""A tenant's device and name, and the number of its engine."""
 MOST_BYTES = 2 * MIB
 """Bytes of an engine's answer that are read, many times what vLLM tells; of a longer one nothing
 is told."""
@@ -27,13 +30,14 @@ is told."""
 class EngineMetrics(Collector):
     """Answers of the engines that there are now. `close` has to follow."""
 
-    def __init__(self, tenants: RoutedTenants, engines: EnginesConnected) -> None:
+    def __init__(self, tenants: RoutedDevices, engines: EnginesConnected) -> None:
         self._tenants, self._engines = tenants, engines
         self._sources: dict[Life, AskedSource[ToldMetrics]] = {}
 
     def sources(self) -> list[AskedSource[ToldMetrics]]:
         """One for each engine that there is; what others told is forgotten."""
-        there = {(one.name, one.engine): one for one in self._tenants if one.row.state in REACHABLE}
+        reachable = (one for one in self._tenants if one.row.state in REACHABLE)
+        there = {(one.device, one.name, one.engine): one for one in reachable}
         for life in self._sources.keys() - there.keys():
             self._sources.pop(life).close()
         for life in there.keys() - self._sources.keys():
@@ -46,10 +50,11 @@ class EngineMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         text = "Seconds since the engine told its own metrics"
-        ages = GaugeMetricFamily("mirage_engine_metrics_age_seconds", text, labels=["tenant"])
-        for (name, _), source in self._sources.items():
+        labels = ["tenant", DEVICE] if self._tenants.several else ["tenant"]
+        ages = GaugeMetricFamily("mirage_engine_metrics_age_seconds", text, labels=labels)
+        for (device, name, _), source in self._sources.items():
             if source.answer is not None:
-                ages.add_metric([name], source.age_s)
+                ages.add_metric([name, device][: len(labels)], source.age_s)
         yield ages
 
     def close(self) -> None:
@@ -64,7 +69,7 @@ class EngineMetrics(Collector):
             if answer.status != 200:
                 raise aiohttp.ClientPayloadError(f"status {answer.status}")
             text = await _whole(answer.content)
-        return families(text, tenant.name)
+        return families(text, {MODEL: tenant.name, **of_device(tenant.device)})
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import re
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from aiohttp.http import HttpProcessingError, StreamWriter
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.routed.tenants import RoutedTenant
 from mirage.units import KIB
 
 KEPT_S = 60.0
@@ -202,7 +203,7 @@ class EngineConnections:
 class EnginesConnected:
     """Connections with each engine. `close` has to follow."""
 
-    def __init__(self, tenants: RoutedTenants) -> None:
+    def __init__(self, tenants: Iterable[RoutedTenant]) -> None:
         self._tenants = tenants
         self._engines: dict[str, EngineConnections] = {}
         """Connections by the engines' sockets."""

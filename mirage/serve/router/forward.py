@@ -18,17 +18,18 @@ from mirage.serve.closing import Closing, ends
 from mirage.serve.ending import Evidence
 from mirage.serve.errorevent import has_error
 from mirage.serve.headers import to_client, to_engine
-from mirage.serve.openai import ApiError
+from mirage.serve.openai import ApiError, ReplicaCannot
 from mirage.serve.request_id import HEADER
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.engines import (
     EngineAnswer,
+    EngineAway,
     EngineConnections,
     EngineRequest,
     never_read,
 )
 from mirage.serve.router.gate import Passage
-from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts
+from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts, SuspectRefusal
 from mirage.serve.wholeevents import WholeEvents
 from mirage.units import KIB
 
@@ -52,11 +53,15 @@ class Forward:
         passage: Passage,
         known_as: str,
         quiet_s: float | None = None,
+        *,
+        others: bool = False,
     ) -> None:
         """`passage` hears that it is sent, and what its answer says.
 
-        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`.
+        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. With `others` a
+        replica may have it where this engine has read nothing of it.
         """
+        self._others = others
         self._known_as, self._quiet_s = known_as, quiet_s
         self._passage = passage
         self._tenant, self._told, self._request = tenant, told, request
@@ -79,7 +84,7 @@ class Forward:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
         suspects = self._tenant.suspects
         if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
-            raise _refused(self._told.model, refused.wait_s, refused.known)
+            raise suspect_refused(self._told.model, refused)
         self._number = suspects.begins(self._told)
         try:
             return await self._send_while_running(body)
@@ -126,6 +131,10 @@ class Forward:
             return await self._ask(body, awaited)  # once: no engine has read it
         except (aiohttp.ClientError, OSError) as error:
             self._well = False
+            unread = isinstance(error, EngineAway) or never_read(error)
+            if self._others and unread and not self._received:
+                message = f"model {self._told.model!r}: its engine is away: try again later"
+                raise ReplicaCannot(503, message, param="model") from None
             raise await self._broke_off(error) from None
 
     async def _ask(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
@@ -274,8 +283,10 @@ async def _translated(answer: EngineAnswer, headers: CIMultiDict[str]) -> web.St
     return web.Response(body=body, status=answer.status, headers=headers)
 
 
-def _refused(name: str, wait_s: float, known: bool) -> ApiError:
-    if known:
+def suspect_refused(name: str, refusal: SuspectRefusal) -> ApiError:
+    """Answer to a request that may have ended an engine of model `name`."""
+    wait_s = refusal.wait_s
+    if refusal.known:
         message = f"ended over this very request: change it, or wait for {wait_s:.0f} s"
         return ApiError(
             422,

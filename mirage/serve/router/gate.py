@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -15,7 +15,8 @@ from mirage.serve.access.ring import KeyRing, may_use, need_of
 from mirage.serve.access.usage import AnswerUsage, prompt_guess
 from mirage.serve.openai import ApiError
 from mirage.serve.routed.table import RoutedRow
-from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.key_metrics import KeyMetrics, TokenKind
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.strikes import MOST_STRIKES
@@ -74,7 +75,7 @@ class AccessGate:
 
     def __init__(
         self,
-        tenants: RoutedTenants,
+        tenants: RoutedDevices,
         metrics: RouterMetrics,
         table: AccessTable = NO_KEYS,
         clock: Callable[[], float] = time.monotonic,
@@ -130,12 +131,13 @@ class AccessGate:
 
     def models(self, request: web.Request) -> list[str]:
         """All names that a request may use."""
-        return [
+        opened = [
             name
             for one in self._tenants.served
             for name in one.row.names
             if self.opens(request, one.row, name)
         ]
+        return list(dict.fromkeys(opened))
 
     # -- limits -------------------------------------------------------------------------
 
@@ -148,16 +150,20 @@ class AccessGate:
     def enters(
         self,
         request: web.Request,
-        tenant: RoutedTenant,
+        replicas: Sequence[RoutedTenant],
         model: str,
         shaped: ShapedBody,
     ) -> Passage:
-        """Let a request with this body pass; `leaves` has to follow. Raises `ApiError`."""
-        row = tenant.row
+        """Let a request with this body pass; `leaves` has to follow. Raises `ApiError`.
+
+        `replicas` share their limits, and a key that one has refused all have.
+        """
+        row = replicas[0].row
         parties = [LimitedParty("model", row.name, row.limits)]
         if (key := request.get(KEY)) is not None:
-            if (wait_s := tenant.strikes.wait_s(key.name, self._clock())) is not None:
-                raise struck(key.name, model, wait_s)
+            for one in replicas:
+                if (wait_s := one.strikes.wait_s(key.name, self._clock())) is not None:
+                    raise struck(key.name, model, wait_s)
             parties.append(LimitedParty("key", key.name, key.limits))
         guess = prompt_guess(len(shaped.body), row.max_model_len)
         tokens = guess + shaped.output.most(row.max_model_len)
@@ -165,7 +171,7 @@ class AccessGate:
         entered = self._limiter.enter(parties, tokens, now)
         if isinstance(entered, OverLimit):
             raise rate_limited(entered)
-        return Passage(model, guess, entered, since=now, untold=tenant.untold)
+        return Passage(model, guess, entered, since=now, untold=replicas[0].untold)
 
     def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
         """A request has been answered with `status`; None: it did not get as far as its model."""

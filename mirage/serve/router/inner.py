@@ -8,52 +8,57 @@ from aiohttp import web
 from mirage.serve import loaded
 from mirage.serve.loaded import LoadedTenant
 from mirage.serve.openai import ApiError
-from mirage.serve.router.link import AWAY
+from mirage.serve.overview import page
+from mirage.serve.router.link import AWAY, SupervisorLink
 
 ANSWER_S = 30.0
 """Seconds for an answer: a page of the timeline is made beside a loop that may be busy."""
 
 
 class InnerClient:
-    """Asks at a socket. `close` has to follow."""
+    """Asks a supervisor at the socket that it has named in its last welcome."""
 
-    def __init__(self, socket: str) -> None:
-        connector = aiohttp.UnixConnector(socket, force_close=True)
-        self._session = aiohttp.ClientSession("http://supervisor", connector=connector)
+    def __init__(self, link: SupervisorLink) -> None:
+        self._link = link
 
     async def metrics(self) -> bytes:
         """The supervisor's metrics. Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`."""
-        async with self._session.get("/metrics", raise_for_status=True) as answer:
-            return await answer.read()
+        return await self._read("/metrics")
 
     async def loaded(self) -> dict[str, LoadedTenant]:
         """Tenants as it knows them. Raises as `metrics` does, and `ValueError`."""
-        async with self._session.get(loaded.ROUTE, raise_for_status=True) as answer:
-            return loaded.decoded(await answer.read())
+        return loaded.decoded(await self._read(loaded.ROUTE))
 
-    async def told(self, path: str) -> bytes:
-        """Body of its answer to a GET. Raises `ApiError`."""
-        status, _, body = await self._asked("GET", path)
-        if status != 200:
-            raise ApiError(503, f"the supervisor answers {path} with {status}: see its log")
-        return body
+    async def overview(self, *, reasons: bool) -> bytes:
+        """Its overview as JSON. Raises as `metrics` does."""
+        return await self._read(page.OVERVIEW_ROUTE + ("?reasons=1" if reasons else ""))
+
+    async def _read(self, path: str) -> bytes:
+        async with self._session() as http, http.get(path, raise_for_status=True) as answer:
+            return await answer.read()
+
+    def _session(self) -> aiohttp.ClientSession:
+        """Raises `ConnectionError` if it has never welcomed this router."""
+        if not self._link.was_welcomed:
+            raise ConnectionError("no welcome yet")
+        connector = aiohttp.UnixConnector(self._link.welcome.inner, force_close=True)
+        return aiohttp.ClientSession("http://supervisor", connector=connector)
 
     async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
         """Answer to a request for `path`, with its query if it has none. Raises `ApiError`."""
-        status, kind, told = await self._asked(request.method, path, body)
-        return web.Response(body=told, status=status, content_type=kind)
-
-    async def _asked(self, method: str, path: str, body: bytes = b"") -> tuple[int, str, bytes]:
-        """Status, type and body of an answer. Raises `ApiError`."""
         limit = aiohttp.ClientTimeout(ANSWER_S)
         try:
-            async with self._session.request(
-                method, path, data=body or None, timeout=limit
-            ) as answer:
-                return answer.status, answer.content_type, await answer.read()
+            async with (
+                self._session() as http,
+                http.request(request.method, path, data=body or None, timeout=limit) as answer,
+            ):
+                told = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError):
-            message = f"{AWAY}: models are served, and this is told when it is back"
-            raise ApiError(503, message, code="supervisor_away", wait_s=1.0) from None
+            raise away() from None
+        return web.Response(body=told, status=answer.status, content_type=answer.content_type)
 
-    async def close(self) -> None:
-        await self._session.close()
+
+def away() -> ApiError:
+    """Nobody answers there now."""
+    message = f"{AWAY}: models are served, and this is told when it is back"
+    return ApiError(503, message, code="supervisor_away", wait_s=1.0)

@@ -47,6 +47,7 @@ from mirage.serve.routed.messages import (
     ToRouter,
     to_router,
 )
+from mirage.serve.routed.table import RouterTable
 from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
 from mirage.serve.router.ticket import RouterTicket
 from mirage.wire import Broken, encode, receive
@@ -74,11 +75,15 @@ class HearsSupervisor(Protocol):
 class SupervisorLink:
     """Keeps `tenants` as the supervisor says. `connect` comes first, then `keep` has to run."""
 
-    def __init__(self, path: Path, sockets: Sequence[socket.socket] = ()) -> None:
-        """`sockets` listen, and are handed to each supervisor: another router may have them."""
+    def __init__(self, path: Path, sockets: Sequence[socket.socket] = (), device: str = "") -> None:
+        """`sockets` listen, and are handed to each supervisor: another router may have them.
+
+        `device` is that of the supervisor, among several.
+        """
         self._path, self._sockets = path, sockets
-        self.tenants = RoutedTenants()
+        self.tenants = RoutedTenants(device)
         self.welcome: RouterWelcome
+        self.was_welcomed = False
         self.has_table = asyncio.Event()
         self._decoder = to_router()
         self._reader: asyncio.StreamReader
@@ -92,6 +97,8 @@ class SupervisorLink:
         self._first = True
         """True until the first table of the line has come."""
         self._told: dict[str, TenantCount] = {}
+        self._lessons: dict[str, BlameMemory] = {}
+        """Lessons about tenants of a supervisor that has gone with its engines."""
         self._telling: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -107,8 +114,8 @@ class SupervisorLink:
             self._writer.close()
             raise
         if not self.has_table.is_set():
-            self.tenants.begin(message.hang_s, message.memory)
-        self.welcome, self.is_up = message, True
+            self.tenants.begin(message.hang_s, {**self._lessons, **message.memory})
+        self.welcome, self.is_up, self.was_welcomed = message, True, True
         self._revision, self._first = 0, True
         self._told.clear()
 
@@ -119,7 +126,10 @@ class SupervisorLink:
         try:
             there.setblocking(False)
             await asyncio.get_running_loop().sock_connect(there, str(self._path))
-            socket.send_fds(there, [hello], [one.fileno() for one in self._sockets])
+            if self._sockets:
+                socket.send_fds(there, [hello], [one.fileno() for one in self._sockets])
+            else:
+                there.send(hello)
         except BaseException:
             there.close()
             raise
@@ -127,18 +137,32 @@ class SupervisorLink:
 
     async def keep(self, hears: HearsSupervisor) -> None:
         """Do as the supervisor says, until it has the router end, or has gone for too long."""
-        while True:
-            beating = asyncio.create_task(self._beat())
-            try:
-                if await self._ends(hears):
-                    self._writer.close()
-                    return
-            finally:
-                beating.cancel()
+        while not await self._kept(hears):
             self._lost()
             if not await self._again():
                 return
             hears.renews()
+        self._writer.close()
+
+    async def keep_once(self, hears: HearsSupervisor) -> None:
+        """Do as one of several supervisors says, until it has gone.
+
+        Its engines go on if it was killed and they have a lease; else nothing of it is served.
+        """
+        ended = await self._kept(hears)
+        self._lost()
+        if ended or not self.welcome.lease_s:
+            self.has_table.clear()
+            self._lessons = {one.name: one.memory for one in self.tenants}
+            self.tenants.holds(RouterTable())
+
+    async def _kept(self, hears: HearsSupervisor) -> bool:
+        """True once the supervisor has the router end, false once the line is lost."""
+        beating = asyncio.create_task(self._beat())
+        try:
+            return await self._ends(hears)
+        finally:
+            beating.cancel()
 
     async def _ends(self, hears: HearsSupervisor) -> bool:
         """True if the supervisor has the router end, false once the line is lost."""

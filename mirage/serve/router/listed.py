@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 
 from aiohttp import web
 
 import mirage
+from mirage.serve.loaded import summed
 from mirage.serve.routed.table import RoutedRow
-from mirage.serve.routed.tenants import RoutedTenants
 from mirage.serve.router import listings
 from mirage.serve.router.asked_source import AskedSource, renewed
+from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.listings import Loaded, Opens
@@ -24,11 +26,11 @@ class ListedRoutes:
     """Routes that change nothing; a key sees its tenants alone. `close` has to follow."""
 
     def __init__(
-        self, tenants: RoutedTenants, gate: AccessGate, inner: InnerClient, created: int
+        self, tenants: RoutedDevices, gate: AccessGate, inners: Mapping[str, InnerClient]
     ) -> None:
-        """`created` is the time at which the server began, in seconds since 1970."""
-        self._tenants, self._gate, self._created = tenants, gate, created
-        self._source = AskedSource(inner.loaded)
+        self._tenants, self._gate = tenants, gate
+        self._created = tenants.first.welcome.created
+        self._sources = [AskedSource(inner.loaded) for inner in inners.values()]
 
     def routes(self) -> list[web.RouteDef]:
         """All of them."""
@@ -41,7 +43,8 @@ class ListedRoutes:
 
     def close(self) -> None:
         """Ask nobody any more. Idempotent."""
-        self._source.close()
+        for source in self._sources:
+            source.close()
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": mirage.__version__})
@@ -63,12 +66,14 @@ class ListedRoutes:
         return web.json_response(listings.running(self._rows, told, self._opens(request)))
 
     async def _loaded(self) -> Loaded:
-        await renewed([self._source], PATIENCE_S)
-        return self._source.answer or {}
+        await renewed(self._sources, PATIENCE_S)
+        return summed(one.answer for one in self._sources if one.answer is not None)
 
     @property
     def _rows(self) -> list[RoutedRow]:
-        return [one.row for one in self._tenants.served]
+        """A row for each tenant, of replicas that of the best one."""
+        names = dict.fromkeys(one.name for one in self._tenants.served)
+        return [self._tenants.serving(name)[0].row for name in names]
 
     def _opens(self, request: web.Request) -> Opens:
         return partial(self._gate.opens, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.registry import Collector
 
-from mirage.serve.routed.tenants import RoutedTenants
+from mirage.serve.router.devices import RoutedDevices
 
 CLIENT_LEFT = 499
 """Status of a request whose client went away; nobody is sent it."""
@@ -14,7 +14,7 @@ CLIENT_LEFT = 499
 class RouterMetrics:
     """Counts of this process; those of tenants that are there no more are dropped."""
 
-    def __init__(self, tenants: RoutedTenants) -> None:
+    def __init__(self, tenants: RoutedDevices) -> None:
         self._tenants = tenants
         self._registry = CollectorRegistry()
         self._requests = Counter(

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from mirage.serve import history, resizing
 from mirage.serve.closing import Closing
+from mirage.serve.comeback import LOOK_AGAIN_S
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError
 from mirage.serve.openapi import OWN_PATH, openapi_text
 from mirage.serve.overview import page
 from mirage.serve.resizing import check_resizer
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engine_metrics import EngineMetrics
 from mirage.serve.router.engines import EnginesConnected
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.inner import InnerClient
-from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.listed import ListedRoutes
 from mirage.serve.router.metrics import RouterMetrics
+from mirage.serve.router.overviews import SharedOverview
 from mirage.serve.router.scrape import MetricsScrape
-from mirage.serve.router.shared import SharedAnswer
+
+DEVICE = "device"
+"""Key of a query that names one of several devices."""
 
 
 class OwnRoutes:
@@ -30,24 +34,21 @@ class OwnRoutes:
 
     def __init__(
         self,
-        link: SupervisorLink,
+        tenants: RoutedDevices,
         gate: AccessGate,
         metrics: RouterMetrics,
         closing: Closing,
         engines: EnginesConnected,
     ) -> None:
-        self._link, self._tenants = link, link.tenants
-        self._gate, self._closing = gate, closing
-        self._host = link.welcome.host
-        self._inner = InnerClient(link.welcome.inner)
-        told = EngineMetrics(self._tenants, engines)
-        self._scrape = MetricsScrape(metrics, told, self._inner)
-        self._listed = ListedRoutes(self._tenants, gate, self._inner, link.welcome.created)
-        self._overviews = {
-            near: SharedAnswer(partial(self._inner.told, page.OVERVIEW_ROUTE + query))
-            for near, query in ((True, "?reasons=1"), (False, ""))
-        }
-        """Overviews with the reasons, and without."""
+        self._tenants, self._gate, self._closing = tenants, gate, closing
+        self._host = tenants.first.welcome.host
+        told = EngineMetrics(tenants, engines)
+        self._inners = {name: InnerClient(link) for name, link in tenants.links.items()}
+        """Clients by the devices' names, of which the only one has none."""
+        above = {"": InnerClient(tenants.first)}
+        self._scrape = MetricsScrape(metrics, told, above | self._inners)
+        self._listed = ListedRoutes(tenants, gate, self._inners)
+        self._overviews = {name: SharedOverview(one) for name, one in self._inners.items()}
 
     def routes(self) -> list[web.RouteDef]:
         """All of them."""
@@ -66,17 +67,21 @@ class OwnRoutes:
             *self._listed.routes(),
         ]
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Ask nobody any more."""
         self._scrape.close()
         self._listed.close()
-        await self._inner.close()
+        for overview in self._overviews.values():
+            overview.close()
 
-    def known(self, request: web.Request, name: str) -> RoutedTenant:
-        """Tenant of a model that a request may use. Raises `ApiError`."""
-        tenant = self._tenants.serving(name)
-        if tenant is not None and self._gate.opens(request, tenant.row, name):
-            return tenant
+    def replicas(self, request: web.Request, name: str) -> Sequence[RoutedTenant]:
+        """Tenants of a model that a request may use, the best first. Raises `ApiError`."""
+        found = self._tenants.serving(name)
+        if found and self._gate.opens(request, found[0].row, name):
+            return found
+        if away := self._tenants.unknown:
+            message = f"model {name!r} is not known yet: device {away[0]!r} is away or starts"
+            raise ApiError(503, message, param="model", code="device_away", wait_s=LOOK_AGAIN_S)
         known = ", ".join(map(repr, self._gate.models(request))) or "none"
         message = f"no model {name!r} here: use one of {known}"
         raise ApiError(404, message, param="model", code="model_not_found")
@@ -94,24 +99,23 @@ class OwnRoutes:
 
     async def _ready(self, request: web.Request) -> web.Response:
         """200 if a request may be served here."""
-        well = self._tenants.table.health()["status"] in ("ok", "degraded")
+        well = self._tenants.health(reasons=False)["status"] in ("ok", "degraded")
         ready = well and not self._closing.announced
         return web.json_response(
             {"status": "ok" if ready else "down"}, status=200 if ready else 503
         )
 
     async def _health(self, request: web.Request) -> web.Response:
-        body = self._tenants.table.health(reasons=self.is_near(request))
+        body = self._tenants.health(reasons=self.is_near(request))
         if self._closing.announced:
             body["status"] = "stopping"
-        if not self._link.is_up:
-            body["supervisor"] = "away"
         serves = body["status"] in ("ok", "degraded")
         return web.json_response(body, status=200 if serves else 503)
 
     async def _health_of(self, request: web.Request) -> web.Response:
-        """Health of one tenant: 503 unless it serves, or will when it is asked."""
-        row = self.known(request, request.match_info["model"]).row
+        """Health of one tenant: 503 unless it, or a replica, serves or will when it is asked."""
+        replicas = self.replicas(request, request.match_info["model"])
+        row = next((one.row for one in replicas if one.row.well), replicas[0].row)
         body = {"status": row.state.value}
         if row.reason and self.is_near(request):
             body["reason"] = row.reason
@@ -131,16 +135,27 @@ class OwnRoutes:
 
     async def _state(self, request: web.Request) -> web.Response:
         reasons = "?reasons=1" if self.is_near(request) else ""
-        return await self._inner.passed_on(request, f"/mirage/state{reasons}")
+        inner = self._inners[self._asked(request)]
+        return await inner.passed_on(request, f"/mirage/state{reasons}")
 
     async def _timeline(self, request: web.Request) -> web.Response:
-        return await self._inner.passed_on(request, request.path_qs)
+        return await self._inners[self._asked(request)].passed_on(request, request.path_qs)
 
     async def _overview(self, request: web.Request) -> web.Response:
-        body = await self._overviews[self.is_near(request)].told()
+        overview = self._overviews[self._asked(request)]
+        body = await overview.told(reasons=self.is_near(request))
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _tiers(self, request: web.Request) -> web.Response:
         check_resizer(request, self._host)
-        return await self._inner.passed_on(request, resizing.ROUTE, await request.read())
+        inner = self._inners[self._asked(request)]
+        return await inner.passed_on(request, resizing.ROUTE, await request.read())
+
+    def _asked(self, request: web.Request) -> str:
+        """Name of the device that a request is about, empty for the only one. Raises `ApiError`."""
+        name = request.query.get(DEVICE, "") if self._tenants.several else ""
+        if name not in self._inners:
+            known = ", ".join(self._inners)
+            raise ApiError(400, f"several devices are served: name one of {known} by ?device=")
+        return name

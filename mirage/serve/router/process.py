@@ -48,6 +48,7 @@ async def serve(line: Path, sockets: Sequence[socket.socket], access: Path | Non
     router = Router(link, AccessLog(access) if access is not None else None)
     keeping = asyncio.create_task(link.keep(router))
     starting = asyncio.create_task(_start(link, router, sockets))
+    beside = asyncio.create_task(router.tenants.keep())
     try:
         await asyncio.wait([keeping, starting], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -55,6 +56,7 @@ async def serve(line: Path, sockets: Sequence[socket.socket], access: Path | Non
         starting.cancel()
         await keeping
     finally:
+        beside.cancel()
         await router.stop()
 
 

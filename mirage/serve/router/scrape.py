@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mirage.serve.exposition import DEVICE, families, merged, of_device
 from mirage.serve.router.asked_source import AskedSource, renewed
 from mirage.serve.router.engine_metrics import EngineMetrics
 from mirage.serve.router.inner import InnerClient
@@ -12,35 +17,50 @@ from mirage.serve.router.metrics import RouterMetrics
 ENGINES_S = 0.25
 """Seconds for which engines are waited for together."""
 SUPERVISOR_S = 2.0
-UP = """\
-# HELP mirage_supervisor_up 1 while the supervisor answers
-# TYPE mirage_supervisor_up gauge
-mirage_supervisor_up {}
-"""
+UP = "mirage_supervisor_up"
 
 
-class MetricsScrape:
+class MetricsScrape(Collector):
     """All metrics of one server. However often it is scraped, others are asked once a second.
 
     `close` has to follow.
     """
 
-    def __init__(self, metrics: RouterMetrics, engines: EngineMetrics, inner: InnerClient) -> None:
+    def __init__(
+        self, metrics: RouterMetrics, engines: EngineMetrics, inners: Mapping[str, InnerClient]
+    ) -> None:
+        """`inners` are asked by the devices' names, of which one may be empty.
+
+        Metrics of a device that has a name have it as a label.
+        """
         self._metrics, self._engines = metrics, engines
-        self._supervisor = AskedSource(inner.metrics)
+        self._supervisors = {name: AskedSource(inner.metrics) for name, inner in inners.items()}
         metrics.add(engines)
+        metrics.add(self)
 
     async def text(self) -> bytes:
         """Prometheus' text format."""
         await asyncio.gather(
             renewed(self._engines.sources(), ENGINES_S),
-            renewed([self._supervisor], SUPERVISOR_S),
+            renewed(self._supervisors.values(), SUPERVISOR_S),
         )
-        told = self._supervisor.answer
-        up = UP.format(float(told is not None and not self._supervisor.late)).encode()
-        return self._metrics.render() + self._engines.render() + (told or b"") + up
+        return self._metrics.render() + self._engines.render() + self._told()
+
+    def _told(self) -> bytes:
+        told = {name: one.answer or b"" for name, one in self._supervisors.items()}
+        if len(told) == 1:
+            return told.popitem()[1]
+        return merged(families(text, of_device(name)) for name, text in told.items())
+
+    def collect(self) -> Iterator[Metric]:
+        label = [DEVICE] if len(self._supervisors) > 1 else []
+        up = GaugeMetricFamily(UP, "1 while the supervisor answers", labels=label)
+        for name, one in self._supervisors.items():
+            up.add_metric([name][: len(label)], float(one.answer is not None and not one.late))
+        yield up
 
     def close(self) -> None:
         """Idempotent."""
         self._engines.close()
-        self._supervisor.close()
+        for one in self._supervisors.values():
+            one.close()

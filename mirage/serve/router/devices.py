@@ -1,0 +1,130 @@
+"""Lines of one router: to the only supervisor, or to each of several devices' servers as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mirage.control.routes.replica import RouteTarget
+from mirage.serve.access.forms import AccessTable
+from mirage.serve.routed.replicas import RoutedReplica, in_order
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.link import AGAIN_S, SupervisorLink
+from mirage.serve.router.ticket import RouterTicket
+from mirage.serve.together import together
+from mirage.wire import Broken
+
+
+class _OtherDuties:
+    """Keys, certificate and the end are told by the first line alone."""
+
+    def holds(self, keys: AccessTable) -> None:
+        """Nothing."""
+
+    def renews(self) -> None:
+        """Nothing."""
+
+    async def drain(self) -> None:
+        """Nothing."""
+
+
+class RoutedDevices:
+    """Tenants of all lines. A model is served by one, or by replicas on several devices."""
+
+    def __init__(self, first: SupervisorLink) -> None:
+        """`first` has been welcomed."""
+        self.first = first
+        devices = first.welcome.devices
+        self.several = {name: SupervisorLink(Path(p), device=name) for name, p in devices.items()}
+        """Lines by the devices' names; empty with one device."""
+        self.links = self.several or {"": first}
+        """Lines to those that have tenants; the only one has no name."""
+
+    async def keep(self) -> None:
+        """Keep the lines to several devices; who is away is called again and again."""
+        await together(_kept(link) for link in self.several.values())
+
+    # -- tenants ------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[RoutedTenant]:
+        return (one for link in self.links.values() for one in link.tenants)
+
+    def __contains__(self, name: str) -> bool:
+        return any(name in link.tenants for link in self.links.values())
+
+    def __getitem__(self, name: str) -> RoutedTenant:
+        """The first of that name."""
+        return next(one for one in self if one.name == name)
+
+    @property
+    def served(self) -> list[RoutedTenant]:
+        """All but those that were removed; each replica is one."""
+        return [one for link in self.links.values() for one in link.tenants.served]
+
+    @property
+    def models(self) -> list[str]:
+        """All names that requests may use."""
+        return list(dict.fromkeys(name for one in self.served for name in one.row.names))
+
+    def serving(self, model: str) -> list[RoutedTenant]:
+        """Tenants that serve `model`, which is one of their names; the best for a request first."""
+        if not self.several:
+            one = self.first.tenants.serving(model)
+            return [] if one is None else [one]
+        found = {
+            name: one
+            for name, link in self.several.items()
+            if (one := link.tenants.serving(model)) is not None
+        }
+        best = in_order(self._replica(one) for one in found.values())
+        return [found[one.target.device] for one in best]
+
+    def _replica(self, one: RoutedTenant) -> RoutedReplica:
+        row, link = one.row, self.links[one.device]
+        target = RouteTarget(row.name, one.device, row.socket, row.state)
+        return RoutedReplica(target, row.at_once, one.in_flight, link.is_up)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Devices whose tenants are not known: their servers start, or are away."""
+        return [name for name, link in self.several.items() if not link.has_table.is_set()]
+
+    def ask(self, tenant: RoutedTenant) -> RouterTicket:
+        """A request for a tenant comes. Raises `NotInTime`."""
+        return self.links[tenant.device].ask(tenant)
+
+    # -- what is told -------------------------------------------------------------------
+
+    def health(self, *, reasons: bool) -> dict[str, Any]:
+        """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
+        if not self.several:
+            return _health(self.first, reasons=reasons)
+        devices = {name: _health(link, reasons=reasons) for name, link in self.several.items()}
+        served = self.served
+        well = {one.name for one in served if one.row.well}
+        status = "degraded" if well else "down"
+        if all(one["status"] == "ok" for one in devices.values()):
+            status = "ok"
+        tenants: dict[str, dict[str, str]] = {}
+        for one in served:
+            tenants.setdefault(one.name, {})[one.device] = one.row.state.value
+        return {"status": status, "tenants": tenants, "devices": devices}
+
+
+def _health(link: SupervisorLink, *, reasons: bool) -> dict[str, Any]:
+    if not link.has_table.is_set():
+        return {"status": "down", "tenants": {}, "supervisor": "away"}
+    body = link.tenants.table.health(reasons=reasons)
+    return body if link.is_up else body | {"supervisor": "away"}
+
+
+async def _kept(link: SupervisorLink) -> None:
+    """Keep the line to one of several devices. Never returns."""
+    while True:
+        with suppress(OSError, Broken):
+            await link.connect()
+            await link.keep_once(_OtherDuties())
+        await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,35 @@
+"""Overviews of one device, which all viewers share, however many there are."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mirage.serve.router.asked_source import LIMIT_S, AskedSource, renewed
+from mirage.serve.router.inner import InnerClient, away
+
+
+class SharedOverview:
+    """Asks a supervisor when somebody wants to know, once a second at most.
+
+    `close` has to follow.
+    """
+
+    def __init__(self, inner: InnerClient) -> None:
+        self._sources = {
+            reasons: AskedSource(partial(inner.overview, reasons=reasons))
+            for reasons in (True, False)
+        }
+        """Overviews with the reasons, and without."""
+
+    async def told(self, *, reasons: bool) -> bytes:
+        """The overview as JSON. Raises `ApiError`."""
+        source = self._sources[reasons]
+        await renewed([source], LIMIT_S)
+        if source.answer is None:
+            raise away()
+        return source.answer
+
+    def close(self) -> None:
+        """Idempotent."""
+        for source in self._sources.values():
+            source.close()

@@ -1,0 +1,277 @@
+"""A router before several devices: which replica a request goes to, and when to another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from attending import nobody
+from routed import no_overview, no_resize
+
+from mirage.config import HANG_S, HttpSection, Policy
+from mirage.control.roster.states import LifeState
+from mirage.protocol import ModelShape, Report
+from mirage.serve.access.forms import NO_KEYS
+from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.router.app import Router
+from mirage.serve.router.link import SupervisorLink
+from mirage.serve.routing.desk import RouterDesk
+from mirage.serve.routing.inner import InnerServer
+
+pytestmark = pytest.mark.e2e
+LEFT, RIGHT = "left", "right"
+ROUTE = "/v1/completions"
+WAIT_S = 20
+SHAPE = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
+
+
+@dataclass
+class Replica:
+    """The engine of model `m` on one device."""
+
+    device: str
+    backend: TenantServer
+    desk: RouterDesk
+    registry: Registry
+    seen: list[str] = field(default_factory=list)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """``wait`` waits for `go_on`, ``die`` breaks off once it was read."""
+        prompt = (await request.json())["prompt"]
+        self.seen.append(prompt)
+        self.begun.set()
+        if prompt == "wait":
+            await self.go_on.wait()
+        if prompt == "die":
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response({"device": self.device})
+
+    @contextlib.asynccontextmanager
+    async def listens(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_post(ROUTE, self.answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(self.backend.socket)).start()
+        try:
+            yield
+        finally:
+            self.go_on.set()
+            await runner.cleanup()
+
+
+@dataclass
+class Site:
+    """A router before two replicas, of which one may not listen."""
+
+    http: aiohttp.ClientSession
+    router: Router
+    left: Replica
+    right: Replica
+
+    async def ask(self, prompt: str) -> tuple[int, dict[str, Any]]:
+        async with self.http.post(ROUTE, json={"model": "m", "prompt": prompt}) as answer:
+            return answer.status, await answer.json()
+
+
+@contextlib.asynccontextmanager
+async def welcoming(
+    folder: Path, name: str, backends: dict[str, TenantServer], devices: dict[str, str]
+) -> AsyncIterator[tuple[RouterDesk, Registry]]:
+    """A server at the line `name`, which has these tenants."""
+    registry = Registry(Policy.MIRAGE, 1 << 30, backends)
+    desk = RouterDesk(registry, nobody(), HANG_S)
+    told, inner = HttpSection().model_dump(), folder / f"{name}.inner"
+    welcome = RouterWelcome(told, "127.0.0.1", 1, HANG_S, str(inner), {}, 9.0, devices)
+    await desk.start(folder / name, welcome, NO_KEYS)
+    server = InnerServer(registry, desk, no_resize, no_overview)
+    await server.start(inner)
+    keeping = asyncio.create_task(desk.keep())
+    try:
+        yield desk, registry
+    finally:
+        keeping.cancel()
+        await server.stop()
+        desk.close()
+
+
+@contextlib.asynccontextmanager
+async def site(folder: Path, *listening: str, served: bool = True) -> AsyncIterator[Site]:
+    """Engines of `listening` devices answer. Without `served` only the first has a server."""
+    lines = {name: str(folder / name) for name in (LEFT, RIGHT)}
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(welcoming(folder, "machine", {}, lines))
+        replicas = []
+        for name in lines if served else [LEFT]:
+            backend = TenantServer("m", folder / f"{name}.engine", 256, LifeState.READY)
+            backend.missed = False
+            welcome = welcoming(folder, name, {"m": backend}, {})
+            replicas.append(Replica(name, backend, *await stack.enter_async_context(welcome)))
+            if name in listening:
+                await stack.enter_async_context(replicas[-1].listens())
+        link = SupervisorLink(folder / "machine")
+        await link.connect()
+        router = Router(link)
+        work = [link.keep(router), router.tenants.keep()]
+        tasks = [asyncio.create_task(one) for one in work]
+        for one in replicas:
+            await asyncio.wait_for(one.desk.connected(), WAIT_S)
+        listens = socket.create_server(("127.0.0.1", 0))
+        await router.start([listens])
+        url = f"http://127.0.0.1:{listens.getsockname()[1]}"
+        http = await stack.enter_async_context(aiohttp.ClientSession(url))
+        try:
+            yield Site(http, router, replicas[0], replicas[-1])
+        finally:
+            await router.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def in_a_loop(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """A test that is a coroutine."""
+
+    @wraps(test)
+    def runs(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    return runs
+
+
+def by(status_and_body: tuple[int, dict[str, Any]]) -> str:
+    status, body = status_and_body
+    assert status == 200, body
+    return str(body["device"])
+
+
+@in_a_loop
+async def test_an_engine_that_is_away_leaves_its_requests_to_the_other(tmp_path: Path) -> None:
+    async with site(tmp_path, RIGHT) as one:
+        assert [by(await one.ask(f"{n}")) for n in range(3)] == [RIGHT] * 3
+        assert one.right.seen == ["0", "1", "2"]
+
+
+@in_a_loop
+async def test_a_request_that_was_read_is_not_sent_again(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        status, told = await one.ask("die")
+        assert status == 502, told
+        assert (one.left.seen, one.right.seen) == (["die"], [])
+
+
+@in_a_loop
+async def test_it_goes_where_the_least_is_in_flight(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        waiting = asyncio.create_task(one.ask("wait"))
+        await asyncio.wait_for(one.left.begun.wait(), WAIT_S)
+        assert by(await one.ask("x")) == RIGHT
+        one.left.go_on.set()
+        assert by(await waiting) == LEFT
+        assert by(await one.ask("y")) == LEFT
+
+
+@in_a_loop
+async def test_one_that_has_failed_is_the_last_to_be_asked(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        one.left.backend.fail("it is broken")
+        await one.left.desk.seen()
+        assert by(await one.ask("x")) == RIGHT
+        async with one.http.get("/health/m") as answer:
+            assert answer.status == 200, "a replica serves"
+        one.right.backend.fail("it is broken")
+        await one.right.desk.seen()
+        status, told = await one.ask("x")
+        assert status == 503 and "it is broken" in told["error"]["message"]
+        async with one.http.get("/health") as answer:
+            assert answer.status == 503
+
+
+@in_a_loop
+async def test_what_ended_an_engine_is_refused_on_both(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        assert by(await one.ask("x")) == LEFT
+        (mark,) = marks(one, LEFT)
+        soon = time.monotonic() + 60
+        tenants = {tenant.device: tenant for tenant in one.router.tenants}
+        tenants[RIGHT].suspects.remember({}, {mark: soon})
+        tenants[RIGHT].suspects._good.clear()
+        assert by(await one.ask("x")) == RIGHT, "a suspect goes to who knows it"
+        tenants[RIGHT].suspects.remember({mark: soon}, {})
+        status, told = await one.ask("x")
+        assert status == 422 and told["error"]["code"] == "request_ended_engine"
+        assert by(await one.ask("y")) == LEFT
+
+
+def marks(one: Site, device: str) -> list[str]:
+    """Fingerprints of requests that were answered well."""
+    return [m for t in one.router.tenants if t.device == device for m in t.suspects._good]
+
+
+@in_a_loop
+async def test_a_device_that_has_told_nothing_yet_may_have_the_model(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, served=False) as one:
+        assert by(await one.ask("x")) == LEFT
+        body = {"model": "other", "prompt": "x"}
+        async with one.http.post(ROUTE, json=body) as answer:
+            told = await answer.json()
+            assert answer.status == 503 and told["error"]["code"] == "device_away"
+            assert answer.headers["Retry-After"]
+        async with one.http.get("/health") as answer:
+            health = await answer.json()
+            assert health["status"] == "degraded" and health["devices"][RIGHT]["status"] == "down"
+
+
+@in_a_loop
+async def test_what_is_told_of_devices_has_their_names(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        async with one.http.get("/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        for device in ("", LEFT, RIGHT):
+            assert f'mirage_supervisor_up{{device="{device}"}} 1.0' in lines
+        assert 'mirage_tenant_up{device="left",tenant="m"} 1.0' in lines
+        assert 'mirage_tenant_up{device="right",tenant="m"} 1.0' in lines
+        assert not [line for line in lines if line.startswith("mirage_tenant_up{tenant=")]
+        async with one.http.get("/mirage/overview") as answer:
+            told = await answer.json()
+            assert answer.status == 400 and "left, right" in told["error"]["message"]
+        async with one.http.get("/mirage/overview", params={"device": LEFT}) as answer:
+            assert answer.status == 200 and await answer.json() == {}
+
+
+@in_a_loop
+async def test_lists_have_a_model_once(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        for desk in (one.left, one.right):
+            desk.registry.shapes["m"] = SHAPE
+            desk.registry.reports["m"] = Report(1, True, 77, 3, 2, 4, 1)
+        async with one.http.get("/api/ps") as answer:
+            (model,) = (await answer.json())["models"]
+        assert (model["name"], model["size_vram"]) == ("m", 2 * 77)
+        async with one.http.get("/api/tags") as answer:
+            assert len((await answer.json())["models"]) == 1
+
+
+@in_a_loop
+async def test_a_device_whose_server_has_told_nothing_is_waited_for_by_nobody(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path, LEFT, served=False) as one:
+        async with one.http.get("/metrics") as answer:
+            assert 'mirage_supervisor_up{device="right"} 0.0' in await answer.text()
+        async with one.http.get("/mirage/overview", params={"device": RIGHT}) as answer:
+            assert answer.status == 503
