@@ -278,6 +278,8 @@ def serve(
     from mirage.serve.apply.source import ConfigSource
     from mirage.serve.apply.state_file import StateFile
     from mirage.serve.logs import LogPlan, log_by
+    from mirage.serve.machine.declared import declared_machine, has_devices
+    from mirage.serve.machine.server import serve_devices
     from mirage.serve.means import Means
     from mirage.serve.profiled import profiled
     from mirage.serve.proposal.proposed import source_of
@@ -320,13 +322,19 @@ def serve(
             return
         memory = None if proposed else memory
         source = ConfigSource(path, policy, memory, tiers, lease, tls, proposed)
-        kept, file = StateFile(state), source.written()
-        written, line = kept.choose(file)
-        if line:
-            say(line)
-        declared = source.declared(written)
-        source.folders.known.update(left_models(device_name(declared, path)))
-        source.fetch(written, say)
+        kept, file, machine = StateFile(state), source.written(), None
+        if has_devices(file.raw):
+            machine = declared_machine(source, file, state)
+            machine.fetch(say)
+        else:
+            written, line = kept.choose(file)
+            if line:
+                say(line)
+            declared = source.declared(written)
+            source.folders.known.update(left_models(device_name(declared, path)))
+            source.fetch(written, say)
+    if machine is not None:
+        raise typer.Exit(serve_devices(machine, options, means))
     loaded = source.config(written)
     origin = Origin(source, written, file.sha256, kept)
     raise typer.Exit(serve(loaded, origin, options, means, profiled(loaded)))
@@ -354,19 +362,12 @@ def check(
     """
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source
-    from mirage.serve.adapter_words import adapter_lines
     from mirage.serve.apply.source import ConfigSource
-    from mirage.serve.clients.certificate import check_tls
-    from mirage.serve.hierarchy import hierarchy
-    from mirage.serve.hubs import outlined
-    from mirage.serve.keeper import bounds
-    from mirage.serve.masters import master_lines
+    from mirage.serve.checked import checked, told
+    from mirage.serve.machine.declared import declared_machine, has_devices
     from mirage.serve.means import Means
-    from mirage.serve.outlook import outlook
-    from mirage.serve.preflight import preflight, refusal, speeds
+    from mirage.serve.preflight import refusal
     from mirage.serve.proposal.proposed import source_of
-    from mirage.serve.roster.told import roster_lines
-    from mirage.serve.table import fit_table
     from mirage.serve.upgrading import upgraded_text
 
     if upgrade:
@@ -376,27 +377,27 @@ def check(
     with terminate_like_interrupt():
         path, proposed = source_of(words, trust or (), memory, probe, typer.echo)
         source = ConfigSource(path, policy, None if proposed else memory, proposed=proposed)
-        loaded = source.declared(source.written())
-        access = ServerKeys(key_source(keys, os.environ))
-        check_tls(loaded.http)
-        with outlined(loaded, (lambda line: None) if proposed else typer.echo) as seen:
-            found = preflight(seen, probe)
-    served, link = found.config, speeds(loaded.device)
-    typer.echo(fit_table(served, found.fits))
-    names = [*served.names, *(name for named in found.adapters.values() for name in named)]
-    names += [name for tenant in served.tenants for name in tenant.adapters]
-    lines = (
-        *master_lines(served, found.fits, bounds(served).idle),
-        *hierarchy(served, found.fits),
-        *roster_lines(served, found.fits, link),
-        *adapter_lines(served, found.fits),
-        *outlook(served, found.fits, link),
-        *key_lines(access, names, time.time()),
-    )
-    for line in lines:
+        file, access = source.written(), ServerKeys(key_source(keys, os.environ))
+        say = (lambda line: None) if proposed else typer.echo
+        heads = [""]
+        if has_devices(file.raw):
+            machine = declared_machine(source, file)
+            typer.echo("\n".join(machine.lines))
+            heads = [f"device {device.name}:" for device in machine.devices]
+            found = [checked(device.config, probe, say) for device in machine.devices]
+        else:
+            found = [checked(source.declared(file), probe, say)]
+    for head, one in zip(heads, found, strict=True):
+        for line in ([head] if head else []) + list(told(one)):
+            typer.echo(line)
+    names = list(dict.fromkeys(name for one in found for name in one.names))
+    for line in key_lines(access, names, time.time()):
         typer.echo(line)
-    if found.refused:
-        raise refusal(found.refused)
+    told_of = zip(heads, found, strict=True)
+    if refused := [
+        f"{head} {refusal(one.refused)}".strip() for head, one in told_of if one.refused
+    ]:
+        raise InputRefused("; ".join(refused))
 
 
 @app.command()

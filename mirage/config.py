@@ -723,6 +723,8 @@ class Config(Strict):
     def _batches_as_large_as_the_device_bears(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if "devices" in data:
+            raise ValueError("devices is for check, serve and fetch alone: here write one device")
         device, tenants = data.get("device"), data.get("tenants")
         on_gpu = isinstance(device, dict) and device.get("kind") == "cuda"
         if not on_gpu or not isinstance(tenants, list):

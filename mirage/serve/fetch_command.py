@@ -6,11 +6,12 @@ from pathlib import Path
 
 import typer
 
-from mirage.config import load
+from mirage.config import read_yaml
 from mirage.hub_name import HubName
 from mirage.options import ServedWords, TrustOption
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.serve.hubs import fetch_model, trusts_code
+from mirage.serve.machine.declared import tenants_in
 from mirage.serve.proposal.words import is_config, named
 from mirage.serve.said import say
 
@@ -28,7 +29,8 @@ def fetch_command(words: ServedWords, trust: TrustOption = None) -> None:
 def _wanted(words: list[str], trusted: list[str]) -> list[tuple[HubName, bool]]:
     """Models at a hub, and whether code of theirs is trusted. Raises `InputRefused`."""
     if len(words) == 1 and is_config(words[0], folder=False, file=Path(words[0]).is_file()):
-        tenants = load(Path(words[0])).tenants
+        path = Path(words[0])
+        tenants = tenants_in(read_yaml(path), path)
         return [(tenant.hub, trusts_code(tenant)) for tenant in tenants if tenant.hub is not None]
     models = named(words, [None for _ in words], trusted)
     return [(one.hub, one.code) for one in models if one.hub is not None]

@@ -31,13 +31,15 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True)
 class LogPlan:
-    """Lines of one server; both of its processes write to the same files."""
+    """Lines of one server; all of its processes write to the same files."""
 
     form: LogFormat = LogFormat.TEXT
     file: Path | None = None
     """None: standard error."""
     access: Path | None = None
     """File that gets a line for each request; None: none is written."""
+    device: str = ""
+    """Name of the device that each line is about, among several."""
 
     def check(self) -> None:
         """Raises `ConfigError` for a file that cannot be written."""
@@ -66,12 +68,17 @@ TO_STDERR = LogPlan()
 class JsonLine(logging.Formatter):
     """One object a line, with the fields of a record beside its message."""
 
+    def __init__(self, device: str = "") -> None:
+        """`device` as in `LogPlan`."""
+        super().__init__()
+        self._device = {"device": device} if device else {}
+
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {
             "time": _time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-        }
+        } | self._device
         if message := record.getMessage():
             told["message"] = message
         told |= getattr(record, FIELDS, {})
@@ -110,13 +117,17 @@ def log_by(plan: LogPlan, level: int | str) -> None:
     handler: logging.Handler
     handler = logging.StreamHandler(sys.stderr) if plan.file is None else ReopenedFile(plan.file)
     as_json = plan.form is LogFormat.JSON
-    handler.setFormatter(JsonLine() if as_json else logging.Formatter(TEXT))
+    handler.setFormatter(JsonLine(plan.device) if as_json else _text(plan.device))
     logging.basicConfig(handlers=[handler])
     logging.getLogger("mirage").setLevel(level)
     if as_json or plan.file is not None:
         SAID.propagate = False
         SAID.setLevel(logging.INFO)
         SAID.addHandler(handler)
+
+
+def _text(device: str) -> logging.Formatter:
+    return logging.Formatter(TEXT if not device else TEXT.replace(" ", f" {device} ", 1))
 
 
 def _time(seconds: float) -> str:

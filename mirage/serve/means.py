@@ -12,6 +12,7 @@ from mirage.serve.outside import MARGIN_BYTES
 from mirage.serve.restarts import BACKOFF_S, REST_S
 from mirage.serve.starting import Start
 
+DEVICE_SERVER = ("-m", "mirage.serve.machine.device_server")
 DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}
 
 
@@ -24,6 +25,8 @@ class Means:
     """Process that is asked about the models."""
     device: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(DEVICE))
     """Program by kind of device, exits with 0 if it can use one; none for one that cannot fail."""
+    device_server: tuple[str, ...] = DEVICE_SERVER
+    """Server of one of several devices."""
     start: Start | None = None
     """Function that makes a server a child process; None: as `warm_starts` of the configuration has
     it."""

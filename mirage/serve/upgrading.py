@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mirage.config import current, made, parsed, read_text
+from mirage.config import current, parsed, read_text
 from mirage.errors import InputRefused
 from mirage.rewriting import rewritten
+from mirage.serve.machine.declared import tenants_in
 
 
 def upgraded_text(words: Sequence[str]) -> str:
@@ -17,5 +18,5 @@ def upgraded_text(words: Sequence[str]) -> str:
     path = Path(words[0])
     text = read_text(path)
     before = parsed(text, path)
-    made(before, path, path.parent)
+    tenants_in(before, path)
     return rewritten(text, before, current(before, path))

@@ -7,6 +7,7 @@ UUID, which may be shortened.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -44,6 +45,12 @@ def sole_server(config: Config) -> Iterator[None]:
 def gpu_of(config: Config) -> str:
     """The GPU of `config`, by its UUID where that is known."""
     return identity(visible_gpu(config.device.index), _listing())
+
+
+def visible_gpus() -> list[int]:
+    """Indexes of the GPUs that a server may name, as `device.index` counts them."""
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return list(range(len(named or _listing().splitlines())))
 
 
 def identity(gpu: str, listing: str) -> str:

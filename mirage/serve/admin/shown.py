@@ -12,9 +12,15 @@ HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING",
 
 
 def process_table(told: TenantsTold, now: float) -> str:
-    """One row per tenant; DEVICE is what it holds of the device. `now` in seconds since 1970."""
+    """One row per tenant; DEVICE is what it holds of the device. `now` in seconds since 1970.
+
+    Where tenants are on several devices, ON names that of each.
+    """
     rows = [HEADINGS, *(_row(tenant, now) for tenant in told.tenants)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    if len({tenant.device for tenant in told.tenants}) > 1:
+        devices = ["ON", *(tenant.device for tenant in told.tenants)]
+        rows = [(*row, device) for row, device in zip(rows, devices, strict=True)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 

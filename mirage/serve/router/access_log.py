@@ -61,6 +61,8 @@ def _fields(request: web.Request, status: int, size: int, took_s: float) -> dict
         "key": key.name if key is not None else "",
         "tenant": counted.tenant if counted is not None else "",
     }
+    if counted is not None and counted.device:
+        told["device"] = counted.device
     return told | (_passed(counted.passage) if counted is not None and counted.passage else {})
 
 

@@ -232,7 +232,7 @@ class Router:
         others: bool = False,
     ) -> web.StreamResponse:
         """The answer of one tenant; `others` as in `Forward`. Raises `ApiError`."""
-        passage.untold = tenant.untold
+        passage.untold, counted.device = tenant.untold, tenant.device
         tenant.in_flight += 1
         try:
             ticket = await self._admitted(tenant, request, asked.model)

@@ -14,6 +14,8 @@ class CountedAs:
     """Tenant and status that one request is counted by."""
 
     tenant: str = ""
+    device: str = ""
+    """Name of its device among several."""
     status: int = 500
     """Status of a request that does not end as it should."""
     passage: Passage | None = None

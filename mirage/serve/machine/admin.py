@@ -1,0 +1,200 @@
+"""HTTP for operators of several devices: each request goes on to the devices that it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from aiohttp.hdrs import METH_ANY
+
+from mirage.config import Policy
+from mirage.errors import InputRefused
+from mirage.serve.admin.asked import as_json, known
+from mirage.serve.admin.audit import audited
+from mirage.serve.admin.forms import FORM_VERSION, DeviceStatus, KeysTold, TenantsTold
+from mirage.serve.apply.revision import Revision
+from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.private_site import PrivateSite
+
+ANSWER_S = 30.0
+AGAIN_S = 0.5
+"""Seconds between two attempts to watch a device whose server is away."""
+DEVICE = "device"
+"""Key of a query that names a device."""
+
+
+class MachineAdmin:
+    """Routes for all devices. `stop` ends all."""
+
+    def __init__(
+        self,
+        sockets: Mapping[str, Path],
+        policy: Policy,
+        reload_keys: Callable[[], Awaitable[str]],
+    ) -> None:
+        """`sockets` are those of the devices' servers, for operators, by the devices' names.
+
+        `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
+        """
+        self._sockets, self._policy, self._reload_keys = dict(sockets), policy, reload_keys
+        self._url = ""
+        self.site = PrivateSite()
+
+    async def start(self, path: Path, url: str) -> None:
+        """Listen at `path`, for the server at `url`. Raises `OSError`."""
+        self._url = url
+        app = web.Application(middlewares=[errors_as_json])
+        app.add_routes(
+            [
+                web.get("/tenants", self._all),
+                web.get("/tenants/{name:.+}", self._one),
+                web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
+                web.get("/watch", self._watch),
+                web.post("/keys", self._keys),
+                web.route(METH_ANY, "/{other:.*}", self._of_one_device),
+            ]
+        )
+        await self.site.start(app, path)
+
+    async def stop(self) -> None:
+        """Let nobody in any more. Idempotent."""
+        await self.site.stop()
+
+    # -- all of them --------------------------------------------------------------------
+
+    async def _all(self, request: web.Request) -> web.Response:
+        told = (await self._told()).values()
+        server = DeviceStatus(
+            pid=os.getpid(),
+            url=self._url,
+            policy=self._policy.value,
+            device=", ".join(self._sockets),
+            device_bytes=sum(one.server.device_bytes for one in told),
+        )
+        every = TenantsTold(
+            form_version=FORM_VERSION,
+            revision=sum(one.revision for one in told),
+            server=server,
+            tenants=[tenant for one in told for tenant in one.tenants],
+        )
+        return as_json(every, Revision())
+
+    async def _told(self) -> dict[str, TenantsTold]:
+        """Answers of the devices whose servers are there."""
+        asked = await asyncio.gather(
+            *(self._asked(name, "GET", "/tenants") for name in self._sockets),
+            return_exceptions=True,
+        )
+        answers = dict(zip(self._sockets, asked, strict=True))
+        return {
+            name: msgspec.json.decode(answer.body, type=TenantsTold)
+            for name, answer in answers.items()
+            if isinstance(answer, web.Response) and isinstance(answer.body, bytes)
+        }
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        """Lines of all devices, as they come."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        watching = [asyncio.create_task(self._watch_one(n, response)) for n in self._sockets]
+        try:
+            await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+        return response
+
+    async def _watch_one(self, device: str, response: web.StreamResponse) -> None:
+        """Returns once the client has gone."""
+        forever = aiohttp.ClientTimeout(None)
+        while True:
+            try:
+                async with (
+                    self._session(device) as http,
+                    http.get("/watch", timeout=forever) as told,
+                ):
+                    async for line in told.content:
+                        try:
+                            await response.write(line)
+                        except ConnectionError:
+                            return
+            except (aiohttp.ClientError, OSError):
+                pass
+            await asyncio.sleep(AGAIN_S)
+
+    async def _keys(self, request: web.Request) -> web.Response:
+        """Have the router's keys read again."""
+        with audited(request, "reload-keys", "-") as result:
+            try:
+                line = await self._reload_keys()
+            except InputRefused as error:
+                raise ApiError(400, f"the keys stay as they were: {error}") from None
+            result.append(f"200 {line}")
+            return as_json(KeysTold(line=line), Revision())
+
+    # -- of some ------------------------------------------------------------------------
+
+    async def _one(self, request: web.Request) -> web.Response:
+        """A tenant; of one with replicas the first device's, or the one that is named."""
+        device = (await self._serving(request))[0]
+        return await self._asked(device, "GET", request.raw_path)
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """An act on a tenant, on all devices that serve it, or on the one that is named."""
+        answers = [
+            await self._asked(device, "POST", request.raw_path)
+            for device in await self._serving(request)
+        ]
+        return next((one for one in answers if one.status >= 400), answers[0])
+
+    async def _serving(self, request: web.Request) -> list[str]:
+        """Devices with the tenant that a request is about. Raises `ApiError`."""
+        name, told = request.match_info["name"], await self._told()
+        if (device := request.query.get(DEVICE)) is not None:
+            return [known_device(device, self._sockets)]
+        found = [
+            device
+            for device, one in told.items()
+            if any(name in (tenant.name, *tenant.spec.aliases) for tenant in one.tenants)
+        ]
+        if not found:
+            known(name, list({tenant.name: 0 for one in told.values() for tenant in one.tenants}))
+        return found
+
+    async def _of_one_device(self, request: web.Request) -> web.Response:
+        """A request that is of one device alone, where that is named."""
+        if (device := request.query.get(DEVICE)) is None:
+            sockets = ", ".join(f"{name}: --socket {path}" for name, path in self._sockets.items())
+            raise ApiError(409, f"several devices are served here, ask that of one ({sockets})")
+        name = known_device(device, self._sockets)
+        return await self._asked(name, request.method, request.raw_path, await request.read())
+
+    async def _asked(self, device: str, method: str, path: str, body: bytes = b"") -> web.Response:
+        """Answer of a device's server. Raises `ApiError` if it is away."""
+        limit = aiohttp.ClientTimeout(ANSWER_S)
+        try:
+            async with (
+                self._session(device) as http,
+                http.request(method, path, data=body or None, timeout=limit) as answer,
+            ):
+                told = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            raise ApiError(503, f"the server of device {device!r} is away: ask again") from None
+        return web.Response(body=told, status=answer.status, content_type=answer.content_type)
+
+    def _session(self, device: str) -> aiohttp.ClientSession:
+        connector = aiohttp.UnixConnector(str(self._sockets[device]), force_close=True)
+        return aiohttp.ClientSession("http://device", connector=connector)
+
+
+def known_device(name: str, devices: Mapping[str, object]) -> str:
+    """A device's name. Raises `ApiError` if there is none."""
+    if name not in devices:
+        raise ApiError(404, f"no device {name!r} here: use one of {', '.join(devices)}")
+    return name

@@ -1,0 +1,81 @@
+"""Entry of requests to one of several devices: a line to the router that all of them have."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from mirage.config import Config
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.access.forms import NO_KEYS, AccessTable
+from mirage.serve.adoption.left import LeftRun
+from mirage.serve.domain import Domain
+from mirage.serve.machine.device_line import DeviceLine
+from mirage.serve.machine.messages import DeviceOrder
+from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.routing.inner import InnerServer, Overview
+from mirage.serve.rundir import RunDir
+from mirage.serve.together import together
+
+
+class DeviceEntry:
+    """A `RequestEntry` without an address: the router is another process's."""
+
+    def __init__(
+        self,
+        order: DeviceOrder,
+        line: DeviceLine,
+        config: Config,
+        domain: Domain,
+        overview: Overview,
+        rundir: RunDir,
+        reaper: ReaperClient,
+    ) -> None:
+        self._order, self._line, self._config = order, line, config
+        self._desk, self._reaper = domain.desk, reaper
+        self._inner = InnerServer(domain.registry, domain.desk, domain.tiers.resize, overview)
+        self._inner_socket = rundir.inner_socket
+        self.admin_socket = Path(order.admin)
+        self.hears = False
+        self.listeners = {
+            Path(order.line): self._desk.listen,
+            self._inner_socket: self._inner.site.listen,
+        }
+
+    async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
+        """See `RequestEntry`. A router that serves a run that was left waits for its engines."""
+        if left is None:
+            await self.hear(keys)
+        return self._order.url
+
+    async def hear(self, keys: AccessTable) -> None:
+        """See `RequestEntry`; the router has its keys from elsewhere."""
+        welcome = RouterWelcome(
+            self._config.http.model_dump(),
+            self._order.host,
+            int(time.time()),
+            self._config.hang_s,
+            str(self._inner_socket),
+            {},
+            self._config.lease_s,
+        )
+        await self._inner.start(self._inner_socket)
+        await self._desk.start(Path(self._order.line), welcome, NO_KEYS)
+        self.hears = True
+
+    async def keep(self) -> None:
+        """Never returns."""
+        stops = lambda: self._reaper.leases(0.0)  # noqa: E731
+        await together([self._desk.keep(), self._line.keep(stops)])
+
+    async def drain(self) -> None:
+        """Have the router ask for this device no more. What runs goes on until engines end."""
+        self._desk.end()
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        self._desk.close()
+        await self._inner.stop()
+
+    def kill(self) -> None:
+        """Nothing: the router is another process's."""

@@ -1,0 +1,68 @@
+"""A device server's end of the line to who started it: signs of life, and that it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+from mirage.serve.machine.messages import (
+    BEAT_S,
+    DeviceAlive,
+    DeviceCannot,
+    DeviceReady,
+    FromDevice,
+    ToDevice,
+)
+from mirage.wire import Broken, Channel
+
+
+class DeviceLine:
+    """Says that this process lives: a thread does until `keep` runs, and then the event loop."""
+
+    def __init__(self, there: socket.socket) -> None:
+        """Takes over the socket."""
+        there.setblocking(False)
+        self._channel: Channel[ToDevice] = Channel(there, ToDevice)
+        self._saying = threading.Lock()
+        self._kept = threading.Event()
+        threading.Thread(target=self._beat, name="mirage-device-beat", daemon=True).start()
+
+    def write(self, url: str) -> None:
+        """All that can start is ready: see `SaysReady`."""
+        self._say(DeviceReady())
+
+    def remove(self) -> None:
+        """Nothing: who started it sees it end."""
+
+    def cannot(self, why: str, *, refused: bool) -> None:
+        """This process is about to end for that reason."""
+        self._say(DeviceCannot(why, refused))
+
+    async def keep(self, stops: Callable[[], None]) -> None:
+        """Beat, and hear that all stop. Never returns."""
+        self._kept.set()
+        asyncio.get_running_loop().add_reader(self._channel, self._hear, stops)
+        try:
+            while True:
+                self._say(DeviceAlive())
+                await asyncio.sleep(BEAT_S)
+        finally:
+            asyncio.get_running_loop().remove_reader(self._channel)
+
+    def _hear(self, stops: Callable[[], None]) -> None:
+        try:
+            for _ in self._channel.hear():
+                stops()
+        except Broken:  # who started it has died, and the kernel ends this process
+            asyncio.get_running_loop().remove_reader(self._channel)
+
+    def _beat(self) -> None:
+        while not self._kept.wait(BEAT_S):
+            self._say(DeviceAlive())
+
+    def _say(self, message: FromDevice) -> None:
+        with self._saying, contextlib.suppress(Broken):
+            self._channel.say(message)

@@ -1,0 +1,201 @@
+"""One device server as the machine has it: started, ended if it hangs, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mirage.control.liveness import RunningTime
+from mirage.private_file import replace_private
+from mirage.processes.pidfd import ProcessEnd
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.adoption.left import left_runs
+from mirage.serve.machine.messages import (
+    BEAT_S,
+    DeviceCannot,
+    DeviceOrder,
+    DeviceReady,
+    DeviceStops,
+    FromDevice,
+)
+from mirage.wire import Broken, Channel
+
+log = logging.getLogger(__name__)
+
+PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+"""Seconds before another start, doubled with each server that lived no longer than the latter."""
+IMPORT_S = 120.0
+"""Seconds in which a server that was started gives its first sign of life."""
+STOP_S = 60.0
+"""Seconds for a server to end with its engines, beside those that its tiers are saved in."""
+
+
+class DeviceEnded(Exception):
+    """A device server ended before it was ready; `refused` if the user can correct the reason."""
+
+    def __init__(self, why: str, *, refused: bool) -> None:
+        super().__init__(why)
+        self.refused = refused
+
+
+class DeviceKeeper:
+    """One device server at a time. `keep` has to run, and `stop` to follow."""
+
+    def __init__(
+        self,
+        order: DeviceOrder,
+        file: Path,
+        identity: str,
+        program: Sequence[str],
+        reaper: ReaperClient,
+        hang_s: float,
+        save_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        """`order` is written to `file` for the `program`, as Python's arguments.
+
+        `identity` is the device's name in records of runs. A server that is silent for `hang_s`
+        seconds is taken for hung; one that stops may save its tiers for `save_s`.
+        """
+        self.order, self._file, self._identity = order, file, identity
+        self._program, self._reaper, self._say = tuple(program), reaper, say
+        self._hang_s, self._stop_s = hang_s, STOP_S + save_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel[FromDevice]
+        self._end: ProcessEnd
+        self._running = RunningTime(2 * BEAT_S)
+        self._heard = self._patience_s = 0.0
+        self._cannot: DeviceCannot | None = None
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the first server is ready, or `DeviceEnded`."""
+        self.is_ready = False
+        """True while a server is there that has said so."""
+
+    @property
+    def name(self) -> str:
+        """Name of the device."""
+        return self.order.device
+
+    async def keep(self) -> None:
+        """Start another one whenever it ends or hangs. Never returns."""
+        pause_s = PAUSE_S
+        while True:
+            begun = time.monotonic()
+            try:
+                self._start()
+            except OSError as error:
+                log.error("no server of device %s can be started (%s)", self.name, error)
+            else:
+                await self._ends()
+                self._over()
+            lived_s = time.monotonic() - begun
+            pause_s = PAUSE_S if lived_s > LONGEST_PAUSE_S else min(pause_s * 2, LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s / 2)
+
+    def _start(self) -> None:
+        """Raises `OSError`."""
+        replace_private(self._file, msgspec.json.encode(self.order), lasting=False)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        words = [str(self._file), str(theirs.fileno()), str(os.getpid())]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *self._program, *words],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._reaper.began(self._process.pid)
+        self._channel = Channel(ours, FromDevice)
+        self._end = ProcessEnd(self._process.pid)
+        self._cannot, self._heard, self._patience_s = None, self._running.seconds, IMPORT_S
+
+    async def _ends(self) -> None:
+        """Return once it has ended, or hangs and is ended."""
+        end = asyncio.ensure_future(self._end.wait())
+        try:
+            while not end.done():
+                await asyncio.wait([end], timeout=BEAT_S / 2)
+                self._running.tick(time.monotonic())
+                self._hear()
+                if self._running.seconds - self._heard >= self._patience_s:
+                    self._say(f"{self.name}: its server hangs: it is ended, and another one starts")
+                    self._end.kill()
+                    await end
+                    return
+        finally:
+            end.cancel()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(Broken):
+            for message in self._channel.hear():
+                self._heard, self._patience_s = self._running.seconds, self._hang_s
+                if isinstance(message, DeviceReady):
+                    self.is_ready = True
+                    if not self.first.done():
+                        self.first.set_result(None)
+                elif isinstance(message, DeviceCannot):
+                    self._cannot = message
+
+    def _over(self) -> None:
+        """Its process has ended."""
+        assert self._process is not None
+        self._hear()
+        status = self._process.wait()
+        self._reaper.over(self._process.pid)
+        self._process, self.is_ready = None, False
+        self._channel.close()
+        self._end.close()
+        how = f"signal {-status}" if status < 0 else f"exit code {status}"
+        why = self._cannot.why if self._cannot is not None else f"its server ended with {how}"
+        if not self.first.done():
+            refused = self._cannot is not None and self._cannot.refused
+            self.first.set_exception(DeviceEnded(why, refused=refused))
+            self.first.exception()  # it may be that nobody waits
+        elif self._cannot is None:
+            self._say(f"{self.name}: {why}: another one starts")
+
+    def stops(self) -> None:
+        """All are about to stop: what this server leaves from now on is ended at once."""
+        if self._process is not None:
+            self._channel.tell(DeviceStops())
+
+    async def stop(self) -> None:
+        """Have it end with its engines, or end both. Idempotent; `keep` runs no more."""
+        if (process := self._process) is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._stop_s):
+                await self._end.wait()
+        self.kill()
+        await self._end.wait()
+        self._over()
+        await asyncio.to_thread(self._end_left)
+
+    def kill(self) -> None:
+        """End it at once. Its reaper ends its engines, after the lease unless all stop."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _end_left(self) -> None:
+        """Engines of a server that had to be killed."""
+        for run in left_runs(self._identity):
+            run.end()

@@ -1,0 +1,334 @@
+"""Two devices behind one address: what happens to one's server, requests do not notice."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from operated import ROSTER, Operated, around, mirage
+from prometheus_client.parser import text_string_to_metric_families
+from supervised import DEADLINE_S, Served, assert_gone, read_all, serving, write_config
+
+pytestmark = pytest.mark.e2e
+
+LEASE_S = 300.0
+AT_FIRST = 1310720
+"""Bytes that an engine holds until it has obeyed an allotment."""
+LEFT, RIGHT = "left", "right"
+
+
+def tenant(name: str, **keys: Any) -> dict[str, Any]:
+    return {"name": name, "model": "model", "max_model_len": 128, "share": 40} | keys
+
+
+def config_of(folder: Path, **changes: Any) -> Path:
+    """One model on each device, and one on both."""
+    config = write_config(folder, "a")
+    told = {
+        "devices": [{"name": LEFT, "memory": "4MiB"}, {"name": RIGHT, "memory": "4MiB"}],
+        "dtype": "float32",
+        "tenants": [
+            tenant("a", device=LEFT),
+            tenant("b", device=RIGHT),
+            tenant("c", devices=[LEFT, RIGHT]),
+        ],
+        "roster": ROSTER,
+        "hang_s": 5,
+    }
+    config.write_text(yaml.safe_dump(told | changes))
+    return config
+
+
+class Machine:
+    """A server of two devices."""
+
+    def __init__(self, server: Served, short: Path) -> None:
+        self.server, self.operator = server, Operated(server, short)
+
+    def pids(self, model: str) -> tuple[int, int]:
+        """Processes of an engine: its server, its core."""
+        status, told = self.server.request(
+            "POST", "/v1/completions", {"model": model, "prompt": "pids"}
+        )
+        assert status == 200, told
+        return told["server"], told["core"]
+
+    def health(self) -> dict[str, Any]:
+        told: dict[str, Any] = self.server.request("GET", "/health")[1]
+        return told
+
+    def device(self, name: str) -> psutil.Process:
+        """The server of a device."""
+        for child in psutil.Process(self.server.process.pid).children():
+            if any(word.endswith(f"/{name}.json") for word in child.cmdline()):
+                return child
+        raise AssertionError(f"no server of {name} runs")
+
+    def has_another(self, name: str, before: int) -> bool:
+        """True once a device has another server, which serves."""
+        serves = self.health()["devices"][name]
+        try:
+            there = self.device(name).pid != before
+        except (AssertionError, psutil.Error):
+            return False
+        return there and serves["status"] == "ok" and "supervisor" not in serves
+
+    def held(self, device: str) -> dict[str, int]:
+        told = self.server.request("GET", f"/mirage/state?device={device}")[1]
+        return {name: one["held_bytes"] for name, one in told.get("tenants", {}).items()}
+
+    def family(self) -> set[psutil.Process]:
+        return self.server.family() | {
+            psutil.Process(pid) for model in "abc" for pid in self.pids(model)
+        }
+
+    def begins(self, model: str, events: int) -> http.client.HTTPConnection:
+        """A stream of ten events a second, of which nothing was read."""
+        body = {"model": model, "prompt": "drip", "max_tokens": events, "stream": True}
+        return self.server.open("POST", "/v1/completions", body)
+
+
+@contextmanager
+def served(config: Path, short: Path, *options: str, lease_s: float = LEASE_S) -> Iterator[Machine]:
+    """Engines have obeyed: one that was allotted nothing yet would not come back."""
+    with serving(config, *options, environment=around(short), lease_s=lease_s) as server:
+        server.drain()
+        machine = Machine(server, short)
+        try:
+            for name in (LEFT, RIGHT):
+                server.until(
+                    "it has memory",
+                    lambda n=name: (h := machine.held(n)) and min(h.values()) > AT_FIRST,
+                )
+            yield machine
+        except BaseException:
+            print("".join(server.log))
+            raise
+
+
+@contextmanager
+def asking(machine: Machine, *models: str) -> Iterator[list[tuple[str, int, Any]]]:
+    """Requests one after the other, of each model, until the block ends: what each was told."""
+    answers: list[tuple[str, int, Any]] = []
+    ends = False
+
+    def ask(model: str) -> None:
+        while not ends:
+            body = {"model": model, "prompt": "pids"}
+            answers.append((model, *machine.server.request("POST", "/v1/completions", body)))
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(len(models)) as threads:
+        asked = [threads.submit(ask, model) for model in models]
+        try:
+            yield answers
+        finally:
+            ends = True
+    for one in asked:
+        one.result()
+
+
+def samples(metrics: str) -> dict[tuple[str, str, str], float]:
+    """Values by name, device and tenant."""
+    return {
+        (one.name, one.labels.get("device", ""), one.labels.get("tenant", "")): one.value
+        for family in text_string_to_metric_families(metrics)
+        for one in family.samples
+    }
+
+
+def test_one_address_has_the_models_of_all_devices(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path), short) as machine:
+        server, operator = machine.server, machine.operator
+        cards = server.request("GET", "/v1/models")[1]["data"]
+        placed = {card["id"]: card["devices"] for card in cards}
+        assert placed == {"a": [LEFT], "b": [RIGHT], "c": [LEFT, RIGHT]}
+        health = machine.health()
+        assert health["status"] == "ok"
+        assert health["tenants"]["c"] == {LEFT: "ready", RIGHT: "ready"}
+        assert server.request("GET", "/health/c")[0] == 200
+        assert len({machine.pids(model) for model in "ab"}) == 2
+        metrics = server.request("GET", "/metrics")[1].decode()
+        values = samples(metrics)
+        ups = [values["mirage_tenant_up", device, "c"] for device in (LEFT, RIGHT)]
+        assert ups == [1, 1]
+        assert values["mirage_supervisor_up", "left", ""] == 1
+        assert values["mirage_router_ends_total", "", ""] == 0
+        assert metrics.count("# TYPE mirage_tenant_up gauge") == 1
+        status, told = server.request("GET", "/mirage/state")
+        assert status == 400 and "name one of left, right by ?device=" in told["error"]["message"]
+        status, told = server.request("POST", "/v1/completions", {"model": "d", "prompt": ""})
+        assert status == 404 and told["error"]["message"].endswith("use one of 'a', 'c', 'b'")
+
+        lines = operator.mirage("ps").stdout.splitlines()
+        assert [line.split()[0] for line in lines] == ["NAME", "a", "c", "b", "c"]
+        assert {line.split()[-1] for line in lines[1:]} == {LEFT, RIGHT}
+        assert f"device    {LEFT}," in operator.mirage("tenants", "show", "a").stdout
+        slept = operator.mirage("tenants", "sleep", "b", "--wait")
+        assert slept.returncode == 0 and "b is sleeping" in slept.stdout, slept
+        assert machine.pids("b"), "it wakes"
+        told = operator.mirage("apply", "-f", str(server.config))
+        assert told.returncode == 1 and "several devices are served here" in told.stderr, told
+
+        family = machine.family()
+        assert server.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+    assert not list(short.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_device_server_that_goes_is_not_noticed(
+    tmp_path: Path, short: Path, number: signal.Signals
+) -> None:
+    with served(config_of(tmp_path), short) as machine:
+        before = {model: machine.pids(model) for model in "ab"}
+        first = machine.device(LEFT)
+        streams = [machine.begins(model, 30) for model in "abc"]
+        with asking(machine, "a", "b", "c") as answers:
+            first.send_signal(number)
+            machine.server.until("another one serves", lambda: machine.has_another(LEFT, first.pid))
+        wrong = [answer for answer in answers if answer[1] != 200]
+        assert not wrong and {model for model, *_ in answers} == {*"abc"}, wrong[:3]
+        assert {model: machine.pids(model) for model in "ab"} == before, "its engines go on"
+        whole = b"data: {}\n\n" * 30 + b"data: [DONE]\n\n"
+        assert [read_all(one.getresponse()) for one in streams] == [whole] * 3
+        said = "ended with signal 9" if number is signal.SIGKILL else "its server hangs"
+        assert any(said in line for line in machine.server.log), "".join(machine.server.log)
+        assert any("left: adopted from process" in line for line in machine.server.log)
+        family = machine.family() | {first}
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+    assert not list(short.iterdir())
+
+
+def test_without_a_lease_its_models_are_away_until_it_is_back(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path), short, lease_s=0) as machine:
+        before = {model: machine.pids(model) for model in "ab"}
+        first = machine.device(LEFT)
+        with asking(machine, "b", "c") as answers:
+            first.kill()
+            machine.server.until("it is missed", lambda: machine.health()["status"] == "degraded")
+            status, told = machine.server.request(
+                "POST", "/v1/completions", {"model": "a", "prompt": "pids"}
+            )
+            assert status == 503, told
+            machine.server.until("another one serves", lambda: machine.has_another(LEFT, first.pid))
+        wrong = [answer for answer in answers if answer[1] != 200 and answer[0] == "b"]
+        assert not wrong, wrong[:3]
+        of_both = [status for model, status, _ in answers if model == "c"]
+        assert of_both.count(200) >= len(of_both) - 1, "one may have been at work there"
+        assert machine.pids("b") == before["b"] and machine.pids("a") != before["a"]
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_what_ended_one_replica_does_not_get_the_next(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path), short) as machine:
+        killer = {"model": "c", "prompt": "die"}
+        status, told = machine.server.request("POST", "/v1/completions", killer)
+        assert status == 502 and told["error"]["code"] == "request_ended_engine", told
+        again = [machine.server.request("POST", "/v1/completions", killer) for _ in range(4)]
+        assert [status for status, _ in again] == [422] * 4, again
+        states = machine.health()["tenants"]["c"]
+        assert "ready" in states.values()
+        for _ in range(10):
+            assert machine.pids("c")
+        machine.server.until(
+            "both are there again",
+            lambda: set(machine.health()["tenants"]["c"].values()) == {"ready"},
+        )
+        restarts = [
+            machine.server.request("GET", f"/mirage/state?device={device}")[1]["engines"]["c"][
+                "restarts"
+            ]
+            for device in (LEFT, RIGHT)
+        ]
+        assert sorted(restarts) == [0, 1]
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+
+
+def test_the_engines_of_a_killed_server_are_had_by_the_next(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    with served(config, short) as first:
+        before = {model: first.pids(model) for model in "ab"}
+        family = first.server.family()
+        first.server.process.send_signal(signal.SIGKILL)
+        first.server.process.wait()
+        first.server.ready_file.unlink(missing_ok=True)
+    with served(config, short) as second:
+        assert {model: second.pids(model) for model in "ab"} == before
+        family |= second.family()
+        assert second.server.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+    assert not list(short.iterdir())
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path, http={"drain_delay_s": 60.0}), short) as machine:
+        family = machine.family()
+        machine.server.process.send_signal(signal.SIGTERM)
+        machine.server.until(
+            "it stops", lambda: any("once more" in line for line in machine.server.log)
+        )
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+
+
+def test_one_device_that_cannot_serve_leaves_the_others(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    environment = around(short) | {"FAKE_ENGINE": "dies:a"}
+    told = yaml.safe_load(config.read_text())
+    told["tenants"] = [one for one in told["tenants"] if one["name"] != "c"]
+    config.write_text(yaml.safe_dump(told))
+    with serving(config, environment=environment) as server:
+        server.drain()
+        status, told = server.request("POST", "/v1/completions", {"model": "b", "prompt": "pids"})
+        assert status == 200, told
+        status, told = server.request("POST", "/v1/completions", {"model": "a", "prompt": "pids"})
+        assert status == 503, told
+        assert server.request("GET", "/health")[1]["status"] == "degraded"
+        assert server.end(signal.SIGTERM)[0] == 0
+    assert any("device 'left' is not served" in line for line in server.log), server.log
+    assert not list(short.iterdir())
+
+
+def test_check_says_who_goes_where(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    done = mirage(short, "check", str(config))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "a: on left, named in the file"
+    assert lines[2] == "c: on left and right, named in the file"
+    heads = [lines.index(f"device {name}:") for name in (LEFT, RIGHT)]
+    assert [lines[head + 2].split()[0] for head in heads] == ["a", "b"]
+    told = yaml.safe_load(config.read_text())
+    told["tenants"][0]["share"] = 1
+    config.write_text(yaml.safe_dump(told))
+    done = mirage(short, "check", str(config))
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "mirage: error: device left: tenant 'a': it does not fit: it needs"
+    )
+
+
+def test_what_cannot_be_served_ends_it_with_one_line(tmp_path: Path, short: Path) -> None:
+    config = config_of(tmp_path)
+    told = yaml.safe_load(config.read_text())
+    told["tenants"][0]["engine_args"] = {"no_such": 1}
+    told["tenants"] = told["tenants"][:2]
+    config.write_text(yaml.safe_dump(told))
+    with serving(config, ready_timeout_s=None, environment=around(short)) as server:
+        _, stderr = server.process.communicate(timeout=DEADLINE_S)
+    assert server.process.returncode == 2
+    last = stderr.splitlines()[-1]
+    assert last.startswith("mirage: error: device 'left': tenant 'a': engine_args.no_such"), stderr
+    assert not list(short.iterdir())
