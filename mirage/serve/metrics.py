@@ -115,6 +115,12 @@ class _RegistryCollector(Collector):
         for cause, count in self._router_ends.items():
             ends.add_metric([cause], float(count))
         yield ends
+        text = "Servers of one of several devices that ended before the process above them"
+        servers = CounterMetricFamily("mirage_device_server_ends", text, labels=["device", "cause"])
+        for device, causes in self._registry.sources.server_ends().items():
+            for cause, count in causes.items():
+                servers.add_metric([device, cause], float(count))
+        yield servers
         yield from self._adapters()
         yield from self._masters()
         sources, tenants = self._registry.sources, self._registry.backends

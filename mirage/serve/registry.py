@@ -163,6 +163,8 @@ class DeviceSources:
     """Decisions and growth; None if nobody decides."""
     attended: Callable[[], AttendedTenants | None] = lambda: None
     """Tenants that come and go; None if none do."""
+    server_ends: Callable[[], Mapping[str, Mapping[str, int]]] = dict
+    """Servers of several devices that ended too early, by the device's name and the cause."""
 
 
 NOTHING = DeviceSources()

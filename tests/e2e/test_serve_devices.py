@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -17,6 +20,7 @@ import yaml
 from operated import ROSTER, Operated, around, mirage
 from prometheus_client.parser import text_string_to_metric_families
 from supervised import DEADLINE_S, Served, assert_gone, read_all, serving, write_config
+from test_service import VARIABLES, Listener, activated
 
 pytestmark = pytest.mark.e2e
 
@@ -146,6 +150,16 @@ def samples(metrics: str) -> dict[tuple[str, str, str], float]:
     }
 
 
+def ends(metrics: str) -> dict[tuple[str, str], float]:
+    """Servers that ended, by device and cause."""
+    return {
+        (one.labels["device"], one.labels["cause"]): one.value
+        for family in text_string_to_metric_families(metrics)
+        for one in family.samples
+        if one.name == "mirage_device_server_ends_total" and one.value
+    }
+
+
 def test_one_address_has_the_models_of_all_devices(tmp_path: Path, short: Path) -> None:
     with served(config_of(tmp_path), short) as machine:
         server, operator = machine.server, machine.operator
@@ -164,6 +178,10 @@ def test_one_address_has_the_models_of_all_devices(tmp_path: Path, short: Path) 
         assert values["mirage_supervisor_up", "left", ""] == 1
         assert values["mirage_router_ends_total", "", ""] == 0
         assert metrics.count("# TYPE mirage_tenant_up gauge") == 1
+        told = server.request("GET", "/mirage/overview?device=left")[1]
+        assert (told["device"], [one["name"] for one in told["tenants"]]) == (LEFT, ["a", "c"])
+        told = operator.mirage("why", "a")
+        assert told.returncode == 1 and "ask that of one (left: --socket" in told.stderr, told
         status, told = server.request("GET", "/mirage/state")
         assert status == 400 and "name one of left, right by ?device=" in told["error"]["message"]
         status, told = server.request("POST", "/v1/completions", {"model": "d", "prompt": ""})
@@ -201,6 +219,9 @@ def test_a_device_server_that_goes_is_not_noticed(
         assert {model: machine.pids(model) for model in "ab"} == before, "its engines go on"
         whole = b"data: {}\n\n" * 30 + b"data: [DONE]\n\n"
         assert [read_all(one.getresponse()) for one in streams] == [whole] * 3
+        text = machine.server.request("GET", "/metrics")[1].decode()
+        cause = "died" if number is signal.SIGKILL else "hung"
+        assert ends(text) == {(LEFT, cause): 1}
         said = "ended with signal 9" if number is signal.SIGKILL else "its server hangs"
         assert any(said in line for line in machine.server.log), "".join(machine.server.log)
         assert any("left: adopted from process" in line for line in machine.server.log)
@@ -332,3 +353,42 @@ def test_what_cannot_be_served_ends_it_with_one_line(tmp_path: Path, short: Path
     last = stderr.splitlines()[-1]
     assert last.startswith("mirage: error: device 'left': tenant 'a': engine_args.no_such"), stderr
     assert not list(short.iterdir())
+
+
+def test_the_process_above_speaks_for_all(tmp_path: Path, short: Path) -> None:
+    """To the service manager, at the socket that was passed; lines have the devices' names."""
+    lines, requests = tmp_path / "lines", tmp_path / "requests"
+    options = ("--log-format", "json", "--log-file", str(lines), "--access-log", str(requests))
+    with (
+        closing(Listener(str(short / "notify"))) as manager,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        serving(
+            config_of(tmp_path),
+            *options,
+            program=activated(listening),
+            environment=around(short)
+            | {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000"},
+            passed=[listening.fileno()],
+            lease_s=0,
+        ) as server,
+    ):
+        server.drain()
+        assert urlsplit(server.url).port == listening.getsockname()[1]
+        manager.until("READY=1")
+        before = [*manager.until("WATCHDOG=1"), *manager.until("WATCHDOG=1")]
+        before += manager.until("WATCHDOG=1")
+        assert f"STATUS={server.url}: 2 of 2 devices are ready" in before
+        for process in server.family():
+            with suppress(psutil.Error):
+                if process.pid != server.process.pid:
+                    assert not process.environ().keys() & {*VARIABLES}
+        assert server.request("POST", "/v1/completions", {"model": "b", "prompt": "pids"})[0] == 200
+        assert server.end(signal.SIGTERM)[0] == 0
+        rest = manager.rest()
+        assert "STOPPING=1" in rest and "READY=1" not in rest
+    (one,) = [json.loads(line) for line in requests.read_text().splitlines() if "/v1/" in line]
+    assert (one["tenant"], one["device"], one["status"]) == ("b", RIGHT, 200)
+    spoken = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert {line.get("device") for line in spoken} == {None, LEFT, RIGHT}
+    ready = [line for line in spoken if line.get("message", "").startswith("ready at")]
+    assert {line.get("device") for line in ready} == {None, LEFT, RIGHT} and len(ready) == 3

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -79,6 +80,8 @@ class DeviceKeeper:
         self._cannot: DeviceCannot | None = None
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first server is ready, or `DeviceEnded`."""
+        self.ends: Counter[str] = Counter({"died": 0, "hung": 0})
+        """Servers that ended before this process, by the cause."""
         self.is_ready = False
         """True while a server is there that has said so."""
 
@@ -136,9 +139,11 @@ class DeviceKeeper:
                 self._hear()
                 if self._running.seconds - self._heard >= self._patience_s:
                     self._say(f"{self.name}: its server hangs: it is ended, and another one starts")
+                    self.ends["hung"] += 1
                     self._end.kill()
                     await end
                     return
+            self.ends["died"] += 1
         finally:
             end.cancel()
 

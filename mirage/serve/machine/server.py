@@ -30,7 +30,7 @@ from mirage.serve.machine.messages import DeviceOrder
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
 from mirage.serve.means import Means
 from mirage.serve.ready_file import ReadyFile
-from mirage.serve.registry import Registry
+from mirage.serve.registry import DeviceSources, Registry
 from mirage.serve.routing.address import ServedAddress
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.rundir import RunDir, socket_name
@@ -89,7 +89,9 @@ class MachineServer:
         self._devices, self._common, self._options = devices, common, options
         self._means, self._rundir, self._reaper, self._hangups = means, rundir, reaper, hangups
         self._keys, self._service = options.keys, options.service
-        registry = Registry(common.policy, 0, {})
+        self._keepers: list[DeviceKeeper] = []
+        sources = DeviceSources(server_ends=lambda: {one.name: one.ends for one in self._keepers})
+        registry = Registry(common.policy, 0, {}, sources)
         self._desk = RouterDesk(registry, nobody(), common.hang_s)
         lines = {one.name: self._socket("line", one.name) for one in devices}
         self._address = ServedAddress(
@@ -105,7 +107,6 @@ class MachineServer:
             options.sockets,
             lines,
         )
-        self._keepers: list[DeviceKeeper] = []
         self._admin = MachineAdmin(
             {one.name: self._socket("device", one.name) for one in devices},
             common.policy,
