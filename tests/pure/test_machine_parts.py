@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mirage.config import ConfigError, made
 from mirage.control.roster.states import LifeState
@@ -13,6 +14,7 @@ from mirage.control.routes.replica import RouteTarget
 from mirage.serve.machine.parts import MachineParts, machine_parts
 from mirage.serve.machine.placing import PlaceWish, placed
 from mirage.serve.routed.replicas import RoutedReplica, in_order
+from mirage.serve.upgrading import upgraded_text
 
 pytestmark = pytest.mark.pure
 FILE = Path("/here/many.yaml")
@@ -141,3 +143,18 @@ def test_replicas_are_tried_from_the_best_on() -> None:
     assert [one.target.device for one in in_order(every)] == [
         *("idle", "busy", "deaf", "asleep", "stopped", "failed"),
     ]
+
+
+def test_each_part_has_the_version_of_the_file() -> None:
+    found = parts({"version": 1} | content(tenant("a"), tenant("b")))
+    assert [one.raw["version"] for one in found.devices] == [1, 1]
+
+
+def test_a_file_with_devices_is_printed_in_the_newest_keys(tmp_path: Path) -> None:
+    file = tmp_path / "many.yaml"
+    text = yaml.safe_dump(content(tenant("a"), tenant("b"), version=1))
+    file.write_text(text)
+    assert upgraded_text([str(file)]) == text
+    file.write_text(yaml.safe_dump(content(tenant("a", device="nowhere"))))
+    with pytest.raises(ConfigError, match="no device 'nowhere'"):
+        upgraded_text([str(file)])
