@@ -60,10 +60,14 @@ class Replica:
             request.transport.abort()
         return web.json_response({"device": self.device})
 
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text="# HELP vllm:seen Requests\n# TYPE vllm:seen gauge\nvllm:seen 1\n")
+
     @contextlib.asynccontextmanager
     async def listens(self) -> AsyncIterator[None]:
         app = web.Application()
         app.router.add_post(ROUTE, self.answer)
+        app.router.add_get("/metrics", self.metrics)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(self.backend.socket)).start()
@@ -246,6 +250,10 @@ async def test_what_is_told_of_devices_has_their_names(tmp_path: Path) -> None:
         assert 'mirage_tenant_up{device="left",tenant="m"} 1.0' in lines
         assert 'mirage_tenant_up{device="right",tenant="m"} 1.0' in lines
         assert not [line for line in lines if line.startswith("mirage_tenant_up{tenant=")]
+        for device in (LEFT, RIGHT):
+            assert f'vllm:seen{{model_name="m",device="{device}"}} 1' in lines
+            age = f'mirage_engine_metrics_age_seconds{{device="{device}",tenant="m"}} '
+            assert [line for line in lines if line.startswith(age)]
         async with one.http.get("/mirage/overview") as answer:
             told = await answer.json()
             assert answer.status == 400 and "left, right" in told["error"]["message"]
