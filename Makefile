@@ -41,7 +41,7 @@ export HF_HUB_OFFLINE := 1
 export TORCHINDUCTOR_CACHE_DIR := $(CACHE)/inductor
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 
-.PHONY: help install demo smollm demo-overload demo-tiers claims test slow pages lint types pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-serve gpu-serve-graphs clean
+.PHONY: help install demo smollm demo-overload demo-tiers claims test slow pages lint types pure lab vmm engine e2e names newest real long models bench gpu-smoke gpu-test gpu-texts gpu-backends gpu-bench gpu-layers gpu-together gpu-others gpu-stock gpu-many gpu-serve gpu-serve-graphs clean
 
 help: ## Show this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -193,6 +193,9 @@ gpu-others: ## vLLM's own prefetch offloader and its sleep mode, beside ours
 
 gpu-stock: ## A decode step of OPT-13b with nothing remapped, against stock vLLM's
 	$(GPU_PYTHON) -m benchmarks.gpu stock
+
+gpu-many: ## Three OPT-13b on a device for two: they sleep and wake
+	$(GPU_PYTHON) -m benchmarks.gpu many
 
 gpu-serve: ## Two OPT-13b served under three policies; needs vLLM, and more minutes
 	$(GPU_PYTHON) -m benchmarks.gpu serve

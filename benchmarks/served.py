@@ -28,18 +28,33 @@ class ServedCommand(NamedTuple):
 
 @contextmanager
 def serving(
-    config: Path, program: Sequence[str] = MIRAGE, environment: Mapping[str, str] | None = None
+    config: Path,
+    program: Sequence[str] = MIRAGE,
+    environment: Mapping[str, str] | None = None,
+    *,
+    options: Sequence[str] = (),
+    ready_s: float = READY_S,
 ) -> Iterator[ServedCommand]:
     """Serve `config`, in whose folder log and ready file lie; None is this process's environment.
 
-    Raises `SystemExit` with the log if the server ends, or is not ready in `READY_S`.
+    Raises `SystemExit` with the log if the server ends, or is not ready in `ready_s` seconds.
     """
     ready, log = config.parent / "ready.json", config.parent / "log"
-    words = ["serve", str(config), "--port", "0", "--ready-file", str(ready), "--lease", "0"]
+    words = [
+        "serve",
+        str(config),
+        "--port",
+        "0",
+        "--ready-file",
+        str(ready),
+        "--lease",
+        "0",
+        *options,
+    ]
     with log.open("w") as output:
         process = subprocess.Popen([*program, *words], stderr=output, env=environment)
     try:
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + ready_s
         while not ready.exists():
             if process.poll() is not None or time.monotonic() > until:
                 raise SystemExit(log.read_text())

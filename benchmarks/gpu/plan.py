@@ -92,6 +92,7 @@ COMMANDS = {
     ),
     "others": _steps(device__free=30, others__prefetch=270, others__sleep_mode=240),
     "stock": _steps(device__free=30, stock__against=510),
+    "many": _steps(device__free=30, many__served=510),
     "serve": _steps(device__free=30, serving__compiled=510),
     "serve-graphs": _steps(device__free=30, serving__with_graphs=510),
 }
