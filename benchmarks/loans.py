@@ -44,7 +44,7 @@ from benchmarks.ablations import ablated
 from benchmarks.loans_engine import starting
 from mirage.cli import main
 from mirage.serve.means import Means
-from mirage.serve.starting import start_program
+from mirage.processes.child import start_program
 with ablated(decode_cap=False):
     main(sys.argv[1:], Means(start=starting(start_program)))
 """

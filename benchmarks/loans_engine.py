@@ -23,6 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from mirage.geometry import footprint
+from mirage.processes.child import NewChild, Start, start_program
 from mirage.protocol import (
     BEAT_S,
     PROTOCOL_VERSION,
@@ -36,7 +37,6 @@ from mirage.protocol import (
     ToEngine,
 )
 from mirage.serve.launcher import SERVER
-from mirage.serve.starting import NewChild, Start, start_program
 from mirage.wire import Channel, encode
 
 BORROWER = "code"

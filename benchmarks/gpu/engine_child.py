@@ -92,7 +92,7 @@ def _child(spec: Path, out: Path, log: Path, environment: dict[str, str], limit_
 
 
 def _last_error(log: Path) -> str:
-    from mirage.serve.process import last_error
+    from mirage.serve.engine_log import last_error
 
     return last_error(log) or "it wrote no error"
 

@@ -1,1 +1,1 @@
-"""Processes that end, and what they leave behind."""
+"""Processes that start and end, and what they leave behind."""

@@ -17,8 +17,8 @@ from mirage.processes.asking import ForkEnded, Waiting, asked_child
 from mirage.processes.asking import ask as ask_at
 from mirage.serve import launcher
 from mirage.serve.adapters import with_declared
+from mirage.serve.engine_log import last_error
 from mirage.serve.host_limits import with_causes
-from mirage.serve.process import last_error
 from mirage.serve.rundir import RunDir
 from mirage.wire import Broken
 

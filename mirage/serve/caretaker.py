@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+from mirage.serve.ends.unreachable import Unreachable
 from mirage.serve.engines.manager import EngineManager
 from mirage.serve.routed.table import REACHABLE
 from mirage.serve.rundir import RunDir
-from mirage.serve.unreachable import Unreachable
 
 logger = logging.getLogger("mirage.serve.caretaker")
 

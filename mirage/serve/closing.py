@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from mirage.serve.comeback import LOOK_AGAIN_S
+from mirage.serve.ends.comeback import LOOK_AGAIN_S
 from mirage.serve.openai import ApiError
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Set
 from typing import Any
 
 from mirage.serve.device_rule import DeviceRecord
-from mirage.serve.restarts import FORGIVEN_AFTER_S, REST_S, Restarts
+from mirage.serve.ends.restarts import FORGIVEN_AFTER_S, REST_S, Restarts
 from vmm.faults import Fault
 
 ANSWER_S = 30.0

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from mirage.control.controller import Controller
 from mirage.control.debts import Debtor
 from mirage.protocol import Hello, Report
+from mirage.serve.ends.restarts import Pause
 from mirage.serve.engines.manager import EngineManager
-from mirage.serve.restarts import Pause
 from mirage.serve.roster.attendance import Attendance
 
 

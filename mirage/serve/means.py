@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mirage.processes.child import Start
 from mirage.serve.ask import PROBE, Probe
 from mirage.serve.control import HELLO_S
+from mirage.serve.ends.restarts import BACKOFF_S, REST_S
 from mirage.serve.launcher import SERVER
 from mirage.serve.outside import MARGIN_BYTES
-from mirage.serve.restarts import BACKOFF_S, REST_S
-from mirage.serve.starting import Start
 
 DEVICE_SERVER = ("-m", "mirage.serve.machine.device_server")
 DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}

@@ -19,8 +19,8 @@ from mirage.control.time_counts import TimeCounts
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.adapting.desired import AdapterBook
-from mirage.serve.comeback import Comeback
 from mirage.serve.device_health import DeviceHealth
+from mirage.serve.ends.comeback import Comeback
 from mirage.serve.overview.pace import EnginePace
 from mirage.serve.owed import OwedAnswers
 from mirage.serve.rates import (

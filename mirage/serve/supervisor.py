@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from mirage.config import Config, ConfigError, Policy
 from mirage.control.profiled import UNPROFILED, Profiled
 from mirage.errors import CommandFailed, InputRefused
+from mirage.processes.child import adopt_orphans
 from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
@@ -37,12 +38,12 @@ from mirage.serve.apply.source import Written
 from mirage.serve.ask import PROBE
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.domain import Domain
+from mirage.serve.engines.warm import WarmStarts
 from mirage.serve.entry import MadeEntry, OwnAddress, RequestEntry
 from mirage.serve.errors import EngineFailed
 from mirage.serve.logs import TO_STDERR, LogPlan
 from mirage.serve.means import Means
 from mirage.serve.preflight import preflight, refusal
-from mirage.serve.process import adopt_orphans
 from mirage.serve.ready_file import ReadyFile
 from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
@@ -51,7 +52,6 @@ from mirage.serve.service.status import status_line
 from mirage.serve.succession import device_name, run_record, succession
 from mirage.serve.telling import LOOKING, telling
 from mirage.serve.together import together
-from mirage.serve.warm import WarmStarts
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""

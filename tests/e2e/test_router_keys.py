@@ -21,7 +21,7 @@ from mirage.control.roster.states import LifeState
 from mirage.serve import anthropic
 from mirage.serve.access.forms import AccessKey, AccessTable
 from mirage.serve.access.ring import digest
-from mirage.serve.ending import Ending
+from mirage.serve.ends.ending import Ending
 from mirage.serve.rates import BodyBounds, RateLimits
 from mirage.serve.resizing import Resize
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES

@@ -19,7 +19,8 @@ from mirage.control.roster.rules import RosterRules
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.roster.states import LifeState
 from mirage.serve.access.forms import NO_KEYS, AccessTable
-from mirage.serve.ending import Ending
+from mirage.serve.ends.ending import Ending
+from mirage.serve.ends.suspects import RequestFacts
 from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
@@ -34,7 +35,6 @@ from mirage.serve.routed.messages import (
 )
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.routing.desk import RouterDesk
-from mirage.serve.suspects import RequestFacts
 from mirage.wire import encode, receive
 
 pytestmark = pytest.mark.e2e

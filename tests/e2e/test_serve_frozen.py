@@ -14,7 +14,7 @@ import pytest
 from left_shared import shared_files
 from supervised import DEADLINE_S, Served, assert_gone, read_all, serving, write_config
 
-from mirage.serve.standstill import Standstill
+from mirage.serve.engines.standstill import Standstill
 
 pytestmark = pytest.mark.e2e
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage.serve import process
-from mirage.serve.process import last_error, last_progress
+from mirage.serve import engine_log
+from mirage.serve.engine_log import last_error, last_progress
 
 pytestmark = pytest.mark.e2e
 
@@ -60,7 +60,7 @@ def test_what_an_earlier_run_wrote_does_not_count(tmp_path: Path) -> None:
 def test_only_the_end_of_a_long_log_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "ERROR_BYTES", 100)
+    monkeypatch.setattr(engine_log, "ERROR_BYTES", 100)
     path = tmp_path / "log"
     path.write_text("ValueError: long ago\n" + "serving\n" * 100)
     assert last_error(path) is None

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 STARTER = """
 import sys
 from pathlib import Path
-from mirage.serve.starting import start_program
+from mirage.processes.child import start_program
 command = [sys.executable, "-c", *sys.argv[1:]]
 child = start_program(command, {"SAID": "x"}, Path("log"))
 print(child.pid, flush=True)

@@ -17,11 +17,11 @@ import pytest
 from supervised import assert_gone, serving, write_demo
 from warm import AT_IMPORT, ROOT, adopting
 
+from mirage.processes.child import AdoptedChild
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve import warm
+from mirage.serve.engines import warm
+from mirage.serve.engines.warm import WarmStarts
 from mirage.serve.launcher import ADAPTING
-from mirage.serve.starting import AdoptedChild
-from mirage.serve.warm import WarmStarts
 
 pytestmark = pytest.mark.e2e
 
@@ -107,7 +107,7 @@ def test_it_ends_with_who_started_it(tmp_path: Path, environment: dict[str, str]
 import signal, time
 from pathlib import Path
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve.warm import WarmStarts
+from mirage.serve.engines.warm import WarmStarts
 import os
 folder = Path({str(tmp_path)!r})
 starts = WarmStarts(folder / "warm.sock", dict(os.environ), folder / "log", ReaperClient())
@@ -126,7 +126,7 @@ def test_it_ends_without_a_reaper_too(tmp_path: Path, environment: dict[str, str
     """Its parent is killed while it imports, as a server is whose engines go on."""
     program = f"""
 import os, socket, subprocess
-from mirage.serve.warm import PROGRAM
+from mirage.serve.engines.warm import PROGRAM
 listener = socket.socket(socket.AF_UNIX)
 listener.bind({str(tmp_path / "warm.sock")!r})
 listener.listen()

@@ -27,10 +27,10 @@ from typing import Any
 from benchmarks import ablated, ablations
 from mirage import cli
 from mirage.processes import asking
+from mirage.processes.child import AdoptedChild, Child, NewChild
 from mirage.serve import launcher
+from mirage.serve.engines.warm import PROGRAM, ROOM
 from mirage.serve.means import Means
-from mirage.serve.starting import AdoptedChild, Child, NewChild
-from mirage.serve.warm import PROGRAM, ROOM
 from mirage.tools.replay import child
 
 FORKS = "mirage.engine.forks"

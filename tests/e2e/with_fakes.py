@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from mirage.cli import main
+from mirage.processes.child import start_program
 from mirage.serve.admin import server
 from mirage.serve.means import Means
-from mirage.serve.starting import start_program
 
 HERE = Path(__file__).parent
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mirage.control.roster.states import LifeState
-from mirage.serve.comeback import LOOK_AGAIN_S, STARTS, Comeback
+from mirage.serve.ends.comeback import LOOK_AGAIN_S, STARTS, Comeback
 from mirage.serve.openai import ApiError
 from mirage.serve.routed.table import RoutedRow
 

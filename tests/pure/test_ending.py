@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage.serve.ending import FROM_OUTSIDE, Ending, Evidence, failed_step
-from mirage.serve.oom import OomKills
+from mirage.serve.ends.ending import FROM_OUTSIDE, Ending, Evidence, failed_step
+from mirage.serve.engines.oom import OomKills
 
 pytestmark = pytest.mark.pure
 

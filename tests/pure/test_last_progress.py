@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage.serve.process import SHORT_LINE, last_progress
+from mirage.serve.engine_log import SHORT_LINE, last_progress
 
 pytestmark = pytest.mark.pure
 

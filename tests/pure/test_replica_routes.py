@@ -24,7 +24,7 @@ from mirage.control.routes.routing import (
     Routes,
     affinity_key,
 )
-from mirage.serve import suspects
+from mirage.serve.ends import suspects
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.restarts import (
+from mirage.serve.ends.restarts import (
     BACKOFF_S,
     FORGIVEN_AFTER_S,
     LONGEST_BACKOFF_S,

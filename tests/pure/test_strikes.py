@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.serve.ending import Ending
+from mirage.serve.ends.ending import Ending
+from mirage.serve.ends.strikes import MOST_STRIKES, STRIKES_S, STRUCK_S, KeyStrikes
+from mirage.serve.ends.suspects import RequestFacts
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
-from mirage.serve.strikes import MOST_STRIKES, STRIKES_S, STRUCK_S, KeyStrikes
-from mirage.serve.suspects import RequestFacts
 
 pytestmark = pytest.mark.pure
 

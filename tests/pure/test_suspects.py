@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mirage.serve.ending import Ending, Evidence
-from mirage.serve.suspects import (
+from mirage.serve.ends.ending import Ending, Evidence
+from mirage.serve.ends.suspects import (
     LATELY_S,
     MOST,
     REFUSED_S,

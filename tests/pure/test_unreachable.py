@@ -2,7 +2,7 @@
 
 import pytest
 
-from mirage.serve.unreachable import SURE_S, Unreachable
+from mirage.serve.ends.unreachable import SURE_S, Unreachable
 
 pytestmark = pytest.mark.pure
 

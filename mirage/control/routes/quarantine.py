@@ -1,7 +1,8 @@
 """Bodies that may have ended an engine, known over all replicas of a tenant. Times in seconds.
 
-Who judges the end of an engine knows the requests that it ended with (`mirage.serve.suspects`).
-Here its verdict counts for the other replicas too, or one request would end them one by one:
+Who judges the end of an engine knows the requests that it ended with
+(`mirage.serve.ends.suspects`). Here its verdict counts for the other replicas too, or one request
+would end them one by one:
 
 - a culprit is refused everywhere for a while;
 - a suspect is never sent again by the router. If its client sends it, it runs on one replica alone;

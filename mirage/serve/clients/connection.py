@@ -14,7 +14,7 @@ from mirage.serve.clients.bare_answer import bare
 from mirage.serve.clients.framing import framing_fault
 from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.patience import late_head
-from mirage.serve.comeback import LOOK_AGAIN_S
+from mirage.serve.ends.comeback import LOOK_AGAIN_S
 from mirage.serve.openai import ApiError
 from mirage.serve.request_id import new_id
 from mirage.serve.unread import NAME, AnsweringRunner, Protocol

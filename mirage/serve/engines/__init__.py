@@ -1,1 +1,1 @@
-"""One engine of a tenant: its command line, its start, its run, and who keeps it running."""
+"""One engine of a tenant: command line, start, processes, run, and who keeps it running."""

@@ -6,8 +6,8 @@ from mirage.config import Config, TenantSection
 from mirage.protocol import Allotment
 from mirage.serve import launcher
 from mirage.serve.adoption.code import order_of
+from mirage.serve.engines.hollow import hollow_start
 from mirage.serve.fit import Fit
-from mirage.serve.hollow import hollow_start
 from mirage.serve.rundir import RunDir
 from mirage.units import size
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from mirage.config import Config, TenantSection
 from mirage.control.debts import Overdue
 from mirage.control.roster.states import LifeState
+from mirage.processes.child import start_program
 from mirage.processes.marks import UNKNOWN_STATUS, MarkedProcess
 from mirage.processes.reaper_client import ReaperClient
 from mirage.protocol import Hello
@@ -23,24 +24,23 @@ from mirage.serve.adoption.counted import device_bytes
 from mirage.serve.adoption.judging import EngineWanted, unwelcome
 from mirage.serve.adoption.record import EngineRecord
 from mirage.serve.device_health import DeviceHealth
-from mirage.serve.ending import Ending, Evidence
+from mirage.serve.ends.ending import Ending, Evidence
+from mirage.serve.ends.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.engines.command import EngineCommand
+from mirage.serve.engines.lost import LostWatch
+from mirage.serve.engines.process import EngineProcess
 from mirage.serve.engines.room import ShareRoom, waiting_for
 from mirage.serve.engines.run import EngineRun
+from mirage.serve.engines.silence import silent
 from mirage.serve.engines.start import EngineStart, StartLimits
 from mirage.serve.errors import EngineFailed
 from mirage.serve.fit import Fit
-from mirage.serve.lost_watch import LostWatch
 from mirage.serve.means import Means
-from mirage.serve.process import EngineProcess
 from mirage.serve.registry import TenantServer
-from mirage.serve.restarts import RESTARTS, Pause, Restarts
 from mirage.serve.routed.table import REACHABLE
 from mirage.serve.routing.desk import EndVerdict
 from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
-from mirage.serve.silence import silent
-from mirage.serve.starting import start_program
 from vmm.faults import FAULTS, Fault, Scope, in_text
 
 ROOM_POLL_S = 0.05

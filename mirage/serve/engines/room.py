@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mirage.control.debts import Debtor
-from mirage.serve.restarts import Pause
+from mirage.serve.ends.restarts import Pause
 from mirage.units import size
 
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from mirage.serve.adoption.record import EngineRecord
-from mirage.serve.ending import Ending
-from mirage.serve.oom import OomKills
+from mirage.serve.ends.ending import Ending
+from mirage.serve.engines.oom import OomKills
 from vmm.faults import Fault
 
 

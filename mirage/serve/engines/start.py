@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mirage.serve.ending import Ending, failed_step
+from mirage.serve.ends.ending import Ending, failed_step
+from mirage.serve.engines.process import EngineProcess
 from mirage.serve.engines.run import EngineRun
+from mirage.serve.engines.standstill import Standstill
 from mirage.serve.errors import EngineFailed
 from mirage.serve.host_limits import with_causes
-from mirage.serve.process import EngineProcess
-from mirage.serve.standstill import Standstill
 from mirage.serve.within import within
 
 FIRST_STEP = "loaded, computing a first step"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mirage.serve.access.forms import AccessTable
-from mirage.serve.ending import Ending
+from mirage.serve.ends.ending import Ending
 from mirage.serve.routed.table import RouterTable
 from mirage.wire import Decoder, Message
 

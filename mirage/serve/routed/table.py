@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mirage.control.roster.states import LifeState
-from mirage.serve.comeback import ComebackTimes
+from mirage.serve.ends.comeback import ComebackTimes
 from mirage.serve.rates import NO_BOUNDS, NO_LIMITS, BodyBounds, RateLimits
 
 REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, LifeState.WAKING})

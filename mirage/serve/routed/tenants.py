@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from mirage.config import HANG_S
 from mirage.serve.awaited import AwaitedAnswers
-from mirage.serve.ending import Ending
+from mirage.serve.ends.ending import Ending
+from mirage.serve.ends.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
+from mirage.serve.ends.suspects import Blame, Suspects
 from mirage.serve.routed.messages import BlameMemory, TenantCount
 from mirage.serve.routed.table import RoutedRow, RouterTable
-from mirage.serve.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
-from mirage.serve.suspects import Blame, Suspects
 from mirage.serve.whatif.past import UntoldRequests
 
 log = logging.getLogger(__name__)

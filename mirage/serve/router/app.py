@@ -25,6 +25,7 @@ from mirage.serve.clients.front import ClientFront
 from mirage.serve.clients.tls_site import TlsSite
 from mirage.serve.closing import DRAINING, Closing, ends
 from mirage.serve.cors import CrossOrigins
+from mirage.serve.ends.suspects import RequestFacts
 from mirage.serve.openai import ApiError, Handler, ReplicaCannot, errors_as_json
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.table import REACHABLE, RoutedRow
@@ -42,7 +43,6 @@ from mirage.serve.router.own import OwnRoutes
 from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in, renamed
 from mirage.serve.router.ticket import RouterTicket
 from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES, why_refused
-from mirage.serve.suspects import RequestFacts
 from mirage.serve.unread import COUNTED, AnsweringRunner, identity
 
 MAX_BODY_BYTES = LARGEST_BODY

@@ -15,7 +15,8 @@ from mirage.serve.answername import TYPES, AnswerName
 from mirage.serve.awaited import AwaitedAnswer
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
-from mirage.serve.ending import Evidence
+from mirage.serve.ends.ending import Evidence
+from mirage.serve.ends.suspects import REFUSED_S, Blame, RequestFacts, SuspectRefusal
 from mirage.serve.errorevent import has_error
 from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError, ReplicaCannot
@@ -29,7 +30,6 @@ from mirage.serve.router.engines import (
     never_read,
 )
 from mirage.serve.router.gate import Passage
-from mirage.serve.suspects import REFUSED_S, Blame, RequestFacts, SuspectRefusal
 from mirage.serve.wholeevents import WholeEvents
 from mirage.units import KIB
 

@@ -13,13 +13,13 @@ from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
 from mirage.serve.access.limiter import LimitedEntry, LimitedParty, Limiter, OverLimit
 from mirage.serve.access.ring import KeyRing, may_use, need_of
 from mirage.serve.access.usage import AnswerUsage, prompt_guess
+from mirage.serve.ends.strikes import MOST_STRIKES
 from mirage.serve.openai import ApiError
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.key_metrics import KeyMetrics, TokenKind
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
-from mirage.serve.strikes import MOST_STRIKES
 from mirage.serve.whatif.past import NO_STREAM, EndedRequest, UntoldRequests
 
 KEY = web.RequestKey("mirage_key", AccessKey)

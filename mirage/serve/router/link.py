@@ -17,8 +17,8 @@ from typing import Protocol
 import msgspec
 
 from mirage.serve.access.forms import AccessTable
-from mirage.serve.comeback import LOOK_AGAIN_S
-from mirage.serve.ending import Ending
+from mirage.serve.ends.comeback import LOOK_AGAIN_S
+from mirage.serve.ends.ending import Ending
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.messages import (
     BEAT_S,

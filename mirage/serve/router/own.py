@@ -8,7 +8,7 @@ from aiohttp import web
 
 from mirage.serve import history, resizing
 from mirage.serve.closing import Closing
-from mirage.serve.comeback import LOOK_AGAIN_S
+from mirage.serve.ends.comeback import LOOK_AGAIN_S
 from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError
 from mirage.serve.openapi import OWN_PATH, openapi_text

@@ -15,7 +15,7 @@ import msgspec
 
 from mirage.control.liveness import RunningTime
 from mirage.serve.access.forms import NO_KEYS, AccessTable
-from mirage.serve.ending import Ending
+from mirage.serve.ends.ending import Ending
 from mirage.serve.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.routed.messages import (

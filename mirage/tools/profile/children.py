@@ -12,8 +12,8 @@ from typing import Any
 
 from mirage.processes.asking import AskedChild, Waiting, asked_child, nobody_waits
 from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.engine_log import last_error
 from mirage.serve.errors import EngineFailed
-from mirage.serve.process import last_error
 from mirage.wire import Broken
 
 ROLE = "measure"

@@ -1,8 +1,8 @@
 """Keys whose requests end an engine again and again. Pure: the caller says what time it is.
 
-A request that ended an engine is refused by its bytes (`mirage/serve/suspects.py`), and one changed
-byte makes another one of it. Three of one key's are no accident: the next would cost all others of
-that tenant another start.
+A request that ended an engine is refused by its bytes (`suspects`), and one changed byte makes
+another one of it. Three of one key's are no accident: the next would cost all others of that tenant
+another start.
 """
 
 from __future__ import annotations

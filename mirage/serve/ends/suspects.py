@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mirage.config import HANG_S
-from mirage.serve.ending import Ending, Evidence
+from mirage.serve.ends.ending import Ending, Evidence
 
 REFUSED_S = 300.0
 SUSPECTED_S = 600.0

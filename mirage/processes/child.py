@@ -1,14 +1,13 @@
-"""Start of an engine's server as a child process: here as a program of its own.
+"""Child process that leads a session of its own, and whose end this process can wait for.
 
-Another way is a fork of a process that has imported vLLM (`mirage.serve.warm`). Whatever the way,
-the child leads a session of its own and its end can be waited for by this process. A program waits
-until it is told to begin, and ends if this process does before: by then others know of it, who end
-it or go on with it. An engine that nobody knew of would be left for good.
+A program waits until it is told to begin, and ends if this process does before: by then others know
+of it, who end it or go on with it. A process that nobody knew of would be left for good.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -50,6 +49,7 @@ if os.read(0, 1):
     os.execv(sys.argv[1], sys.argv[1:])
 """
 """Program that becomes another one in its place once a byte comes, and ends without one."""
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class HeldProgram(subprocess.Popen[bytes]):
@@ -79,10 +79,15 @@ def start_program(command: list[str], environment: Mapping[str, str], log: Path)
     return HeldProgram(command, environment, log)
 
 
+def adopt_orphans() -> None:
+    """Make this process the parent of orphaned grandchildren, so that it can see them end."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 class AdoptedChild:
     """A `Child` that another process has forked, and that is an orphan of that one.
 
-    This process has to adopt orphans.
+    This process has to `adopt_orphans`.
     """
 
     def __init__(self, pid: int) -> None:

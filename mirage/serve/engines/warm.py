@@ -22,14 +22,14 @@ from time import monotonic
 
 from mirage.processes import asking
 from mirage.processes.answering import LONGEST, Query, Reply
+from mirage.processes.child import AdoptedChild, NewChild, start_program
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.stopped import watch_for_stops
 from mirage.serve.launcher import ADAPTING
-from mirage.serve.starting import AdoptedChild, NewChild, start_program
 from mirage.wire import Broken, Channel
 
-logger = logging.getLogger("mirage.serve.warm")
+logger = logging.getLogger("mirage.serve.engines.warm")
 
 PROGRAM = (sys.executable, "-m", "mirage.engine.forkserver")
 READY_ROLE, PROGRAM_ROLE = "ready", "program"
@@ -76,8 +76,8 @@ class WarmStarts:
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
         """Start a command of Python's as a fork if one can be had now, else as a program.
 
-        Orphans of the forking process have to become children of this one. Takes some 50 ms, on a
-        busy machine seconds: call it in a thread. Raises `OSError` if it cannot be started.
+        This process has to `adopt_orphans` of the forking one. Takes some 50 ms, on a busy machine
+        seconds: call it in a thread. Raises `OSError` if it cannot be started.
         """
         if command[0] == sys.executable and self._is_same(environment) and self.is_ready():
             try:

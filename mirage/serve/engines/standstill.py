@@ -1,4 +1,4 @@
-"""Standstill of an engine that starts: its processes are stopped, or compute nothing."""
+"""Standstill of a start: its processes are stopped, or compute nothing."""
 
 from __future__ import annotations
 
