@@ -6,7 +6,7 @@ import msgspec
 
 
 class Counters(msgspec.Struct, kw_only=True):
-    """None of them ever falls while the engine lives."""
+    """Counters of one engine; none falls while the engine lives."""
 
     started: int = 0
     """Requests that began to run; one that was preempted began once."""

@@ -34,7 +34,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Written as a list that begins with the class's name."""
+    """A message; it is written as a list that begins with the class's name."""
 
 
 class Broken(Exception):

@@ -17,7 +17,7 @@ from vmm.driver import VmmError
 
 
 class PrimaryContext:
-    """Retained from here to `close`. Raises `DeviceUnavailable`."""
+    """A device's primary context, retained until `close`. Raises `DeviceUnavailable`."""
 
     def __init__(self, index: int) -> None:
         self._device = get_device(index)

@@ -20,7 +20,7 @@ ENABLED = (Code.CUDA_SUCCESS, Code.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 
 
 class PeerLink:
-    """From `near` to `far`, two drivers of this process. Raises `DeviceUnavailable`.
+    """Access from `near` to `far`, two drivers of this process. Raises `DeviceUnavailable`.
 
     Nothing is undone at its end: access between two devices is the process's, torch's too, and
     goes with their contexts. Each driver keeps its own pages; both outlive the link's streams.

@@ -14,7 +14,7 @@ from vmm.page_table import PageTable
 
 
 class Door(Protocol):
-    """The driver, as its streams and events need it."""
+    """The part of a driver that its streams and events call."""
 
     def opened(self) -> AbstractContextManager[PageTable]:
         """Its lock is held, its context current in this thread. Raises `DriverClosed`."""

@@ -23,7 +23,7 @@ STRICT = 2
 
 
 class HostMemory(NamedTuple):
-    """Bytes, and who has them, in words that stand before the size."""
+    """A part of host memory in bytes, with words for a message that stand before its size."""
 
     bytes: int
     whose: str = "this machine has"

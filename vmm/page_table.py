@@ -28,7 +28,8 @@ Table = list[Page | None]
 
 
 class PageTable:
-    """`page_bytes` is the size of every page and the alignment of every mapping."""
+    """Mappings of one driver, checked. `page_bytes` is the size of each page and the alignment
+    of each mapping."""
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes

@@ -34,7 +34,8 @@ class _Mark:
 
 
 class ThreadEvent(Event):
-    """Waits see the recording that is the newest when they begin, as CUDA's do.
+    """An event of a `ThreadStream`. As with CUDA, a wait is for the recording that is the newest
+    when the wait begins.
 
     `reached` re-raises an error of the stream's work as `wait` does: whoever polls must not
     take a failed copy for a finished one.

@@ -24,7 +24,8 @@ from scheduler.tenants import Tenant
 
 
 class Arbiter:
-    """Events with their time in seconds in; `decide` returns (tenant, message) pairs.
+    """Decides memory and turns of one device. Events go in with their time in seconds; `decide`
+    returns (tenant, message) pairs.
 
     Under spatial sharing no turn is ever sent.
     """

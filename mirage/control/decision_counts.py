@@ -17,7 +17,7 @@ SLEEP = "sleep"
 
 
 class DecisionCounts:
-    """Messages that engines were told, in `counts`. One for several reasons counts for each."""
+    """Counts of messages to engines, by reason. One with several reasons counts for each."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()

@@ -12,7 +12,7 @@ from typing import Literal
 
 
 class Draining:
-    """Times in seconds. `drain`: always, never, or by cost and then for `turn_s` at most."""
+    """Rule that says if a turn drains. `drain`: always, never, or by cost, for `turn_s` at most."""
 
     def __init__(self, drain: bool | Literal["auto"], turn_s: float) -> None:
         self._drain = drain

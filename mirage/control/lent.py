@@ -24,9 +24,9 @@ NOBODY = ""
 
 
 class Lending(NamedTuple):
-    """Memory of a `lender` that a `borrower` has.
+    """Memory of `lender` that `borrower` has; for a tenant's own layers both are the same.
 
-    Both are the same tenant for its own layers. Nobody lends free memory.
+    The lender of free memory is nobody.
     """
 
     lender: str

@@ -23,7 +23,7 @@ W = TypeVar("W", bound=Hashable)
 
 
 class LostRequests(Generic[W]):
-    """Waits for one engine since its start. A wait ends with any byte: the next is another one."""
+    """Waits for one engine since its start. Each byte of an answer ends one and begins the next."""
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s

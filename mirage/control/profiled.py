@@ -12,7 +12,7 @@ from mirage.protocol import Report
 
 
 class Profiled(NamedTuple):
-    """Seconds; 0 where the profile does not tell."""
+    """Times of a tenant in its hardware profile, in seconds; 0 if it has none."""
 
     step_s: float = 0.0
     """A decode step of one request that streams nothing: n T_c."""

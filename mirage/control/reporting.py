@@ -44,7 +44,7 @@ NOTHING_CACHED = Cached()
 
 
 class LayerTimes(msgspec.Struct, frozen=True):
-    """Seconds; 0 while unknown."""
+    """Times of a layer in seconds; 0 while unknown."""
 
     load_s: float
     """T_T."""

@@ -8,7 +8,7 @@ from mirage.protocol import Report
 
 
 class TokenWaits(NamedTuple):
-    """Between two reports. Seconds."""
+    """Waits for layers between two reports of one engine, in seconds."""
 
     wait_s: float
     """For which steps waited for layers and experts that were loaded."""

@@ -12,7 +12,7 @@ from mirage.engine.layouts import layouts_on_cpu
 
 
 class MirageCPUWorker(ElasticWorker, CPUWorker):
-    """On host memory."""
+    """Worker on host memory."""
 
     def load_model(self, **kwargs: Any) -> None:
         """As `ElasticWorker`'s; with adapters or drafts, what is right on a CPU."""

@@ -35,7 +35,8 @@ from mirage.vllm_hooks.versions import tried
 
 
 class ElasticWorker(WorkerBase):
-    """Overrides vLLM's own hooks only; with policy static it merely observes."""
+    """vLLM's worker with elastic memory. It overrides vLLM's own hooks only; with policy static
+    it merely observes."""
 
     mirage: MemoryWorker
     start_up: StartUp

@@ -13,7 +13,7 @@ from mirage.engine.device_memory import DeviceMemory
 
 
 class EngineTimes:
-    """T_T and T_c of one engine's layers, what a token and an expert cost. Seconds."""
+    """Measured times of one engine in seconds: T_T, T_c, and those of a token and an expert."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory, self._compute_time = memory, memory.backend.compute_time

@@ -24,7 +24,7 @@ PROMPT, ANSWER = 4, 2
 
 
 class FirstStep:
-    """The request, from when the scheduler is built until its last step has been processed."""
+    """An engine's own first request, which shows that its model computes."""
 
     def __init__(self, vllm_config: Any, tasks: Collection[str], hash_tokens: int) -> None:
         """`tasks` are those of the model, `hash_tokens` as many as a KV block's name stands for."""

@@ -29,7 +29,7 @@ from mirage.engine.step_hold import StepHold
 
 
 class HoldingKVCacheManager(KVCacheManager):
-    """vLLM's manager, which tells what a running request lacked when there was no memory."""
+    """vLLM's KV cache manager, which tells what a running request lacked."""
 
     hold: StepHold
 

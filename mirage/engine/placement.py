@@ -24,7 +24,7 @@ Unit = list[list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class PlacedUnit:
-    """A unit in its range: where its tensors begin there, by their ids. Bytes."""
+    """Offsets of a unit's tensors in its address range, in bytes, by the tensors' ids."""
 
     home: Range
     nbytes: int
@@ -33,7 +33,7 @@ class PlacedUnit:
 
 @dataclass(frozen=True)
 class Placement:
-    """Place of one storage, or of the visible part of it, inside its layer's range. Bytes."""
+    """Offset of one storage, or of its visible part, in its layer's address range. Bytes."""
 
     tensors: list[torch.Tensor]
     start: int

@@ -48,7 +48,7 @@ LONGEST = 1 << 20
 
 
 class ProofRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Outcome of a proof: it held."""
+    """File that says that a proof of the layers held."""
 
     key: str
     units: tuple[int, ...]

@@ -50,7 +50,7 @@ PAUSES = {
 
 
 class MirageScheduler(Scheduler):
-    """vLLM's, one step at a time."""
+    """vLLM's scheduler, with one step in flight."""
 
     def __init__(self, vllm_config: Any, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
         self.bounds = StepBounds()
@@ -285,7 +285,7 @@ class MirageScheduler(Scheduler):
 
 
 class MirageAsyncScheduler(MirageScheduler, AsyncScheduler):
-    """vLLM's asynchronous one, with two steps in flight."""
+    """vLLM's asynchronous scheduler, with two steps in flight."""
 
 
 def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from mirage.problems import first_problem
 
 
 class EngineSettings(BaseModel):
-    """Checked once in `from_vllm`; nothing else in the engine reads raw configuration."""
+    """Settings of one engine, checked once in `from_vllm`. Nothing else reads raw configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

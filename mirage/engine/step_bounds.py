@@ -9,7 +9,7 @@ from mirage.control.turn_taking import Admits
 
 
 class StepBounds:
-    """Bounds while vLLM schedules a step. There are none between two steps."""
+    """Bounds on what a step may take, in force while vLLM schedules it."""
 
     def __init__(self) -> None:
         self._lift()

@@ -62,7 +62,7 @@ class MasterBook:
 
 
 class KeeperBooks:
-    """`idle_bytes` bounds the masters that no engine uses, `most_bytes` all of them together.
+    """Books of all masters. `idle_bytes` bounds those that no engine uses, `most_bytes` all.
 
     Those in use are never dropped: only idle ones make room.
     """

@@ -60,7 +60,7 @@ class KeeperReady(Message, frozen=True):
 
 
 class MastersTold(Message, frozen=True):
-    """Keeper to server: what is kept now. Bytes."""
+    """Keeper to server: the masters that are kept now, with sizes in bytes."""
 
     tenants: list[str]
     """Tenants whose weights have a master."""

@@ -38,7 +38,7 @@ Asking = Channel[FromAsking]
 
 
 class WeightKeeper:
-    """`server` is the channel to `mirage serve`; engines ask at `path`. Raises `OSError`."""
+    """The keeper. `server`: channel to `mirage serve`; engines ask at `path`. Raises `OSError`."""
 
     def __init__(self, server: Channel[ToKeeper], path: Path, books: KeeperBooks) -> None:
         self._server, self._path, self._books = server, path, books

@@ -85,7 +85,7 @@ def adopt_orphans() -> None:
 
 
 class AdoptedChild:
-    """A `Child` that another process has forked, and that is an orphan of that one.
+    """A `Child` that another process forked, and that is an orphan now.
 
     This process has to `adopt_orphans`.
     """

@@ -36,7 +36,7 @@ class AwaitedAnswers:
         return self._count
 
     def begin(self, answer: AwaitedAnswer) -> None:
-        """One more; `over` has to follow."""
+        """Begin a wait. Call `over` when it ends."""
         self._answers.add(answer)
 
     def over(self, answer: AwaitedAnswer) -> None:
@@ -45,9 +45,10 @@ class AwaitedAnswers:
 
 
 class AwaitedAnswer:
-    """One request's answer, awaited at once. Each part of it ends a wait and begins another one.
+    """The answer to one request. A wait begins at once; each part of the answer ends it and
+    begins the next.
 
-    `over` has to follow.
+    Call `over` at the end.
     """
 
     __slots__ = ("_book", "_scope", "lost", "wait")

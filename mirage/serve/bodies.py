@@ -22,7 +22,7 @@ FIELD = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?([^";\r\n]+)"?', re
 
 
 class Long(NamedTuple):
-    """Stands for a value that is too long to be a name."""
+    """Placeholder for a value that is too long to be a name."""
 
     bytes: int
 

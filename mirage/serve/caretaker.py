@@ -29,7 +29,7 @@ Listen = Callable[[], Awaitable[bool]]
 
 
 class Caretaker:
-    """Looks after `rundir`, the engines, and sockets of ours: how each is made again."""
+    """Checks `rundir`, the engines and the sockets, and makes again what is gone."""
 
     def __init__(
         self,

@@ -41,7 +41,8 @@ def weights_of(tenant: TenantSection) -> tuple[Path, dict[str, Any]]:
 
 
 class DomainChange(NamedTuple):
-    """Other tenants of a device. `drain_s`: seconds of running requests, if not the rules'."""
+    """A change of a device's tenants. `drain_s`: seconds in which running requests may
+    finish; None takes those of the rules."""
 
     config: Config
     """All of it; no share is ``auto``."""
@@ -56,7 +57,7 @@ class DomainChange(NamedTuple):
 
 
 class TenantChanges:
-    """Carries a change out, in every book at once; engines follow as the roster orders."""
+    """Carries a change out in all books at once. Engines follow as the roster orders."""
 
     def __init__(
         self,

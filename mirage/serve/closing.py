@@ -20,7 +20,7 @@ DRAINING = "draining"
 
 
 class Closing:
-    """State of the server's end, and the requests that are with an engine meanwhile."""
+    """Shutdown of the server, and the requests that still run in an engine."""
 
     def __init__(self) -> None:
         self.announced = False

@@ -9,7 +9,7 @@ EVERY_S = 1.0
 
 
 class Repeated:
-    """Says the first event at once, and then how many there were, as long as they go on.
+    """Log of an event that repeats: the first one at once, then counts while it goes on.
 
     `say` gets their number and the last one; `later` is the event loop's `call_later`.
     """

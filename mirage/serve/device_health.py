@@ -28,7 +28,7 @@ async def _no_question() -> str:
 
 
 class DeviceHealth:
-    """`reason` is empty while it is well. `failing` hears the reason when it is not any more."""
+    """Health of one device. `reason` is empty while it is healthy; `failing` gets the first one."""
 
     def __init__(
         self,

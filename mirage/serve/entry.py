@@ -21,7 +21,7 @@ from mirage.serve.succession import router_left
 
 
 class RequestEntry(Protocol):
-    """Entry as a supervisor sees it. `keep` has to run after `begin`, and `stop` to follow."""
+    """Way by which requests come. Call `begin`, run `keep`, and call `stop` at the end."""
 
     @property
     def listeners(self) -> Mapping[Path, Listen]:
@@ -62,7 +62,7 @@ MadeEntry = Callable[[Config, Domain, Overview, RunDir, ReaperClient], RequestEn
 
 
 class OwnAddress(ServedAddress):
-    """Address and router of the only device of a server."""
+    """The way of a server with one device: its own address and router."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HeldFolder:
-    """A folder of ours, with a BSD lock on it from now to `remove`.
+    """A folder of this process, with a BSD lock on it until `remove`.
 
     systemd-tmpfiles passes over a folder that somebody has locked, and all that is in it. Nobody
     else can have it as long as this process lives.

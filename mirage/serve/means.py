@@ -18,7 +18,7 @@ DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}
 
 @dataclass(frozen=True)
 class Means:
-    """Programs as Python's arguments, times in seconds."""
+    """Programs that a server starts, as arguments of Python, and its times in seconds."""
 
     server: tuple[str, ...] = SERVER
     probe: Probe = PROBE

@@ -23,7 +23,8 @@ EXTENTS = 64
 
 @dataclass(frozen=True)
 class PageSizes:
-    """One tenant's, in bytes. `run_bytes` is a KV block's in each of its `runs`; 0 without any."""
+    """Page sizes that one tenant needs, in bytes. `run_bytes` is the size of a KV block in each
+    of its `runs`; 0 without any."""
 
     name: str
     layer_bytes: int
@@ -59,7 +60,7 @@ class PageSizes:
 
 @dataclass(frozen=True)
 class PageSize:
-    """Bytes, and in a few words why; empty if the configuration says it."""
+    """A page size in bytes, and the reason in a few words; empty if the configuration has it."""
 
     bytes: int
     reason: str = ""

@@ -12,7 +12,7 @@ from mirage.config import ConfigError
 
 
 class ReadyFile:
-    """At `path`, from `write` to `remove`; nowhere if that is None."""
+    """File that exists at `path` from `write` to `remove`; none if `path` is None."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -21,7 +21,7 @@ Budget = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_BYT
 
 
 class Resize(Strict):
-    """The body. What is left out stays as it is."""
+    """Body of a request that resizes tiers. A field that is left out stays as it is."""
 
     host: Budget | None = None
     peer: dict[str, Budget] = Field(default_factory=dict)

@@ -27,7 +27,7 @@ logger = logging.getLogger("mirage.serve.tiers")
 
 
 class TierPool:
-    """Nothing at all where none is configured: then KV blocks live on the device alone."""
+    """The pool of tiers below one device; nothing if no tier is configured."""
 
     def __init__(self, config: Config, socket: Path) -> None:
         self._dues = {t.name: due_of(t) for t in config.tenants}

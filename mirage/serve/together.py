@@ -19,7 +19,7 @@ async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class Crew:
-    """Tasks by their names that come and go. `keep` tells of errors; `stop` has to follow."""
+    """Tasks by their names that come and go. `keep` tells of errors. Call `stop` at the end."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}

@@ -128,7 +128,7 @@ class Protocol(web.RequestHandler):
 
 
 class AnsweringRunner(web.AppRunner):
-    """Has an application answer; `answered` hears each status that no handler of it chose."""
+    """Runs an aiohttp application. `answered` gets each status that none of its handlers chose."""
 
     __slots__ = ("_connection", "_options", "answered", "faults", "refused")
 

@@ -33,7 +33,7 @@ from mirage.simulate.tally import Tally
 
 
 class Surroundings(Protocol):
-    """Surroundings of an engine in its world. Picoseconds."""
+    """The world as an engine sees it. Times in picoseconds."""
 
     skipping: bool
     """True if spans may be longer than one step."""

@@ -70,7 +70,7 @@ class Reuse:
 
 
 class Demotion(Protocol):
-    """Destination of blocks that leave the device. Picoseconds."""
+    """Destination of blocks that leave the device. Times in picoseconds."""
 
     def store(self, names: list[Name], now: int) -> dict[Name, int]:
         """Ends of the copies that are under way; blocks without one are held there already, or have

@@ -1,4 +1,4 @@
-"""Steps in a row that grow evenly, and how long any number of them takes. Picoseconds."""
+"""Steps in a row that grow evenly, and the time of any number of them. Times in picoseconds."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from mirage.simulate.tally import Tally
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """Limits that a span does not pass. Picoseconds."""
+    """Times at which a span of steps has to end. Picoseconds."""
 
     event: int
     """Time at which the end of the step that is under way must be seen."""

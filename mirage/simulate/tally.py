@@ -159,7 +159,7 @@ class MemorySamples:
     """One engine's memory over time, in a bounded number of samples.
 
     A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is
-    dropped and from then on half as many are taken. Picoseconds.
+    dropped and from then on half as many are taken. Times in picoseconds.
     """
 
     due: int = 0
@@ -178,7 +178,7 @@ class MemorySamples:
 
 @dataclass(slots=True)
 class Tally:
-    """All that one engine measures. Picoseconds."""
+    """Measurements of one engine. Times in picoseconds."""
 
     gaps: Gaps = field(default_factory=Gaps)
     counters: SimulatedCounters = field(default_factory=SimulatedCounters)

@@ -31,7 +31,7 @@ from mirage.streaming.residency import Expert
 
 @dataclass(frozen=True)
 class GivenAway:
-    """Layers or experts; one of both at a time."""
+    """Layers or experts that are given away; never both."""
 
     rings: Sequence[Sequence[int]] = ()
     """The streamed layers of each slot."""

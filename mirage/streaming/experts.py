@@ -30,7 +30,8 @@ LOOK_EVERY = 32
 
 
 class ExpertStreamer(LayerStreamer):
-    """Not thread-safe: one engine thread. `set` between steps only, `routed` within them."""
+    """Streams cold experts of one model. Not thread-safe: one engine thread calls `set` between
+    steps and `routed` within them."""
 
     def __init__(
         self,

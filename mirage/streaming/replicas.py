@@ -22,7 +22,7 @@ class ReplicaWish(NamedTuple):
 
 
 class Replicas(Protocol):
-    """Used by the engine's thread."""
+    """Copies of cold experts on peers. Used by the engine's thread."""
 
     stream: Stream
     """Stream of their copies; it waits for nothing else."""

@@ -23,7 +23,7 @@ CLEARLY = 0.1
 
 
 class Expert(NamedTuple):
-    """By layer and number."""
+    """An expert, by its layer and number."""
 
     layer: int
     number: int

@@ -107,7 +107,7 @@ class SlotLeft:
 
 @dataclass(frozen=True)
 class Transition:
-    """In the order in which it is applied."""
+    """A change of the frames of layers; fields in the order in which they apply."""
 
     streams: Sequence[int]
     """Resident layers that are streamed from now on, or absent: each gives its frame."""

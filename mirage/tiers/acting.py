@@ -33,7 +33,8 @@ class Hears(Above, Owner, Protocol):
 
 
 class Acting:
-    """`above` hears of copies that have ended, in whatever thread. With `lenders`, holders have
+    """Carries out the pool's orders. `above` gets the ends of copies, in any thread. With
+    `lenders`, holders have
     the memory of peers."""
 
     def __init__(

@@ -74,7 +74,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """To be said to a member: what became of a key that one of its requests seeks."""
+    """Message to a member: the state of a key that one of its requests seeks."""
 
     seeker: Seeker
     key: Key
@@ -85,7 +85,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Punch:
-    """Memory to be given back."""
+    """Order to give memory back to the operating system."""
 
     range: ByteRange
 

@@ -19,7 +19,8 @@ CLEAN_AHEAD = 64
 
 
 class Cleaning:
-    """`act` takes what is to be done."""
+    """Copies to the tier below, made before host memory needs the blocks' places; `act` takes
+    the orders."""
 
     def __init__(self, host: Arena, below: Below, act: Callable[[Action], None]) -> None:
         self._host, self._below, self._act = host, below, act

@@ -32,7 +32,7 @@ class MemberRefused(ValueError):
 
 
 class Core:
-    """`budget` in bytes is also the most that `resize` may ever set."""
+    """The host pool's decisions. `budget` in bytes is also the most that `resize` may ever set."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ class ByteRange(NamedTuple):
 
 
 class Holes:
-    """All of `span` bytes is free at first."""
+    """The free ranges of `span` bytes; all of it is free at first."""
 
     def __init__(self, span: int) -> None:
         self._holes: list[ByteRange] = [ByteRange(0, span)] if span else []

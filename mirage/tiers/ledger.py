@@ -57,7 +57,7 @@ class TierAccount:
 
 
 class TierLedger:
-    """`budget` in bytes."""
+    """Accounts of all tenants on one medium of `budget` bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget

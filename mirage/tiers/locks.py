@@ -16,7 +16,7 @@ from mirage.tiers.slabs import BlockSlab
 
 
 class Locks:
-    """A `mirage.tiers.slabs.Offsets` of `span` bytes; `act` hears of `Punch` and `Unlock`."""
+    """Source of slabs over `span` bytes; `act` takes `Punch` and `Unlock`."""
 
     def __init__(self, span: int, act: Callable[[Action], None]) -> None:
         self._free, self._act = Holes(span), act

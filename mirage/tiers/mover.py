@@ -11,7 +11,7 @@ from mirage.tiers.blocks import Name
 
 
 class Mover:
-    """`told` hears in that thread of each copy that has ended. `bytes_per_s` bounds all of them."""
+    """Copies by its own thread. `told` gets the end of each there; `bytes_per_s` bounds all."""
 
     def __init__(self, told: Callable[[Name], None], bytes_per_s: float | None) -> None:
         self._told, self._bytes_per_s = told, bytes_per_s

@@ -22,7 +22,7 @@ from mirage.tiers.space import stride_of
 
 
 class Peered:
-    """Blocks on peers. `host` is where copies go; `act` takes what is to be done."""
+    """Blocks on peers. Evicted ones are copied to `host`; `act` takes the orders."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class _Asked:
 
 
 class Prefetch:
-    """Fed with requests as they come, asked once a step. `found` is the pool's word of a key."""
+    """Blocks to be loaded ahead for waiting requests. `found` tells the pool's state of a key."""
 
     def __init__(self, found: Callable[[str, Key], Lookup]) -> None:
         self._found = found

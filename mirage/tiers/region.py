@@ -20,7 +20,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Region:
-    """`memory` is all of it, zeros where nothing was written. Raises `OSError`."""
+    """Shared memory of the pool. `memory` is all of it, zeros at first. Raises `OSError`."""
 
     def __init__(self, fd: int) -> None:
         """Takes over the file descriptor."""

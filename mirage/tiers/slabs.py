@@ -14,7 +14,7 @@ from mirage.tiers.holes import ByteRange
 
 
 class Offsets(Protocol):
-    """Source of slabs: `mirage.tiers.holes.Holes` of one region, or leases of peers."""
+    """Source of slabs: free ranges (`mirage.tiers.holes.Holes`) of a region, or leases of peers."""
 
     @property
     def sizes(self) -> list[int]:

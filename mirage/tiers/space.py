@@ -33,7 +33,7 @@ def stride_of(block_bytes: int) -> int:
 
 
 class BlockSpace:
-    """All blocks of an arena by their places in the memory of its backing. It evicts none."""
+    """The blocks of an arena, each with its place in the memory. It evicts none."""
 
     def __init__(self, ledger: TierLedger, victims: Victims, backing: Backing) -> None:
         self._ledger, self._victims, self._backing = ledger, victims, backing

@@ -12,7 +12,7 @@ RECENT_S = 30.0
 
 
 class Standings:
-    """Fed with the newest reports; times in seconds never go back."""
+    """Priority classes of tenants, from their newest reports. Times in seconds never go back."""
 
     def __init__(self, recent_s: float = RECENT_S) -> None:
         self._recent_s = recent_s

@@ -14,7 +14,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """Defaults are what a server would go by. Parts are of all requests."""
+    """Rules of placement; the defaults are those of a server. Parts are of all requests."""
 
     evaluations: int = 400
     """Windows of placements that a decision may have judged."""

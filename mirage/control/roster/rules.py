@@ -9,7 +9,7 @@ from scheduler.victims import Rule
 
 @dataclass(frozen=True, slots=True)
 class RosterRules:
-    """Defaults are what a server would go by; others are there to be measured against them."""
+    """Rules of the roster. A server uses the defaults; other values serve for comparison."""
 
     victims: Rule = "mru"
     """Order in which idle tenants of equal priority sleep."""

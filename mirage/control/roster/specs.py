@@ -16,7 +16,7 @@ WHOLE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """Declared of one tenant. Times in seconds; infinite is never."""
+    """A tenant as configured. Times in seconds; infinite means never."""
 
     name: str
     share: float | None = AUTO

@@ -30,7 +30,7 @@ Body = tuple[str, str]
 
 
 class QuarantineHold(NamedTuple):
-    """Reason why a body goes nowhere now, for `wait_s` seconds at most."""
+    """Refusal of a request body that ended an engine, or may have, for `wait_s` seconds at most."""
 
     wait_s: float
     known: bool
@@ -38,7 +38,7 @@ class QuarantineHold(NamedTuple):
 
 
 class ReplicaQuarantine:
-    """All bodies of all tenants."""
+    """Request bodies that ended engines, of all tenants."""
 
     def __init__(self) -> None:
         self._culprits: dict[Body, float] = {}

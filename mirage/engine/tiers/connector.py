@@ -54,7 +54,7 @@ def tiers_of_engine() -> EngineTiers:
 
 
 class LazyScheduler(OffloadingConnectorScheduler):
-    """vLLM's, which stores nothing by itself."""
+    """Scheduler's end of vLLM's offloading connector, without vLLM's stores."""
 
     def _build_store_jobs(self, scheduler_output: Any) -> dict[int, Any]:
         return {}

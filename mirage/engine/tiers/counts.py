@@ -11,7 +11,7 @@ from mirage.tiers.contract import BlockPlace, Medium
 
 @dataclass
 class TierCounts:
-    """All only grow."""
+    """Counts of one engine's tiers since its start; none falls."""
 
     hits: Counter[Medium] = field(default_factory=Counter)
     """KV blocks loaded, by where they were found."""

@@ -18,7 +18,7 @@ from mirage.units import MIB
 
 
 class AdapterCopies:
-    """Copies in `folder`, which is made if need be; each in a folder named by its digest."""
+    """Copies of adapters under `folder`, each in a folder named by its digest."""
 
     def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
         """`allowed` are folders that adapters may come from."""

@@ -21,7 +21,7 @@ ON_THEIR_WAY_S = 1.0
 
 
 class TenantAdapters:
-    """Does as `book` declares. `keep` has to run as long as an engine serves."""
+    """Loads and unloads adapters as `book` declares. Run `keep` while an engine serves."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ TARGETS = {
 
 
 class ActedUpon(NamedTuple):
-    """A tenant that an act is for. `sleeps`: whether the policy has a sleep. Seconds."""
+    """A tenant that a command is for. `sleeps`: the policy lets it sleep. Times in seconds."""
 
     name: str
     state: LifeState

@@ -29,7 +29,7 @@ FIXED = "with several devices tenants change by the file and a new start: edit i
 
 
 class Declaring:
-    """Routes over one `applier`. Who is told last holds."""
+    """Routes that apply configurations by one `applier`. The last one applied holds."""
 
     def __init__(self, applier: ConfigApplier, *, one_of_several: bool = False) -> None:
         """`one_of_several`: a device of a file with more, whose server would undo changes."""

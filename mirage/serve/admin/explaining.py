@@ -26,7 +26,8 @@ MOST_MOVES = 1000
 
 
 class Explaining:
-    """Route over the loans of one device. `clock` in seconds since 1970, `running` the book's."""
+    """Route of `mirage why` over one device's loans. `clock` in seconds since 1970; `running` is
+    the clock of the loans."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ LOOK_S = 0.05
 
 
 class AdminServer:
-    """Routes of one server's tenants. `keep` has to run for who watches; `stop` ends all."""
+    """Routes of one server's tenants. Run `keep` for watchers; `stop` ends everything."""
 
     def __init__(
         self,

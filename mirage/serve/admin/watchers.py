@@ -15,7 +15,7 @@ MOST_BEHIND = 1000
 
 
 class Watchers:
-    """All that watch at present."""
+    """Connections that watch changes of states."""
 
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[StateChange | None]] = set()

@@ -24,7 +24,7 @@ logger = logging.getLogger("mirage.serve.adoption")
 
 
 class RunBook:
-    """Writes the record of a run to `path` with each change; without one it writes nothing."""
+    """The record of a run, written to `path` at each change; None writes nothing."""
 
     def __init__(
         self,

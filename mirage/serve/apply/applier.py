@@ -53,7 +53,7 @@ class Foreseen(NamedTuple):
 
 
 class ConfigApplier:
-    """Has `wanted` of `domain`, which is served; `declared` is what that is at first."""
+    """Applies configurations to `domain`. `declared` is the one that it serves at first."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class Crowd:
         return "peer" if self._of[peer] >= self.most_per_peer else ""
 
     def comes(self, peer: str) -> None:
-        """One more; `goes` has to follow."""
+        """Count one more connection. Call `goes` at its end."""
         self.count += 1
         self._of[peer] += 1
 

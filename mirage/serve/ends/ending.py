@@ -17,7 +17,7 @@ FROM_OUTSIDE = {
 
 
 class Evidence(Enum):
-    """Evidence of an end against the requests that were there."""
+    """Strength of the evidence that the requests of an engine caused its end."""
 
     FAULT = "fault"
     """The engine failed by itself: a request may have caused it."""

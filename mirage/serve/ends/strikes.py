@@ -18,7 +18,7 @@ STRUCK_S = 600.0
 
 
 class KeyStrikes:
-    """Strikes of keys, by their names, at one tenant. Times are in seconds."""
+    """Engine failures charged to API keys at one tenant, by key name. Times in seconds."""
 
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}

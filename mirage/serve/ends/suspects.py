@@ -55,7 +55,7 @@ class RequestFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Blame:
-    """Requests that were there when the engine ended, and which of them ended it, if known."""
+    """Requests that ran when an engine ended, and those that ended it, if known."""
 
     ending: Ending
     there: tuple[RequestFacts, ...] = ()

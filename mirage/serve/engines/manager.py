@@ -60,7 +60,8 @@ async def _not_judged(tenant: str, ending: Ending) -> EndVerdict:
 
 
 class EngineManager:
-    """Keeps `backend.state` true. `joined` and `lost` are what the control server hears."""
+    """Keeps one engine running, and `backend.state` true. The control server calls `joined` and
+    `lost`."""
 
     def __init__(
         self,

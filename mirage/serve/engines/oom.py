@@ -12,7 +12,7 @@ VMSTAT = Path("/proc/vmstat")
 
 
 class OomKills:
-    """Kills since the look before the last one: of the last few seconds, if `look` is called so."""
+    """Count of processes that the kernel has killed lately for want of memory."""
 
     def __init__(self, vmstat: Path = VMSTAT) -> None:
         self._vmstat = vmstat

@@ -38,7 +38,7 @@ class StartLimits:
 
 
 class EngineStart:
-    """Brings one engine to its first step, and tells of it."""
+    """Start of one engine, up to its first step."""
 
     def __init__(
         self,

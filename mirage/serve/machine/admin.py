@@ -29,7 +29,7 @@ DEVICE = "device"
 
 
 class MachineAdmin:
-    """Routes for all devices. `stop` ends all."""
+    """Admin routes over all devices. `stop` closes them."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from mirage.serve.together import together
 
 
 class DeviceEntry:
-    """A `RequestEntry` without an address: the router is another process's."""
+    """The way of one of several devices: the router belongs to the process above."""
 
     def __init__(
         self,

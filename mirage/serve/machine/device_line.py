@@ -20,7 +20,7 @@ from mirage.wire import Broken, Channel
 
 
 class DeviceLine:
-    """Says that this process lives: a thread does until `keep` runs, and then the event loop."""
+    """Signs of life to the process above: by a thread until `keep` runs, then by the event loop."""
 
     def __init__(self, there: socket.socket) -> None:
         """Takes over the socket."""

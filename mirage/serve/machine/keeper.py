@@ -51,7 +51,7 @@ class DeviceEnded(Exception):
 
 
 class DeviceKeeper:
-    """One device server at a time. `keep` has to run, and `stop` to follow."""
+    """One device server at a time. Run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Acts(Protocol):
 
 
 class Attendance:
-    """The roster of one device at work. `keep` has to run; times are seconds of `clock`."""
+    """The roster of one device, carried out. Run `keep`. Times are seconds of `clock`."""
 
     def __init__(
         self,

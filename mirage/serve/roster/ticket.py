@@ -29,7 +29,7 @@ class TicketState(Enum):
 
 
 class Ticket:
-    """One request. `admitted` returns once it may be passed on; `over` has to follow."""
+    """One request. `admitted` returns once it may be passed on. Call `over` at its end."""
 
     def __init__(self, left: Callable[[Ticket], None]) -> None:
         """`left` hears when the request is over, in whatever state it was."""

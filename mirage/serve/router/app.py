@@ -52,7 +52,7 @@ SHUTDOWN_S = 1.0
 class Router:
     """An HTTP server in front of the engines of all tenants.
 
-    `tenants.keep` has to run, and `stop` ends what `start` began.
+    Run `tenants.keep`; `stop` ends what `start` began.
     """
 
     def __init__(self, link: SupervisorLink, access: AccessLog | None = None) -> None:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class AskedSource(Generic[T]):
-    """One server. `close` has to follow."""
+    """Metrics of one server. Call `close` at the end."""
 
     def __init__(
         self, ask: Callable[[], Awaitable[T]], clock: Callable[[], float] = time.monotonic

@@ -28,7 +28,7 @@ is told."""
 
 
 class EngineMetrics(Collector):
-    """Answers of the engines that there are now. `close` has to follow."""
+    """Metrics of the engines that run now. Call `close` at the end."""
 
     def __init__(self, tenants: RoutedDevices, engines: EnginesConnected) -> None:
         self._tenants, self._engines = tenants, engines

@@ -137,7 +137,7 @@ async def _in_pieces(connection: ResponseHandler, writer: StreamWriter, body: by
 
 
 class EngineConnections:
-    """Connections with the server at one Unix socket. `close` has to follow."""
+    """Connections with the server at one Unix socket. Call `close` at the end."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -150,7 +150,7 @@ class EngineConnections:
         self._look: asyncio.TimerHandle | None = None
 
     async def one(self) -> ResponseHandler:
-        """A connection; `back` has to follow. Raises `EngineAway`."""
+        """A connection. Return it by `back`. Raises `EngineAway`."""
         found = self._kept()
         if found is None:
             make = partial(ResponseHandler, self._loop)
@@ -201,7 +201,7 @@ class EngineConnections:
 
 
 class EnginesConnected:
-    """Connections with each engine. `close` has to follow."""
+    """Connections with each engine. Call `close` at the end."""
 
     def __init__(self, tenants: Iterable[RoutedTenant]) -> None:
         self._tenants = tenants

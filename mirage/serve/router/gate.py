@@ -154,7 +154,7 @@ class AccessGate:
         model: str,
         shaped: ShapedBody,
     ) -> Passage:
-        """Let a request with this body pass; `leaves` has to follow. Raises `ApiError`.
+        """Let a request with this body pass. Call `leaves` at its end. Raises `ApiError`.
 
         `replicas` share their limits, and a key that one has refused all have.
         """

@@ -73,7 +73,7 @@ class HearsSupervisor(Protocol):
 
 
 class SupervisorLink:
-    """Keeps `tenants` as the supervisor says. `connect` comes first, then `keep` has to run."""
+    """Line to a supervisor; keeps `tenants` as it says. Call `connect`, then run `keep`."""
 
     def __init__(self, path: Path, sockets: Sequence[socket.socket] = (), device: str = "") -> None:
         """`sockets` listen, and are handed to each supervisor: another router may have them.

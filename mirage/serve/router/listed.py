@@ -23,7 +23,7 @@ PATIENCE_S = 1.0
 
 
 class ListedRoutes:
-    """Routes that change nothing; a key sees its tenants alone. `close` has to follow."""
+    """Routes that change nothing; a key sees its tenants alone. Call `close` at the end."""
 
     def __init__(
         self, tenants: RoutedDevices, gate: AccessGate, inners: Mapping[str, InnerClient]

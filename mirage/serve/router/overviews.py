@@ -11,7 +11,7 @@ from mirage.serve.router.inner import InnerClient, away
 class SharedOverview:
     """Asks a supervisor when somebody wants to know, once a second at most.
 
-    `close` has to follow.
+    Call `close` at the end.
     """
 
     def __init__(self, inner: InnerClient) -> None:

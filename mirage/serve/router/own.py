@@ -30,7 +30,7 @@ DEVICE = "device"
 
 
 class OwnRoutes:
-    """Answers of this process, as far as it knows itself. `close` has to follow."""
+    """Routes of the server itself: health, metrics, state. Call `close` at the end."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ UP = "mirage_supervisor_up"
 class MetricsScrape(Collector):
     """All metrics of one server. However often it is scraped, others are asked once a second.
 
-    `close` has to follow.
+    Call `close` at the end.
     """
 
     def __init__(

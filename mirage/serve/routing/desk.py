@@ -60,7 +60,7 @@ class EndVerdict(NamedTuple):
 
 
 class RouterDesk:
-    """Has one router at a time do as the registry and the attendance of a device say.
+    """The supervisor's side of one router: tells it what the registry and the roster say.
 
     `keep` has to run. A router that connects takes the place of the one before.
     """

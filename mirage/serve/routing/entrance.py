@@ -29,7 +29,7 @@ class RouterCame(NamedTuple):
 
 
 class RouterEntrance:
-    """Has `comes` go with each router that has said hello. `close` has to follow `listen`."""
+    """Socket for routers. `comes` gets each one that has said hello; `close` ends `listen`."""
 
     def __init__(self, comes: Callable[[RouterCame], Awaitable[None]]) -> None:
         self._comes = comes

@@ -27,7 +27,7 @@ class Overview(Protocol):
 
 
 class InnerServer:
-    """Tells of `registry`; `resize` gives the tiers other budgets."""
+    """Private HTTP server for the router: reads `registry`, and resizes tiers by `resize`."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ RouterProcess = subprocess.Popen[bytes] | MarkedProcess
 
 
 class RouterKeeper:
-    """One router at a time. `keep` has to run after `start` or `goes_on`, and `stop` to follow."""
+    """One router at a time. Call `start` or `goes_on`, run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from mirage.wire import encode
 
 
 class RouterLine:
-    """Requests of one router at the `attendance`. `end` has to follow."""
+    """One router's requests to the `attendance`. Call `end` at the end."""
 
     def __init__(
         self, writer: asyncio.StreamWriter, attendance: Attendance, look: Callable[[], None]

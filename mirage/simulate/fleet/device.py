@@ -28,7 +28,7 @@ class DeviceObserver(Observer):
 
 
 class PlacedDevice:
-    """A device with what is placed on it. Picoseconds."""
+    """A device with the engines placed on it. Times in picoseconds."""
 
     def __init__(
         self,

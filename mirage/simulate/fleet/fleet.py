@@ -51,7 +51,7 @@ class FleetObserver:
 
 
 class Fleet:
-    """Devices with their engines, a router, and what fails. Picoseconds."""
+    """Devices with their engines, a router, and failures. Times in picoseconds."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class Owner(Protocol):
 
 
 class Lenders:
-    """`gpus`: the number of each peer's GPU, by the peer's name. `path` of the sockets."""
+    """Holders of peers' memory. `gpus`: numbers of GPUs by the peers' names; `path` of sockets."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from mirage.tiers.peers.lease import Lease
 
 @dataclass(frozen=True)
 class DeviceState:
-    """In bytes."""
+    """Memory of a device by its use, in bytes."""
 
     capacity_bytes: int
     budget_bytes: int

@@ -31,7 +31,7 @@ _DEAF = (_nothing, _nothing)
 
 
 class Peers:
-    """`devices`: bytes of each by its name. All of them may be lent at first."""
+    """All peers. `devices`: bytes of each by its name, all of which may be lent at first."""
 
     def __init__(self, devices: Mapping[str, int]) -> None:
         self._devices = {name: PeerDevice(nbytes) for name, nbytes in devices.items()}

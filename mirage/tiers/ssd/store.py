@@ -35,12 +35,12 @@ MOST_WRITES = 128
 
 
 class FolderRefused(OSError):
-    """The message says which folder, and why."""
+    """A folder that cannot be used; the message has its name and the reason."""
 
 
 @dataclass
 class SsdCounts:
-    """Since the start, in blocks and bytes."""
+    """Counts of the SSD tier since its start, in blocks and bytes."""
 
     stored: int = 0
     loaded: int = 0

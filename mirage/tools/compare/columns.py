@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 
 class CompareError(InputRefused):
-    """Result that cannot be compared; the message is one line."""
+    """A result that cannot be compared; the message is one line."""
 
 
 @dataclass(frozen=True)

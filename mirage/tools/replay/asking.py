@@ -16,7 +16,7 @@ USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 @dataclass(frozen=True)
 class Manner:
-    """Fields beside those that every server of OpenAI's completions takes."""
+    """Fields of a request beyond those that every OpenAI-compatible server takes."""
 
     fields: tuple[str, ...] = (*OF_VLLM, *USAGE)
 

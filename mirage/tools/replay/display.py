@@ -14,7 +14,7 @@ STARTING = "starting the server"
 
 
 class Display:
-    """Says that a server starts, then how many of `total` requests were sent, finished, failed."""
+    """Progress line of a replay: the start, then counts of requests sent, finished and failed."""
 
     def __init__(self, shown: Progress, total: int) -> None:
         self._shown, self._total = shown, total

@@ -36,7 +36,7 @@ Death = Callable[[], Coroutine[None, None, ServerError]]
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """All that came of one policy. `timeline` is None if the server keeps none."""
+    """Result of one policy. `timeline` is None if the server has none."""
 
     policy: str
     calls: Collection[TenantRequest]

@@ -66,7 +66,7 @@ class RunKilled(CommandFailed):
 
 
 class Watcher(Protocol):
-    """Is told how far the runs are."""
+    """Listener for the progress of runs."""
 
     def run_ended(self) -> None:
         """One more."""
@@ -76,7 +76,7 @@ class Watcher(Protocol):
 
 
 class Nobody:
-    """Does not want to know."""
+    """A `Watcher` that ignores everything."""
 
     def run_ended(self) -> None: ...
 

@@ -35,7 +35,7 @@ class TopRow(NamedTuple):
 
 
 class TopView(NamedTuple):
-    """All that is shown."""
+    """The whole screen, as data."""
 
     title: str
     device: RoleBytes

@@ -55,7 +55,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """All that came of it."""
+    """Result of a search: the recommended configuration and its evidence."""
 
     goal: Goal
     slo_is_derived: bool

@@ -13,7 +13,7 @@ LARGEST_BATCH = 256
 
 @dataclass(frozen=True)
 class Curve:
-    """One model alone on the device. Milliseconds."""
+    """Latencies of one model alone on the device, in milliseconds."""
 
     name: str
     batches: tuple[float, ...]

@@ -35,7 +35,7 @@ OF_SHARING: tuple[str, ...] = ("turn_s",)
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting. Values in rising order, or without one where they are words or None."""
+    """One setting and its values: numbers in rising order, words and None in any order."""
 
     name: str
     """``turn_s``, or ``max_percent:chat`` of a tenant."""

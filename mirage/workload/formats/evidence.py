@@ -29,7 +29,7 @@ TEXTS = ("text_input", "messages", "payload", "delay")
 
 @dataclass(frozen=True)
 class Rows:
-    """The first rows of a timed trace, together."""
+    """The first rows of a timed trace, by which its format is told."""
 
     sizes: frozenset[int]
     """Members of `SIZES` that fit all rows, but for rows that none of them fits."""

@@ -60,7 +60,7 @@ class Judge(FleetObserver):
 
 
 class JudgedDevice(DeviceObserver):
-    """Tells a `Judge` of each answer."""
+    """Observer of one device that reports each answer to a `Judge`."""
 
     def __init__(self, device: PlacedDevice, world: World, judge: Judge) -> None:
         super().__init__(device, world)
