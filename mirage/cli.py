@@ -130,19 +130,19 @@ KeysOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keys that clients have to send; also MIRAGE_API_KEY in the environment, as one.",
+        help="File of API keys that clients have to send; MIRAGE_API_KEY adds one.",
         show_default="mirage-keys of systemd's credentials, or none",
     ),
 ]
 MemoryOption = Annotated[
     str | None,
     typer.Option(
-        help="Instead of the device's in CONFIG, as 64GiB; shares are of this.", metavar="SIZE"
+        help="Device memory, as 64GiB, instead of CONFIG's; shares are of it.", metavar="SIZE"
     ),
 ]
 PolicyOption = Annotated[
     Policy | None,
-    typer.Option(help="Who may take memory from whom; overrides the configuration."),
+    typer.Option(help="Memory that tenants may take from others; overrides CONFIG."),
 ]
 
 
@@ -179,25 +179,29 @@ def serve(
     words: ServedWords,
     policy: PolicyOption = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
     ready_file: Annotated[
         Path | None,
-        typer.Option(help="Written as JSON with url and pid when ready, removed at the end."),
+        typer.Option(
+            help="File to write when all is ready: JSON with url and pid. It is removed at the end."
+        ),
     ] = None,
     log_dir: Annotated[
         Path | None, typer.Option(help="Folder that keeps the engines' logs.")
     ] = None,
     log_level: Annotated[
-        LogLevel, typer.Option(help="Of this process; info shows every decision.")
+        LogLevel, typer.Option(help="Level of this process's log; info has every decision.")
     ] = LogLevel.INFO,
     log_format: Annotated[
-        LogFormat, typer.Option(help="Form of each line of this process and its router.")
+        LogFormat, typer.Option(help="Format of log lines of this process and its router.")
     ] = LogFormat.TEXT,
     log_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Gets these lines; made anew once it was moved.",
+            help="File for these lines; it is opened again after it was moved.",
             show_default="standard error",
         ),
     ] = None,
@@ -205,7 +209,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Gets a line of JSON for each request, without what it says.",
+            help="File for a line of JSON for each request, without its text.",
             show_default="none",
         ),
     ] = None,
@@ -213,7 +217,7 @@ def serve(
         float | None,
         typer.Option(
             min=1,
-            help="Seconds an engine may take to get ready.",
+            help="Seconds in which an engine must be ready.",
             show_default="300, on a GPU 900",
         ),
     ] = None,
@@ -224,8 +228,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Keeps what operators apply while it runs, for the next start.",
-            show_default="it ends with the server",
+            help="File that keeps applied changes for the next start.",
+            show_default="changes end with the server",
         ),
     ] = None,
     keys: KeysOption = None,
@@ -238,7 +242,7 @@ def serve(
         bool,
         typer.Option(
             "--tiers/--no-tiers",
-            help="Whether KV blocks that leave the device go to the tiers of CONFIG.",
+            help="Store KV blocks that leave the device in the tiers of CONFIG, or nowhere.",
         ),
     ] = True,
     lease: Annotated[
@@ -247,18 +251,18 @@ def serve(
             min=0,
             max=1e6,
             metavar="SECONDS",
-            help="For engines to go on if this process is killed, until another one has them.",
+            help="Time in which engines wait for the next server after this process was killed.",
             show_default="lease_s of CONFIG",
         ),
     ] = None,
     tls: Annotated[
-        bool, typer.Option("--tls/--no-tls", help="Whether http.tls of CONFIG holds.")
+        bool, typer.Option("--tls/--no-tls", help="Use http.tls of CONFIG, or speak plain HTTP.")
     ] = True,
     write_config: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the configuration that is proposed for MODELs, and serve nothing.",
+            help="Write the configuration proposed for MODELs to FILE, and serve nothing.",
         ),
     ] = None,
     trust: TrustOption = None,
@@ -352,7 +356,7 @@ def check(
         bool,
         typer.Option(
             "--upgrade",
-            help="Print CONFIG in the keys of this release, with its comments, and check no more.",
+            help="Print CONFIG in the keys of this release, with its comments, and check nothing.",
         ),
     ] = False,
 ) -> None:

@@ -26,10 +26,10 @@ class Reason(StrEnum):
         self._value_, self.sentence = word, sentence
         return self
 
-    RUNNING = "running", "Running requests sit on it, or the model cannot serve with less."
-    WAKE = "wake", "A model that wakes gets its share back, on which running requests sit."
-    RECALL = "recall", "A model that woke cannot bear to be without its layers."
-    PREFIXES = "prefixes", "Prefixes that are asked for again cost more than layers."
+    RUNNING = "running", "Running requests use it, or the model cannot serve with less."
+    WAKE = "wake", "A model that wakes gets its share back, which running requests use."
+    RECALL = "recall", "A model that woke would serve too slowly without its layers."
+    PREFIXES = "prefixes", "Computing cached prefixes again would cost more than lending layers."
     GROWTH = "growth", "Running requests need more, within the share of their model."
     GROWTH_BEYOND = "growth beyond", "Running requests need more than the share of their model."
     ADMISSION = "admission", "Waiting requests can start, within the share of their model."

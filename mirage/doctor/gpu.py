@@ -106,7 +106,7 @@ def _memory(facts: DeviceFacts) -> Iterator[Finding]:
         yield missing(
             TOPIC,
             "virtual memory management",
-            "the device cannot map memory as it likes",
+            "the device has no virtual memory management",
             "use Volta or later, without a vGPU profile that lacks it",
         )
         return

@@ -157,4 +157,4 @@ def lockable() -> Finding:
     """Finding on lockable memory: a GPU's driver locks masters for copies; on a host none is."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     words = "without limit" if soft == resource.RLIM_INFINITY else size(soft)
-    return works(TOPIC, "lockable memory", f"{words}, which NVIDIA's driver does not look at")
+    return works(TOPIC, "lockable memory", f"{words}, a limit that NVIDIA's driver ignores")

@@ -74,7 +74,7 @@ def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
     if len(shapes) > 1:
         raise ExpertsStay("its layers' experts differ in size")
     if any(one.kernel is None for one in found):
-        raise ExpertsStay("it is not known here who computes them")
+        raise ExpertsStay("the kernel that computes them is not known to MIRAGE")
     known = facts(found)
     if (why := known.stay(page_bytes)) is not None:
         raise ExpertsStay(why)

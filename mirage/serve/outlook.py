@@ -78,8 +78,8 @@ def _in_turns(pool: int, link: float, turn_s: float) -> list[str]:
         longer *= 1.05
     return [
         _note(
-            f"in turns of {turn_s:g} s little is to be had: the link loads "
-            f"{link * turn_s / 1e9:.3g} GB in one, and the KV memory without any layers lent is "
+            f"turns of {turn_s:g} s are too short for layers to pay: the link loads "
+            f"{link * turn_s / 1e9:.3g} GB in one, and KV memory without layers is "
             f"{pool / 1e9:.3g} GB. Turns from {longer:.2g} s would pay, or use pooled"
         )
     ]

@@ -64,7 +64,7 @@ ROUTES: dict[str, RouteDecision] = {
     **_each(RouteWay.JSON, "the model's own tokenizer", "/tokenize", "/detokenize"),
     **_each(
         RouteWay.FORM,
-        "models that hear; `model` is a field of the form",
+        "speech-to-text models; `model` is a field of the form",
         *("/v1/audio/transcriptions", "/v1/audio/translations"),
     ),
     # -- own
@@ -100,7 +100,9 @@ ROUTES: dict[str, RouteDecision] = {
         "SageMaker's route names its model in no one way: use the route of the API itself",
         "/invocations",
     ),
-    **_each(RouteWay.REFUSED, "it says nothing of models: use GET /live or GET /ready", "/ping"),
+    **_each(
+        RouteWay.REFUSED, "it tells nothing about models: use GET /live or GET /ready", "/ping"
+    ),
     **_each(
         RouteWay.REFUSED,
         "prompts are rendered where they are served, and engines do not share that work",
@@ -120,7 +122,7 @@ ROUTES: dict[str, RouteDecision] = {
     ),
     **_each(
         RouteWay.REFUSED,
-        "the versions here are nothing that clients need: `mirage --version` says them",
+        "clients do not need the versions here: `mirage --version` says them",
         "/version",
     ),
     **_each(
@@ -143,7 +145,7 @@ ROUTES: dict[str, RouteDecision] = {
     ),
     **_each(
         RouteWay.REFUSED,
-        "caches are every client's, and none may empty them",
+        "all clients share the caches, and no client may empty them",
         *("/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache"),
     ),
     **_each(

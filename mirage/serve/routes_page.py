@@ -39,7 +39,7 @@ sees its tenants alone, and each answer is at most a second old. Fields have the
   besides. `expires_at` is when its own times put it to sleep, the year 9999 if they do not. Tenants
   that sleep are not listed.
 - `/api/tags`: `size` is the bytes of parameters, 0 before a tenant's first engine. `modified_at` is
-  the begin of the server.
+  the start of the server.
 - `digest` is the SHA-256 of the name, since no other is known. `details` tell the format and, of
   aliases and adapters, the tenant.
 - `/running`: `ttl` is the seconds until `expires_at`, 0 if there is none. `cmd` and `proxy` are

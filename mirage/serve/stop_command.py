@@ -29,7 +29,7 @@ def stop_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, max=1e6, metavar="SECONDS", help="For a server to end.")
+        float, typer.Option(min=0, max=1e6, metavar="SECONDS", help="Time for the server to end.")
     ] = PATIENCE_S,
 ) -> None:
     """Stop a server with its engines, in order, or end the engines that a killed one has left.

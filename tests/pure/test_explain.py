@@ -425,7 +425,7 @@ def test_batches_that_are_none_are_refused(text: str) -> None:
         ("NVIDIA GB200", "gb200", "for the NVIDIA GB200"),
         ("NVIDIA H100 80GB HBM3", "h100", "for the NVIDIA H100"),
         ("NVIDIA A100-SXM4-80GB", "a100", "for the NVIDIA A100"),
-        ("NVIDIA L40S", "h100", "none is bundled for the NVIDIA L40S that is here"),
+        ("NVIDIA L40S", "h100", "no bundled profile is of this machine's NVIDIA L40S"),
     ],
 )
 def test_the_nearest_gh200goes_by_the_gpu_that_is_here(gpu, name, why):

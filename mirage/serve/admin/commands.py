@@ -33,7 +33,8 @@ SocketOption = Annotated[
 ]
 NameArgument = Annotated[str, typer.Argument(help="Of a tenant, as `mirage ps` has it.")]
 WaitOption = Annotated[
-    bool, typer.Option("--wait", help="Return once that is so, and not once it is ordered.")
+    bool,
+    typer.Option("--wait", help="Return when the state is reached, not when the command is taken."),
 ]
 
 
@@ -59,7 +60,7 @@ def ps_command(socket: SocketOption = None) -> None:
 
 
 def tenants_command(
-    verb: Annotated[TenantVerb, typer.Argument(help="What to do with it.")],
+    verb: Annotated[TenantVerb, typer.Argument(help="Command for the tenant.")],
     name: NameArgument,
     keys: Annotated[
         list[str] | None,
@@ -75,7 +76,7 @@ def tenants_command(
             min=0,
             max=1e6,
             metavar="SECONDS",
-            help="For running requests to end, before it sleeps or stops.",
+            help="Time for running requests to end, before it sleeps or stops.",
             show_default=f"{DRAIN_S:g} with drain, else roster.drain_s of the configuration",
         ),
     ] = None,
@@ -115,7 +116,7 @@ def apply_command(
         Path, typer.Option("--file", "-f", metavar="FILE", help="The whole configuration.")
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would follow, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
     ] = False,
     wait: WaitOption = False,
     drain: Annotated[
@@ -124,7 +125,7 @@ def apply_command(
             min=0,
             max=1e6,
             metavar="SECONDS",
-            help="For running requests of tenants that are removed or start anew.",
+            help="Time for running requests of tenants that are removed or restarted.",
             show_default="roster.drain_s of the configuration",
         ),
     ] = None,
@@ -152,10 +153,11 @@ def apply_command(
 def logs_command(
     name: NameArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as it grows, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Print new lines as they come, until Ctrl-C.")
     ] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, help="Only so many at its end.")
+        int | None,
+        typer.Option("--lines", "-n", min=0, help="Print only this many of the last lines."),
     ] = None,
     socket: SocketOption = None,
 ) -> None:

@@ -45,7 +45,9 @@ def keys_command(
     verb: Annotated[KeysVerb, typer.Argument(help="What to do.")],
     what: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE", help="With new: of the key. With list: the file."),
+        typer.Argument(
+            metavar="NAME|FILE", help="With new: the name of the key. With list: the file."
+        ),
     ] = None,
     models: Annotated[
         str | None,
@@ -56,10 +58,13 @@ def keys_command(
         ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="30d", help="After so many hours (h), days or weeks (w).")
+        str | None,
+        typer.Option(
+            metavar="30d", help="Time until it expires, in hours (12h), days (30d) or weeks (4w)."
+        ),
     ] = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="It opens /health, /metrics and /mirage.")
+        bool, typer.Option("--admin", help="It may read /health, /metrics and /mirage.")
     ] = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="It opens /metrics.")] = False,
     keys: Annotated[

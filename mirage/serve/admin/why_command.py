@@ -18,12 +18,15 @@ from mirage.serve.admin.forms import LONGEST_S
 
 def why_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[TENANT]", help="Of one tenant; else of all.")
+        str | None,
+        typer.Argument(metavar="[TENANT]", help="Loans of one tenant; without it, of all."),
     ] = None,
     last: Annotated[
-        str, typer.Option(metavar="SPAN", help="Loans of this time, as 90s, 10m or 2h.")
+        str, typer.Option(metavar="SPAN", help="Loans of the last 90s, 10m or 2h.")
     ] = "1h",
-    as_json: Annotated[bool, typer.Option("--json", help="Print all that is told.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole answer as JSON.")
+    ] = False,
     socket: SocketOption = None,
 ) -> None:
     """Say why tenants hold what they hold, who lent memory to whom, and what that cost and saved.

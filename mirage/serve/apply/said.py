@@ -9,7 +9,7 @@ from mirage.serve.apply.difference import ConfigDifference, TenantChange
 from mirage.units import size
 
 NOTHING = "nothing differs from what holds"
-NO_STATE = "what is applied ends with the server: its option --state FILE would keep it"
+NO_STATE = "changes end with the server: start it with --state FILE to keep them"
 
 
 def fixed(keys: Iterable[str]) -> str:

@@ -53,7 +53,7 @@ def nearest(gpu: str | None) -> tuple[str, str]:
     for part, name in BUNDLED.items():
         if part in gpu.upper():
             return name, f"for the {gpu} that is here"
-    why = f"none is bundled for the {gpu} that is here: mirage profile measures it"
+    why = f"no bundled profile is of this machine's {gpu}: mirage profile measures it"
     return BEHIND_PCIE, why
 
 

@@ -20,7 +20,8 @@ def profile_command(
         ),
     ] = Path("out/profile.yaml"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer points and repeats: less than two minutes.")
+        bool,
+        typer.Option("--quick", help="Measure fewer points and repeats, in less than two minutes."),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what has been measured already.")

@@ -31,12 +31,12 @@ def simulate_command(
         Path, typer.Argument(help="YAML file; see configs/experiments.", metavar="EXPERIMENT")
     ],
     seeds: Annotated[
-        str, typer.Option(help="As 0-4, 3 or 0,2,7; the same seed, the same result.")
+        str, typer.Option(help="Seeds, as 0-4, 3 or 0,2,7. The same seed gives the same result.")
     ] = "0-4",
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Policies, separated by commas, beside static and pooled; overrides EXPERIMENT.",
+            help="Policies besides static and pooled, separated by commas; overrides EXPERIMENT.",
             metavar="A,B",
         ),
     ] = None,
