@@ -15,7 +15,7 @@ from vmm.space import ExtentMap, Range, extent_blocks
 
 
 class KVAllocation(TorchFunctionMode):
-    """Answers the single ``torch.zeros(size, int8)`` of vLLM's `allocate_kv_cache`."""
+    """Gives vLLM's `allocate_kv_cache` the tensor for its one ``torch.zeros(size, int8)``."""
 
     def __init__(self, nbytes: int, make: Callable[[], torch.Tensor]) -> None:
         super().__init__()

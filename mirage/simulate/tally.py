@@ -119,7 +119,7 @@ class Gaps:
 
 @dataclass(slots=True)
 class SimulatedCounters:
-    """Counters of one engine. Bytes and picoseconds only grow."""
+    """Counters of one engine, in bytes and picoseconds. None ever falls."""
 
     completed: int = 0
     prompt_tokens: int = 0

@@ -99,7 +99,7 @@ class LayerReturn:
 
 @dataclass(frozen=True)
 class SlotLeft:
-    """A layer that is not backed by that slot any more."""
+    """A layer that a slot no longer backs."""
 
     slot: int
     layer: int

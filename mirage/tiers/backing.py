@@ -11,7 +11,7 @@ from mirage.tiers.slabs import Offsets
 
 
 class Backing(Protocol):
-    """One medium. It knows no arena: whoever has blocks in it asks."""
+    """Memory of one medium. It knows no arena; arenas ask it for places."""
 
     @property
     def offsets(self) -> Offsets:

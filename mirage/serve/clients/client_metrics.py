@@ -13,7 +13,7 @@ from mirage.serve.clients.crowd import Crowd
 
 
 class ClientMetrics(Collector):
-    """Counts of what was ended, beside what `crowd` and `bodies` hold now."""
+    """Counts of refused connections and requests, and what `crowd` and `bodies` hold now."""
 
     def __init__(self, crowd: Crowd, bodies: BodyBudget) -> None:
         self._crowd, self._bodies = crowd, bodies

@@ -45,7 +45,7 @@ class Measurements:
 class Measuring(ExitStack):
     """The parts of one configuration, in the order in which they are measured.
 
-    What measures has to be inside its block, which ends what was started for all parts.
+    Parts are measured inside its `with` block, whose end stops what they shared.
     """
 
     def __init__(self, path: Path, config: Config, effort: Effort) -> None:

@@ -25,7 +25,7 @@ Seconds = dict[str, list[float]]
 class Direction:
     """One direction: host memory, mapped device memory, and a stream of their own.
 
-    Each copy goes on behind the one before: what lies in a processor's cache is no link.
+    Each copy starts behind the one before, so that no copy is served from a processor's cache.
     """
 
     def __init__(self, driver: Driver, nbytes: int, *, to_device: bool) -> None:
