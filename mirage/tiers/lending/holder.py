@@ -46,7 +46,7 @@ class Lent:
 
 
 class Holder:
-    """`server` is the channel to `mirage serve`, `host` the host pool's memory."""
+    """Memory that one GPU lends. `server`: channel to `mirage serve`; `host`: the host pool."""
 
     def __init__(
         self, driver: CudaDriver, server: Channel[FromServer], path: Path, host: Region
