@@ -15,7 +15,7 @@ PRIVATE = 0o700
 
 
 class Places(NamedTuple):
-    """Folders in which those of a run are made; `named` is the variable that named the first."""
+    """Parent folders for a run's folders; `named` is the variable that named the first."""
 
     files: str
     sockets: str

@@ -38,7 +38,7 @@ ALL = Due()
 
 @dataclass
 class TierAccount:
-    """One tenant, in bytes. All that follows `held` are parts of it."""
+    """Bytes of one tenant. The fields after `held` are parts of it."""
 
     due: Due = ALL
     standing: PriorityClass = PriorityClass.ACTIVE

@@ -24,7 +24,7 @@ RETURN_S = 10.0
 
 
 class Adopter(Protocol):
-    """Manager of a tenant's engine."""
+    """Manager of a tenant's engine, as adoption uses it."""
 
     @property
     def wanted(self) -> EngineWanted:
@@ -44,7 +44,7 @@ class Adopter(Protocol):
 
 
 class KeeperAdopter(Protocol):
-    """Keeper of weights, as the server has it."""
+    """The server's keeper of weights, as adoption uses it."""
 
     def adopt(self, process: MarkedProcess) -> bool:
         """Have a keeper that runs; False if it does not answer, and it is ended."""

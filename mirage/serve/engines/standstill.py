@@ -10,7 +10,7 @@ COMPUTES = 0.02
 
 
 class Standstill:
-    """Looks at the process group of one start. Raises `OSError` where no file can be opened."""
+    """Processes of a start, watched for progress. Raises `OSError` if no file can be opened."""
 
     def __init__(self, group: int, patience_s: float, now: float) -> None:
         """A start that computes nothing for `patience_s` stands still; `now` in seconds."""

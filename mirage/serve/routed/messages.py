@@ -26,7 +26,7 @@ BEAT_S = 0.5
 
 
 class BlameMemory(msgspec.Struct, frozen=True):
-    """Lessons of a router about requests that end engines; times of the machine's clock."""
+    """A router's memory of requests that ended engines, for the next router. Wall-clock times."""
 
     culprits: dict[str, float] = {}
     """Time until which each fingerprint is refused."""
@@ -76,7 +76,7 @@ class TableSeen(Message, frozen=True):
 
 
 class EndJudged(Message, frozen=True):
-    """Answer to `EngineEnded`: `words` follow those about the end."""
+    """Answer to `EngineEnded`: `words` about the requests, for the log line about the end."""
 
     tenant: str
     words: str

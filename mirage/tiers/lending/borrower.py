@@ -19,7 +19,7 @@ Borrow = Callable[[int, int], Taken]
 
 
 class Borrower:
-    """All holders' memory, by offsets of `Place`. A thread for each holder maps and unmaps."""
+    """Peers' memory in an engine, by offsets of `Place`. One thread per holder maps and unmaps."""
 
     def __init__(self, lenders: Sequence[LentBy], borrow: Borrow) -> None:
         """Never raises: what cannot be reached is not there."""
