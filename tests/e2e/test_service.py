@@ -119,32 +119,84 @@ def test_a_manager_that_does_not_hear_keeps_nobody_from_serving(address: str) ->
     manager.stopping()
 
 
-def test_a_manager_that_had_too_much_to_read_is_told_again(short: Path) -> None:
-    address, full = str(short / "notify"), b"full"
+@contextlib.contextmanager
+def full_socket(address: str) -> Iterator[socket.socket]:
+    """A manager's socket that has no room for another datagram; each is ``full``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.bind(address)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
             other.setblocking(False)
             with pytest.raises(BlockingIOError):
                 while True:
-                    other.sendto(full, address)
-        manager = ServiceManager(address)
+                    other.sendto(b"full", address)
+        one.setblocking(False)
+        yield one
+
+
+def all_of(one: socket.socket) -> list[str]:
+    """Datagrams that wait in a socket, but those that filled it; of each the first line."""
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(one.recv(100).decode().split("\n")[0])
+    return [line for line in found if line != "full"]
+
+
+async def looked(manager: ServiceManager, decisions: int = 0) -> None:
+    """One look of `manager`."""
+    keeping = asyncio.create_task(manager.keep(lambda: decisions, lambda: "serving"))
+    await asyncio.sleep(0)
+    keeping.cancel()
+
+
+def test_a_manager_that_had_too_much_to_read_is_told_again(short: Path) -> None:
+    """Nobody waits for it meanwhile: that would stop the event loop."""
+    manager = ServiceManager(str(short / "notify"), watchdog_s=60.0)
+    with full_socket(str(short / "notify")) as one, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "settimeout", None)  # whoever waits fails
         manager.ready()
         manager.status("serving")
-        one.setblocking(False)
+        manager.reloading()
+        manager.reloaded()
+        asyncio.run(looked(manager))
+        assert all_of(one) == []
+        asyncio.run(looked(manager))
+        states = ["READY=1", "RELOADING=1", "READY=1"]
+        assert all_of(one) == [*states, "STATUS=serving", "WATCHDOG=1"]
+        asyncio.run(looked(manager))
+        assert all_of(one) == ["WATCHDOG=1"], "each look of a new task"
 
-        async def scenario() -> None:
-            keeping = asyncio.create_task(manager.keep(lambda: 0, lambda: "serving"))
-            await asyncio.sleep(0)
-            keeping.cancel()
 
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                assert one.recv(100) == full
-        asyncio.run(scenario())
-        assert [one.recv(100), one.recv(100)] == [b"READY=1", b"STATUS=serving"]
-        with pytest.raises(BlockingIOError):
-            one.recv(100)
+def test_a_ping_that_was_not_heard_is_sent_again(short: Path) -> None:
+    """Also if nothing was decided since: that something was is still to be heard."""
+    heard: list[list[str]] = []
+
+    async def scenario() -> None:
+        manager = ServiceManager(str(short / "notify"), watchdog_s=0.04)
+        keeping = asyncio.create_task(manager.keep(lambda: 1, lambda: ""))
+        await asyncio.sleep(0)
+        heard.append(all_of(one))
+        while not heard[-1]:
+            await asyncio.sleep(0.01)
+            heard.append(all_of(one))
+        keeping.cancel()
+
+    with full_socket(str(short / "notify")) as one:
+        asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
+    assert heard[-1] == ["WATCHDOG=1"]
+
+
+def test_a_full_socket_is_one_line_of_the_log(
+    short: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = ServiceManager(str(short / "notify"))
+    with full_socket(str(short / "notify")) as one:
+        for _ in range(3):
+            manager.status("serving")
+        all_of(one)
+        manager.status("serving")
+    told = "the service manager is not told STATUS=serving: "
+    assert [line.startswith(told) for line in caplog.messages] == [True]
 
 
 def test_who_decides_nothing_is_not_pinged(listener: Listener) -> None:

@@ -15,9 +15,8 @@ LOOK_S = 5.0
 """Seconds between two looks at the status where no watchdog asks for shorter ones."""
 PARTS = 4
 """A watchdog's time has so many looks: one that is late is no reason to end a server."""
-
-WAIT_S = 0.5
-"""Seconds that a manager with too much to read is waited for."""
+AGAIN_S = 0.5
+"""Seconds after which a manager that had too much to read is told again what it has to hear."""
 
 
 class ServiceManager:
@@ -31,24 +30,25 @@ class ServiceManager:
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._watchdog_s = watchdog_s
         self._status, self._is_ready = "", False
-        self._owes_ready = False
-        """True if it had too much to read to hear that all is ready."""
+        self._owed: list[str] = []
+        """States that it has yet to hear, in their order: without one it waits for ever."""
+        self._is_behind = False
+        """True if it had too much to read when it was told something last."""
 
     def ready(self) -> None:
         """All has started."""
         self._is_ready = True
-        self._tell_ready()
+        self._owe("READY=1")
 
     def reloading(self) -> None:
         """The configuration is read again; `reloaded` has to follow. Nothing before `ready`."""
         if self._is_ready:
-            self._owes_ready = False  # until `reloaded`
-            self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            self._owe(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
         """The configuration has been read, whatever came of it."""
         if self._is_ready:
-            self._tell_ready()
+            self._owe("READY=1")
 
     def stopping(self) -> None:
         """The server ends."""
@@ -66,29 +66,34 @@ class ServiceManager:
         pause_s = LOOK_S if self._watchdog_s is None else min(LOOK_S, self._watchdog_s / PARTS)
         before = -1
         while True:
-            if self._owes_ready:
-                self._tell_ready()
+            self._tell_owed()
             self.status(status())
             if (now := decisions()) != before and self._watchdog_s is not None:
-                before = now
-                self._tell("WATCHDOG=1")
-            await asyncio.sleep(pause_s)
+                before = now if self._tell("WATCHDOG=1") else before
+            await asyncio.sleep(min(pause_s, AGAIN_S) if self._is_behind else pause_s)
 
-    def _tell_ready(self) -> None:
-        """Without it a manager waits for ever, also for the end of a reload."""
-        self._owes_ready = not self._tell("READY=1")
+    def _owe(self, state: str) -> None:
+        self._owed.append(state)
+        self._tell_owed()
 
-    def _tell(self, *lines: str) -> bool:
-        """False if it is worth while to tell it again."""
+    def _tell_owed(self) -> None:
+        while self._owed and self._tell(self._owed[0]):
+            del self._owed[0]
+
+    def _tell(self, text: str) -> bool:
+        """False if it has to be told again; the event loop waits for nobody."""
         if not self._address:
             return True
+        was_behind, self._is_behind = self._is_behind, False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as one:
-                one.settimeout(WAIT_S)
-                one.sendto("\n".join(lines).encode(), self._address)
+                one.setblocking(False)
+                one.sendto(text.encode(), self._address)
         except OSError as error:  # no reason to serve nobody
-            log.warning("the service manager is not told %s: %s", lines[0], error)
-            return not isinstance(error, TimeoutError)
+            self._is_behind = isinstance(error, BlockingIOError)
+            if not (was_behind and self._is_behind):
+                log.warning("the service manager is not told %s: %s", text.split("\n")[0], error)
+            return not self._is_behind
         return True
 
 
