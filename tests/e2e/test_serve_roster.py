@@ -36,6 +36,7 @@ QUICK = {"busy_s": 0.0, "busy_worth": 0.0, "patience_s": 0.0, "drain_s": 0.2, "w
 @pytest.fixture(autouse=True)
 def _engines_obey(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ENGINE", "obeys")
+    monkeypatch.setenv("FAKE_REST_S", "1")  # who was killed too often comes again in time
 
 
 def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

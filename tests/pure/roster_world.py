@@ -117,6 +117,11 @@ class RosterWorld:
         self.calm = False
         self._say(name, retry_s)
 
+    def give_up(self, name: str, retry_s: float) -> None:
+        """An engine that has just crashed did so too often; its waiting requests may be refused."""
+        self.roster.heard(name, LifeEvent.GIVEN_UP, self.now, retry_s)
+        self.decide()
+
     # -- time ---------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:

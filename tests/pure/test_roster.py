@@ -517,6 +517,25 @@ def test_a_request_that_has_waited_as_long_as_it_may_is_refused() -> None:
     assert said(made) == ["refuse b"]
 
 
+def test_who_waits_for_one_that_is_given_up_is_refused_at_once_if_its_rest_is_too_long() -> None:
+    made = world(50, "a", wait_s=100.0)
+    made.ask("a")
+    made.advance(9)
+    made.crash("a", retry_s=3.0)
+    assert made.ask("a") == "waits"
+    made.advance(3)
+    assert made.ask("a") == "waits" and made.state("a") is LifeState.STARTING
+    made.log.clear()
+    made.crash("a", retry_s=95.0)
+    assert made.log == [], "it is not given up"
+    made.give_up("a", retry_s=95.0)
+    [(at, refusal)] = made.log
+    assert (at, refusal.verb, refusal.requests) == (12.0, RosterVerb.REFUSE, 1), "the older one"
+    assert refusal.seconds == 95.0 + TIMES.warm_s
+    made.advance(95 + TIMES.warm_s)
+    assert made.state("a") is LifeState.READY and made.engines["a"].running == 1
+
+
 # -- engines that end -------------------------------------------------------------------
 
 
@@ -541,7 +560,7 @@ def test_one_that_broke_rests_no_longer_once_its_operator_wants_it(act: str, fai
     made.advance(9)
     made.crash("a", retry_s=600.0)
     if failed:
-        made.roster.heard("a", LifeEvent.GIVEN_UP, made.now, 600.0)
+        made.give_up("a", 600.0)
     made.advance(10)
     said(made)
     assert made.ask("a") == "waits" and said(made) == []
@@ -560,7 +579,7 @@ def test_one_that_its_operator_woke_is_started_until_it_is_given_up() -> None:
         made.advance(3)
     assert said(made) == ["start a"]
     made.crash("a", retry_s=3.0)
-    made.roster.heard("a", LifeEvent.GIVEN_UP, made.now, 600.0)
+    made.give_up("a", 600.0)
     made.advance(601)
     assert said(made) == ["start a"], "once more, after the rest"
     made.crash("a", retry_s=3.0)
@@ -703,10 +722,12 @@ class RosterMachine(RuleBasedStateMachine):
         if name := self.some(number):
             self.world.leave(name)
 
-    @rule(number=st.integers(0, 5), retry_s=st.sampled_from([0.0, 1.0, 30.0]))
-    def crash(self, number: int, retry_s: float) -> None:
+    @rule(number=st.integers(0, 5), retry_s=st.sampled_from([0.0, 1.0, 30.0]), often=st.booleans())
+    def crash(self, number: int, retry_s: float, often: bool) -> None:
         if name := self.some(number):
             self.world.crash(name, retry_s)
+            if often and self.world.state(name) is LifeState.DOWN:
+                self.world.give_up(name, 10 * retry_s)
 
     @precondition(lambda self: len(self.world.roster.members) > 2)
     @rule(number=st.integers(0, 5))

@@ -141,6 +141,11 @@ class RosterMember:
         warm = self.life.place is not WeightsPlace.DISK and self.life.keeps
         return self.times.warm_s if warm else self.times.cold_s
 
+    @property
+    def given_up_until(self) -> float:
+        """Time before which one that is given up cannot be ready; of another one the past."""
+        return self.retry_at + self.comes_s if self.state is LifeState.FAILED else -inf
+
     def back_s(self, goal: DrainGoal) -> float:
         """Seconds of its way out and back."""
         if goal is DrainGoal.SLEEP:

@@ -12,11 +12,12 @@ swapping at most half of the time (with 1), and no tenant waits longer than
 
 *Requests.* A request for a tenant that is ready is passed on. Any other request waits, or is
 refused with the predicted time, and its tenant comes all the same. A request that has waited
-`wait_s` is refused. A tenant with running requests drains first. Requests that have not ended in
-`drain_s` wait until it is awake again, or end with its process. Where requests are passed on by
-another process, which learns of states a moment later, a tenant is told nothing before that process
-has `confirmed` its drain. An engine that was told to sleep and does not in `obey_s` is stopped:
-otherwise its place, and the tenant that waits for it, would wait for ever.
+`wait_s` is refused, and at once where its tenant is given up for longer than that. A tenant with
+running requests drains first. Requests that have not ended in `drain_s` wait until it is awake
+again, or end with its process. Where requests are passed on by another process, which learns of
+states a moment later, a tenant is told nothing before that process has `confirmed` its drain. An
+engine that was told to sleep and does not in `obey_s` is stopped: otherwise its place, and the
+tenant that waits for it, would wait for ever.
 
 The caller sends the orders of `decide`, and tells the roster by `heard` what came of them.
 """
@@ -366,10 +367,11 @@ class Roster:
     # -- refusing -----------------------------------------------------------------------
 
     def _refuse(self, now: float) -> list[RosterOrder]:
-        """Requests that have waited as long as they may; of a tenant that goes, all."""
+        """Requests that have waited as long as they may, or will have; of one that goes, all."""
         orders = []
         for m in self.members.values():
-            late = sum(m.removed or now >= came + m.spec.wait_s for came in m.waiting)
+            ends = (came + m.spec.wait_s for came in m.waiting)
+            late = sum(m.removed or now >= end or m.given_up_until > end for end in ends)
             if not late:
                 continue
             retry_s = 0.0 if m.removed else self.predicted_s(m.name, now)
