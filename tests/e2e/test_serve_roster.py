@@ -161,6 +161,21 @@ async def test_what_cannot_come_in_time_is_told_when(tmp_path: Path) -> None:
 
 
 @run
+async def test_nobody_waits_for_an_engine_that_is_given_up_for_longer_than_he_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ENGINE", "dies:a")
+    monkeypatch.setenv("FAKE_REST_S", "1000")
+    async with served(tmp_path / "s", "ab") as site:
+        asked = site.ask("a"), site.ask("a")
+        for status, body, headers in await asyncio.wait_for(asyncio.gather(*asked), LIMIT_S):
+            assert (status, body["error"]["code"]) == (503, "model_not_in_time")
+            assert int(headers["Retry-After"]) >= 900, "it may wait for so many seconds"
+        assert site.states["a"] is LifeState.FAILED
+        site.check()
+
+
+@run
 async def test_nobody_waits_for_a_device_that_has_failed(tmp_path: Path) -> None:
     async with served(tmp_path / "s", "ab") as site:
         assert (await site.ask("a"))[0] == 200
