@@ -28,7 +28,9 @@ def test_it_is_the_middle_of_what_lending_adds_but_compute_must_not_decide(
     found = load(pooled, mirage)
     assert found.recommended == recommended
     said = found.said()
-    assert said.startswith(f"recommended replay.load: {recommended:g}, between {pooled:g}")
+    assert said.startswith(
+        f"recommended replay.load: {recommended:g}; pooled has too many requests from {pooled:g}"
+    )
     assert ("at most 0.8" in said) == (recommended == MOST_LOAD)
 
 
@@ -52,6 +54,6 @@ def test_two_that_are_equal_when_rounded_are_no_range() -> None:
 
 def test_the_parts_are_said_by_policy() -> None:
     assert load(0.25, 1.0).parts() == (
-        "of the 8 requests/s that are computed where KV memory does not bind: "
+        "as parts of the 8 requests/s that the machine computes without a limit of KV memory: "
         "static 0.12, pooled 0.25, mirage 1"
     )

@@ -62,8 +62,7 @@ class Recommendation:
     slower: float
     """Times the gaps of the trace, beside the configuration's `time_scale`."""
     pressing: dict[str, float]
-    """The same, with which each policy just does not bear the requests; empty if the load is
-    given."""
+    """The same, at the load just above what each policy bears; empty if the load is given."""
     load: OfferedLoad | None
     """The same as parts of what the machine computes; None if the load is given, or no layers are
     lent whatever it is."""

@@ -60,11 +60,11 @@ def tune_command(
         bool,
         typer.Option(
             "--find-load",
-            help="Let requests come as often as CONFIG just does not bear; so it is where neither "
-            "a trace of your own nor replay.time_scale is given, or replay.load is.",
+            help="Use a load just above what CONFIG bears; the default if neither a trace of "
+            "your own nor replay.time_scale is given, or if replay.load is.",
         ),
     ] = False,
-    trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Tried in the search.")] = 64,
+    trials: Annotated[int, typer.Option(min=1, max=MOST_TRIALS, help="Trials of the search.")] = 64,
     output: Annotated[
         Path, typer.Option(help=f"Folder for {', '.join(FILES)} and the trials.", metavar="DIR")
     ] = Path("out/tune"),

@@ -45,7 +45,7 @@ class TuneOptions:
     profile: str | None = None
     seed: int = 0
     find_load: bool = False
-    """Let requests come as often as the configuration just does not bear."""
+    """True for a load just above what the configuration bears."""
     largest_window: int = LARGEST_WINDOW
     trace_format: str | None = None
     """Format of the trace, where its beginning does not tell it."""

@@ -35,8 +35,8 @@ class OfferedLoad:
         """One line: what the policies bear, of what the machine computes."""
         each = [f"{name} {part:.2g}" for name, part in self.too_many.items()]
         return (
-            f"of the {self.computed_per_s:.3g} requests/s that are computed where KV memory does "
-            f"not bind: {', '.join(each)}"
+            f"as parts of the {self.computed_per_s:.3g} requests/s that the machine computes "
+            f"without a limit of KV memory: {', '.join(each)}"
         )
 
     def said(self) -> str:
@@ -45,8 +45,8 @@ class OfferedLoad:
         load = self.recommended
         if load is not None:
             return (
-                f"recommended replay.load: {load:g}, between {least:.2g}, from where on {POOLED} "
-                f"has too many, and {most:.2g}, from where on {MIRAGE} has"
+                f"recommended replay.load: {load:g}; {POOLED} has too many requests from "
+                f"{least:.2g} on, {MIRAGE} from {most:.2g} on"
                 + f" (at most {MOST_LOAD:g}, so that compute does not decide)"
                 * (load == MOST_LOAD)
             )

@@ -60,7 +60,7 @@ def about(question: Question, answer: Recommendation) -> list[str]:
         lines.append(few)
     if not question.load_is_given:
         lines.append(
-            "requests come as often as the configuration just does not bear"
+            "load: just above what the configuration bears within the limits"
             + ", since neither a trace nor replay.time_scale is given"
             * (not question.options.find_load)
         )
