@@ -9,7 +9,7 @@ from scheduler.clocked import Clocked
 
 
 class RecentMax:
-    """The maximum of a value over the last `span_s` seconds, each one in force until the next."""
+    """Maximum of a value over the last `span_s` seconds; a value holds until the next one."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s

@@ -31,7 +31,7 @@ class Timed:
 
 
 class EngineStepper:
-    """vLLM's engine from the command line of its server."""
+    """vLLM's engine, made from its server's command line and stepped directly."""
 
     def __init__(self, argv: Sequence[str], seed: str) -> None:
         self._engine = _make(argv)

@@ -38,7 +38,7 @@ class Query(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """Result of the role: numbers, texts, lists, and mappings by texts."""
+    """Answer of a child: numbers, strings, lists, and mappings with strings as keys."""
 
     value: Any
 

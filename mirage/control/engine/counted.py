@@ -52,7 +52,7 @@ class PricedMemory(ABC):
 
 
 class CountedMemory(PricedMemory):
-    """`mirage.control.engine.way.Memory` with nothing in use. Its unit is a byte."""
+    """Memory of an engine for sums alone, with nothing in use. See `way.Memory`; unit: bytes."""
 
     def __init__(
         self, shape: ModelShape, remapped: int, slots: int, experts: int, extents: int, granted: int

@@ -34,7 +34,7 @@ LONGEST = 100
 
 
 class ShapedBody(NamedTuple):
-    """A body that an engine may be given, and the tokens that it allows, if they count."""
+    """A body within its tenant's bounds, and the output tokens that it allows, where they count."""
 
     body: bytes
     output: OutputAsked

@@ -16,7 +16,7 @@ STARTS = 3
 
 
 class ComebackTimes(msgspec.Struct, frozen=True):
-    """Start that is under way, or to come, as plain data; times of the machine's clock."""
+    """The present or next start of an engine, as plain data. Times by `time.monotonic`."""
 
     usual_s: float = 0.0
     """Seconds of a start; 0 where none is known."""

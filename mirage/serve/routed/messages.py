@@ -26,7 +26,7 @@ BEAT_S = 0.5
 
 
 class BlameMemory(msgspec.Struct, frozen=True):
-    """A router's memory of requests that ended engines, for the next router. Wall-clock times."""
+    """A router's memory of requests that ended engines, by `time.monotonic`, for the next one."""
 
     culprits: dict[str, float] = {}
     """Time until which each fingerprint is refused."""

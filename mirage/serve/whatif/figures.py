@@ -26,7 +26,7 @@ class LatencySpread(msgspec.Struct, frozen=True):
 
 
 class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one tenant over a span; None where nothing tells."""
+    """Figures of one tenant over a span; None where nothing was measured."""
 
     requests: int
     ttft_ms: LatencySpread | None

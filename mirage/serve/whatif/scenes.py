@@ -36,7 +36,7 @@ NOTHING: StepBound = (0, 0, 0, 0, 0)
 
 
 class KnownEngine(NamedTuple):
-    """Facts about a tenant's engine; None of what it has not told."""
+    """Facts about a tenant's engine; None where it has reported nothing."""
 
     shape: ModelShape | None = None
     """Shape of an engine that goes on as it is."""

@@ -15,7 +15,7 @@ POOL = "pool"
 
 
 class LeasedOffsets:
-    """A `mirage.tiers.slabs.Offsets`: each slab is a lease, pinned for as long as it is open.
+    """Source of slabs in peers' memory: each slab is a lease, pinned while the slab exists.
 
     Devices lie one behind the other in the region, the first at `start`. With `act`, a holder has
     the memory: it hears of each lease by `LendOrder` and `ReturnOrder`, all multiples of `granule`
