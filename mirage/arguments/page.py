@@ -39,7 +39,7 @@ Engines inherit the environment of `mirage`. Each variable that vLLM reads is in
   do.
 - *refused*: `mirage check` says so in one line, before anything starts. Values that are fine,
   mostly vLLM's own, are named; so is an empty one. Another name that begins with `VLLM_` is
-  refused as well, but for those that Kubernetes adds for a service (`VLLM_ROUTER_SERVICE_HOST`).
+  refused as well, except those that Kubernetes adds for a service (`VLLM_ROUTER_SERVICE_HOST`).
 
 | Variable | | Why, or what instead |
 |---|---|---|"""
@@ -66,7 +66,7 @@ def _variable(name: str, rule: Rule) -> str:
 
 def _only(rule: Rule, inside: Sequence[str] = ()) -> str:
     fine = [*map(_value, rule.but), *inside]
-    return f", but for {', '.join(fine)}" if fine else ""
+    return f", except {', '.join(fine)}" if fine else ""
 
 
 def _inside(key: str, rule: Rule) -> str:
