@@ -1,0 +1,84 @@
+"""A folder of the operator's that comes into a store: copied and hashed in one go."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from mirage.weights.changes import StoreChanges
+from mirage.weights.manifest import CHUNK_BYTES, ContentFile, WeightsManifest, manifest_of
+from mirage.weights.problems import WeightsRefused, check_room, writing
+
+Show = Callable[[int], None]
+"""Told of the bytes that are done."""
+
+
+class FolderFound(NamedTuple):
+    """Files of a folder that a model is made of: all but hidden ones."""
+
+    folder: Path
+    paths: tuple[Path, ...]
+    bytes: int
+
+
+def looked_at(folder: Path) -> FolderFound:
+    """Files of a model's folder. Raises `WeightsRefused` without ``config.json``."""
+    if not (folder / "config.json").is_file():
+        raise WeightsRefused(f"{folder}: it has no config.json: name the folder of a model")
+    paths = tuple(sorted(_files(folder)))
+    return FolderFound(folder, paths, sum(path.stat().st_size for path in paths))
+
+
+def add(
+    changes: StoreChanges,
+    found: FolderFound,
+    name: str,
+    show: Show,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> WeightsManifest:
+    """Have a folder's content in the store, under `name`. Raises `WeightsRefused`."""
+    place = changes.store.place
+    with writing(place, str(found.folder)), ExitStack() as stack:
+        check_room(place, found.bytes, str(found.folder))
+        files, filled, done = [], {}, 0
+        for number, path in enumerate(found.paths):
+            into = stack.enter_context(changes.filling(f"{number}"))
+            stack.callback(Path(into.name).unlink, missing_ok=True)
+            with path.open("rb") as file:
+                relative = str(path.relative_to(found.folder))
+                one = _copied(file, into, relative, lambda n, d=done: show(d + n), chunk_bytes)
+            done += one.size
+            files.append(one)
+            filled[one.sha256] = Path(into.name)
+        manifest = manifest_of(files, chunk_bytes)
+        changes.take_in(manifest, filled, name)
+        return manifest
+
+
+def _copied(
+    file: IO[bytes], into: IO[bytes], path: str, show: Show, chunk_bytes: int
+) -> ContentFile:
+    whole, chunks, size = hashlib.sha256(), [], 0
+    while chunk := file.read(chunk_bytes):
+        whole.update(chunk)
+        chunks.append(hashlib.sha256(chunk).hexdigest())
+        into.write(chunk)
+        size += len(chunk)
+        show(size)
+    into.flush()
+    os.fsync(into.fileno())
+    return ContentFile(path, size, whole.hexdigest(), tuple(chunks))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _files(path)
+        elif path.is_file():
+            yield path

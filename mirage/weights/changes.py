@@ -1,0 +1,190 @@
+"""Changes of a store: each is there as a whole or not at all, whenever a process ends.
+
+Short changes have the lock ``lock``. Who brings a model has ``bringing`` as well, all the time: one
+model comes after the other. A content is only removed if no manifest names it, so a model that is
+being brought first has its manifest there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from mirage.weights.manifest import WeightsManifest
+from mirage.weights.problems import WeightsRefused
+from mirage.weights.store import (
+    FILES,
+    FILLING,
+    MANIFESTS,
+    MODELS,
+    NAMES,
+    WeightStore,
+    check_name,
+    listed,
+    marks_of,
+    part_of,
+)
+
+LOCK, BRINGING = "lock", "bringing"
+
+
+class StoreChanges:
+    """Changes of one store, whose folders are made. Raises `OSError` where it cannot be written."""
+
+    def __init__(self, store: WeightStore) -> None:
+        self.store, self._place = store, store.place
+        for name in (FILES, MANIFESTS, NAMES, MODELS, FILLING):
+            (self._place / name).mkdir(parents=True, exist_ok=True)
+        with self._changing():
+            for path in (self._place / FILLING).iterdir():
+                _remove_if_left(path)
+
+    def filling(self, name: str) -> IO[bytes]:
+        """An empty file of this process, for a content that has no hash yet."""
+        with self._changing():
+            file = (self._place / FILLING / f"{name}.{os.getpid()}").open("w+b")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+
+    def bringing(self) -> IO[bytes] | None:
+        """The lock of who brings a model, until it is closed; None while another process has it."""
+        file = (self._place / BRINGING).open("ab")
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        file.close()
+        return None
+
+    def take_in(self, manifest: WeightsManifest, filled: Mapping[str, Path], name: str) -> Path:
+        """Folder of a new model, whose contents were `filled` in by this process."""
+        check_name(name)
+        with self._changing():
+            for sha256, path in filled.items():
+                path.replace(self.store.content(sha256))
+            sync_folder(self._place / FILES)
+            self._write(self._place / MANIFESTS / manifest.id, manifest.encoded)
+            folder = self._complete(manifest)
+            self._write(self._place / NAMES / name, manifest.id.encode())
+            return folder
+
+    def expect(self, manifest: WeightsManifest) -> None:
+        """Have the manifest of a model that will come: nothing of it is removed by the way."""
+        with self._changing():
+            self._write(self._place / MANIFESTS / manifest.id, manifest.encoded)
+
+    def name(self, name: str, model: str) -> None:
+        """Have a name mean a model. Raises `WeightsRefused` for what is no name."""
+        check_name(name)
+        with self._changing():
+            self._write(self._place / NAMES / name, model.encode())
+
+    def complete(self, manifest: WeightsManifest) -> Path:
+        """Folder of a model that has come. Raises `WeightsRefused` if something is not there."""
+        with self._changing():
+            return self._complete(manifest)
+
+    def damaged(self, sha256: str, marks: bytes) -> None:
+        """Have a content come again but for marked chunks; no model with it is whole until then."""
+        content = self.store.content(sha256)
+        with self._changing():
+            for model in self.store.ids():
+                if sha256 in self.store.manifest(model).contents:
+                    self._take_apart(model)
+            marks_of(content).write_bytes(marks)
+            with suppress(FileNotFoundError):
+                content.rename(part_of(content))
+
+    def remove(self, model: str) -> int:
+        """Remove a model, its names, and contents that no other has; bytes that this freed.
+
+        Raises `WeightsRefused` for one that is being brought.
+        """
+        held = self.bringing()
+        try:
+            if held is None and not self.store.is_whole(model):
+                raise WeightsRefused(f"{model}: another process brings it: end that one first")
+            with self._changing():
+                self.store.manifest(model)
+                for name in (name for name, one in self.store.names().items() if one == model):
+                    (self._place / NAMES / name).unlink()
+                self._take_apart(model)
+                (self._place / MANIFESTS / model).unlink()
+                return self._sweep()
+        finally:
+            if held is not None:
+                held.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with (self._place / LOCK).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _complete(self, manifest: WeightsManifest) -> Path:
+        model = manifest.id
+        folder = self.store.folder(model)
+        if self.store.is_whole(model):
+            return folder
+        if not (self._place / MANIFESTS / model).exists():
+            raise WeightsRefused(f"{model}: it was removed meanwhile: bring it again")
+        made = self._place / FILLING / f"{model}.{os.getpid()}"
+        for file in manifest.files:
+            if not self.store.content(file.sha256).is_file():
+                raise WeightsRefused(f"{model}: {file.path} is not there: bring it again")
+            link = made / file.path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(f"{'../' * (2 + file.path.count('/'))}{FILES}/{file.sha256}")
+        made.rename(folder)
+        sync_folder(folder.parent)
+        return folder
+
+    def _write(self, path: Path, data: bytes) -> None:
+        made = self._place / FILLING / f"{path.name}.{os.getpid()}.new"
+        with made.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)
+        sync_folder(path.parent)
+
+    def _take_apart(self, model: str) -> None:
+        """Remove the folder of a model: first it is none any more."""
+        gone = self._place / FILLING / f"{model}.{os.getpid()}.gone"
+        with suppress(FileNotFoundError):
+            self.store.folder(model).rename(gone)
+            shutil.rmtree(gone)
+
+    def _sweep(self) -> int:
+        """Remove contents that no model has; bytes that this freed."""
+        kept = {sha for one in self.store.ids() for sha in self.store.manifest(one).contents}
+        freed = 0
+        for name in listed(self._place / FILES):
+            if name.partition(".")[0] not in kept:
+                path = self._place / FILES / name
+                freed += path.stat().st_blocks * 512
+                path.unlink()
+        return freed
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_if_left(path: Path) -> None:
+    """Folders are made under the lock, so one is of a dead process; a file's process locks it."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        return
+    with suppress(FileNotFoundError, BlockingIOError), path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()

@@ -1,0 +1,147 @@
+"""Chunks that are to come, and which source sends which of them next. Pure.
+
+A machine that has received a chunk sends it on. So a receiver first takes what the fewest others
+have, and begins somewhere else than others do: what one source sends to several receivers is then
+sent once, and they give the rest to each other. Of one source one run comes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MOST_CHUNKS = 16
+"""Chunks of a run: the next receiver gets its turn after that many."""
+MOST_WRONG = 3
+"""Wrong chunks of a source before nothing is taken from it any more."""
+PAUSES_S = 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
+"""Seconds before a source that failed is asked again: by the times in a row."""
+SHORT = 3
+"""Pauses among them for a source that only had nothing yet."""
+
+Chunks = Mapping[str, Collection[int]]
+"""Numbers of chunks, by the hash of their file."""
+
+
+class ChunkRun(NamedTuple):
+    """Consecutive chunks of one file."""
+
+    file: str
+    """Hash of its content."""
+    begin: int
+    end: int
+
+
+@dataclass
+class _SourceState:
+    """A source as it was heard of last."""
+
+    have: dict[str, frozenset[int]] = field(default_factory=dict)
+    busy: bool = False
+    """True while it sends to others."""
+    pauses: int = 0
+    """Times in a row that it failed, or had nothing."""
+    why: str = ""
+    """Last failure; empty once it has answered."""
+    closed: bool = False
+    wrong: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Gathering:
+    """Chunks of one model that are missing, and `sources` of them by their addresses.
+
+    `start` is a part of the whole, from 0 to 1: of chunks that equally many have, those behind it
+    come first.
+    """
+
+    def __init__(self, missing: Chunks, sources: Sequence[str], start: float = 0.0) -> None:
+        self.missing = {file: set(chunks) for file, chunks in missing.items() if chunks}
+        self._free = {file: set(chunks) for file, chunks in self.missing.items()}
+        order = [(file, chunk) for file in self.missing for chunk in sorted(self.missing[file])]
+        first = int(len(order) * start)
+        self._rank = {one: place for place, one in enumerate(order[first:] + order[:first])}
+        self._sources = {source: _SourceState() for source in sources}
+
+    @property
+    def done(self) -> bool:
+        """True once nothing is missing."""
+        return not any(self.missing.values())
+
+    @property
+    def open(self) -> list[str]:
+        """Sources that may still send something."""
+        return [name for name, state in self._sources.items() if not state.closed]
+
+    @property
+    def told(self) -> str:
+        """Sources and why they send nothing, for one line."""
+        whys = {name: state.why for name, state in self._sources.items()}
+        return "; ".join(f"{name}: {why or 'it has not all of it'}" for name, why in whys.items())
+
+    def heard(self, source: str, have: Chunks, *, busy: bool) -> None:
+        """A source has told which chunks it has, and if it sends to others."""
+        state = self._sources[source]
+        state.have = {file: frozenset(chunks) for file, chunks in have.items()}
+        state.busy, state.why = busy, ""
+
+    def failed(self, source: str, why: str, *, closed: bool = False) -> None:
+        """A source did not answer as it should; one that is `closed` never will."""
+        state = self._sources[source]
+        state.why, state.have = why, {}
+        state.closed |= closed
+
+    def pause_s(self, source: str) -> float:
+        """Seconds before a source that failed, or had nothing to take, is asked again."""
+        state = self._sources[source]
+        state.pauses += 1
+        pauses = PAUSES_S if state.why else PAUSES_S[:SHORT]
+        return pauses[min(state.pauses, len(pauses)) - 1]
+
+    def take(self, source: str) -> ChunkRun | None:
+        """The run that a source shall send now; it is nobody else's until it was `left`.
+
+        None if the source has nothing of what is free, or others send to nobody and have some.
+        """
+        state = self._sources[source]
+        free = self._free_of(state)
+        if not free or (state.busy and self._idle_has_some(source)):
+            return None
+        file, begin = min(free, key=lambda one: (self._owners(*one), self._rank[one]))
+        owners, end = self._owners(file, begin), begin + 1
+        while end - begin < MOST_CHUNKS and (file, end) in free:
+            if self._owners(file, end) != owners:
+                break
+            end += 1
+        self._free[file] -= set(range(begin, end))
+        return ChunkRun(file, begin, end)
+
+    def got(self, source: str, file: str, chunk: int) -> None:
+        """A right chunk has come, and lies in the store."""
+        self.missing[file].discard(chunk)
+        self._sources[source].pauses = 0
+
+    def wrong(self, source: str, file: str, chunk: int) -> None:
+        """A chunk has come that is not the right one."""
+        state = self._sources[source]
+        state.wrong.add((file, chunk))
+        state.why = "what it sends is not what the manifest says: run `mirage weights verify` there"
+        state.closed |= len(state.wrong) >= MOST_WRONG
+
+    def left(self, run: ChunkRun) -> None:
+        """A run is over: what of it has not come is free again."""
+        self._free[run.file] |= self.missing[run.file].intersection(range(run.begin, run.end))
+
+    def _free_of(self, state: _SourceState) -> set[tuple[str, int]]:
+        if state.closed:
+            return set()
+        found = {(f, n) for f, free in self._free.items() for n in free & state.have.get(f, set())}
+        return found - state.wrong
+
+    def _idle_has_some(self, source: str) -> bool:
+        others = (state for name, state in self._sources.items() if name != source)
+        return any(not state.busy and self._free_of(state) for state in others)
+
+    def _owners(self, file: str, chunk: int) -> int:
+        """Sources that have a chunk."""
+        return sum(chunk in state.have.get(file, ()) for state in self._sources.values())

@@ -1,0 +1,125 @@
+"""Manifest of a model's folder: its files, with the hash of each and of each of their chunks. Pure.
+
+The hash of a manifest is the model's content id: whoever has the id can tell a right manifest from
+another, and with it each chunk of each file, whoever sent them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import msgspec
+
+from mirage.errors import InputRefused
+from mirage.problems import one_line
+from mirage.units import GIB, MIB, ceil_div
+
+CHUNK_BYTES = 16 * MIB
+"""Bytes of a chunk, but for the last one of a file."""
+MOST_CHUNK_BYTES = GIB
+MOST_FILES, MOST_BYTES = 10_000, 2**50
+MOST_MANIFEST = 64 * MIB
+"""Bytes of a manifest that is read."""
+LONGEST_PART, MOST_PARTS = 255, 8
+HEX = 64
+"""Digits of an id, and of each hash."""
+
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class ManifestRefused(InputRefused):
+    """A manifest that no store takes; the message is one line."""
+
+
+class ContentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of a model."""
+
+    path: str
+    """Relative to the model's folder."""
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
+    sha256: Sha256
+    chunks: tuple[Sha256, ...]
+    """Hash of each chunk, in their order."""
+
+
+class WeightsManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All files of a model, in the order of their paths."""
+
+    version: Literal[1]
+    chunk_bytes: Annotated[int, msgspec.Meta(gt=0, le=MOST_CHUNK_BYTES)]
+    files: Annotated[tuple[ContentFile, ...], msgspec.Meta(min_length=1, max_length=MOST_FILES)]
+
+    @property
+    def id(self) -> str:
+        """Content id."""
+        return hashlib.sha256(self.encoded).hexdigest()
+
+    @property
+    def encoded(self) -> bytes:
+        """The manifest as it is kept and sent."""
+        return msgspec.json.encode(self)
+
+    @property
+    def contents(self) -> dict[str, ContentFile]:
+        """Each content once, by its hash."""
+        return {file.sha256: file for file in self.files}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all contents."""
+        return sum(file.size for file in self.contents.values())
+
+    def span(self, file: ContentFile, chunk: int) -> tuple[int, int]:
+        """Begin and end of a chunk in its file, in bytes."""
+        begin = chunk * self.chunk_bytes
+        return begin, min(begin + self.chunk_bytes, file.size)
+
+
+def manifest_of(files: Iterable[ContentFile], chunk_bytes: int = CHUNK_BYTES) -> WeightsManifest:
+    """Manifest of a model's files. Raises `ManifestRefused`."""
+    manifest = WeightsManifest(1, chunk_bytes, tuple(sorted(files, key=lambda file: file.path)))
+    _check(manifest)
+    return manifest
+
+
+def decoded(data: bytes, wanted: str) -> WeightsManifest:
+    """Manifest of the id `wanted`. Raises `ManifestRefused` for another, or for what is none."""
+    try:
+        manifest = msgspec.json.decode(data, type=WeightsManifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ManifestRefused(f"{wanted}: no manifest ({one_line(str(error))})") from None
+    if manifest.id != wanted:
+        raise ManifestRefused(
+            f"{wanted}: the manifest that came is {manifest.id}: ask another source"
+        )
+    _check(manifest)
+    return manifest
+
+
+def _check(manifest: WeightsManifest) -> None:
+    paths = [file.path for file in manifest.files]
+    if odd := next((path for path in paths if not _is_path(path)), None):
+        raise ManifestRefused(f"{one_line(odd)!r} is no path of a model's file: rename it")
+    if paths != sorted(set(paths)):
+        raise ManifestRefused("files are not in the order of their paths, or one is there twice")
+    folders = {path[:end] for path in paths for end, c in enumerate(path) if c == "/"}
+    if both := folders & set(paths):
+        raise ManifestRefused(f"{min(both)!r} is a file and a folder: rename one")
+    contents = manifest.contents
+    for file in manifest.files:
+        if len(file.chunks) != ceil_div(file.size, manifest.chunk_bytes):
+            raise ManifestRefused(f"{file.path}: {len(file.chunks)} chunks are not its size")
+        same = contents[file.sha256]
+        if (file.size, file.chunks) != (same.size, same.chunks):
+            raise ManifestRefused(f"{file.path} and {same.path}: one hash, and two contents")
+
+
+def _is_path(path: str) -> bool:
+    """True for a relative path of plain names, none of which is hidden."""
+    parts = path.split("/")
+    return len(parts) <= MOST_PARTS and all(
+        part and part[0] != "." and part.isprintable() and len(part.encode()) <= LONGEST_PART
+        for part in parts
+    )

@@ -1,0 +1,193 @@
+"""A machine's server of weights: manifests, which chunks are here, and ranges of files.
+
+    GET /weights                    models, with their names
+    GET /weights/ID                 the manifest
+    GET /weights/ID/have            numbers of the chunks that are here, by their contents
+    GET /weights/ID/files/PATH      a file, or a range of it, as far as its chunks are here
+
+It sends to one receiver at a time: the next waits for its turn, for `TURN_S` at most. A receiver
+that takes less than `BLOCK` in `STALL_S` loses its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mirage.units import MIB
+from mirage.weights.manifest import ContentFile, WeightsManifest
+from mirage.weights.problems import WeightsRefused
+from mirage.weights.secret import is_told
+from mirage.weights.store import ID, MARK, WeightStore, part_of
+
+BLOCK = MIB
+"""Bytes that are read and sent at a time."""
+TURN_S = 15.0
+STALL_S = 10.0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ListedModel(msgspec.Struct):
+    """A model in the list of a server."""
+
+    id: str
+    names: tuple[str, ...]
+    bytes: int
+    here: int
+
+
+class ModelList(msgspec.Struct):
+    """Answer about all models."""
+
+    models: list[ListedModel]
+
+
+class ChunksHere(msgspec.Struct):
+    """Answer about one model: chunks, and if the server sends to somebody now."""
+
+    busy: bool
+    chunks: dict[str, list[int]]
+
+
+class WeightSender:
+    """Server of one store. `bytes_per_s` bounds what it sends; None does not."""
+
+    def __init__(self, store: WeightStore, secret: str, bytes_per_s: float | None = None) -> None:
+        self._store, self._secret, self._rate = store, secret, bytes_per_s
+        self._turn = asyncio.Lock()
+        """Held by the one answer that sends; others come in their order."""
+        self._manifest = lru_cache(maxsize=64)(store.manifest)
+
+    def app(self) -> web.Application:
+        """The application, for any server of aiohttp's."""
+        app = web.Application(middlewares=[self._known])
+        app.add_routes(
+            [
+                web.get("/weights", self._models),
+                web.get("/weights/{id}", self._one),
+                web.get("/weights/{id}/have", self._have),
+                web.get("/weights/{id}/files/{path:.+}", self._file),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _known(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not is_told(request.headers.get("Authorization"), self._secret):
+            raise web.HTTPUnauthorized(text="the secret of this cluster is asked for")
+        try:
+            return await handler(request)
+        except WeightsRefused as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+
+    async def _models(self, request: web.Request) -> web.Response:
+        found = await asyncio.to_thread(self._store.models)
+        return _json(ModelList([ListedModel(m.id, m.names, m.bytes, m.here) for m in found]))
+
+    async def _one(self, request: web.Request) -> web.Response:
+        manifest = await asyncio.to_thread(self._asked, request)
+        return web.Response(body=manifest.encoded, content_type="application/json")
+
+    async def _have(self, request: web.Request) -> web.Response:
+        manifest = await asyncio.to_thread(self._asked, request)
+        chunks = await asyncio.to_thread(self._store.have, manifest)
+        return _json(ChunksHere(self._turn.locked(), chunks))
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        manifest = await asyncio.to_thread(self._asked, request)
+        file = next((one for one in manifest.files if one.path == request.match_info["path"]), None)
+        if file is None:
+            raise web.HTTPNotFound(text="the model has no such file")
+        begin, end = _range(request, file)
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise web.HTTPServiceUnavailable(
+                headers={"Retry-After": "1"}, text="it sends to others"
+            ) from None
+        try:
+            return await self._send(request, manifest, file, begin, end)
+        finally:
+            self._turn.release()
+
+    async def _send(
+        self,
+        request: web.Request,
+        manifest: WeightsManifest,
+        file: ContentFile,
+        begin: int,
+        end: int,
+    ) -> web.StreamResponse:
+        handle = await asyncio.to_thread(self._opened, manifest, file, begin, end)
+        try:
+            whole = end - begin == file.size
+            headers = {"Content-Length": str(end - begin), "Accept-Ranges": "bytes"}
+            if not whole:
+                headers["Content-Range"] = f"bytes {begin}-{end - 1}/{file.size}"
+            response = web.StreamResponse(status=200 if whole else 206, headers=headers)
+            await response.prepare(request)
+            started, at = time.monotonic(), begin
+            while at < end:
+                block = await asyncio.to_thread(os.pread, handle, min(BLOCK, end - at), at)
+                if not block:
+                    break  # cut short on the disk: the receiver sees that bytes are missing
+                async with asyncio.timeout(STALL_S):
+                    await response.write(block)
+                at += len(block)
+                if self._rate is not None:
+                    await asyncio.sleep(started + (at - begin) / self._rate - time.monotonic())
+            return response
+        except TimeoutError:
+            _close(request)
+            raise
+        finally:
+            os.close(handle)
+
+    def _asked(self, request: web.Request) -> WeightsManifest:
+        if not ID.fullmatch(model := request.match_info["id"]):
+            raise WeightsRefused("no id of a model")
+        return self._manifest(model)
+
+    def _opened(self, manifest: WeightsManifest, file: ContentFile, begin: int, end: int) -> int:
+        """A descriptor of the content, whole or not, if it has the range's chunks."""
+        size = manifest.chunk_bytes
+        wanted = range(begin // size, -(-end // size))
+        marks = self._store.marks(file.sha256, len(file.chunks))
+        if any(marks[n : n + 1] != MARK for n in wanted):
+            raise web.HTTPRequestRangeNotSatisfiable(text="not all of it is here")
+        content = self._store.content(file.sha256)
+        for path in (content, part_of(content), content):  # it may get its name meanwhile
+            try:
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+        raise web.HTTPNotFound(text="it is not here any more")
+
+
+def _range(request: web.Request, file: ContentFile) -> tuple[int, int]:
+    """Begin and end of what is asked for, in bytes."""
+    try:
+        begin, end, _ = request.http_range.indices(file.size)
+    except ValueError:
+        raise web.HTTPRequestRangeNotSatisfiable(text="no range of bytes") from None
+    if begin >= end and file.size:
+        raise web.HTTPRequestRangeNotSatisfiable(text=f"the file has {file.size} bytes")
+    return begin, end
+
+
+def _close(request: web.Request) -> None:
+    """Close a connection at once, with all that it has not taken."""
+    if request.transport is not None:
+        request.transport.abort()
+
+
+def _json(told: Any) -> web.Response:
+    return web.Response(body=msgspec.json.encode(told), content_type="application/json")

@@ -1,0 +1,150 @@
+"""The store of a machine: contents by their hashes, and models as folders of links to them.
+
+    manifests/ID        each model that is here, or is being brought
+    names/NAME          ID of the model that has that name
+    files/HASH          a content, whole; HASH.part and HASH.have while it comes
+    models/ID/          links to contents; it is there once all of them are
+    filling/            what is being made, before it gets its name
+
+What is here is read by anybody; `mirage.weights.changes` changes it.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from mirage.weights.manifest import WeightsManifest, decoded
+from mirage.weights.problems import WeightsRefused
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+ID = re.compile(r"[0-9a-f]{64}")
+SHORT_ID = re.compile(r"[0-9a-f]{8,64}")
+FILES, MANIFESTS, NAMES, MODELS, FILLING = "files", "manifests", "names", "models", "filling"
+MARK = b"\1"
+"""Byte of a chunk that has come."""
+
+
+class StoredModel(NamedTuple):
+    """A model of a store, whole or not."""
+
+    id: str
+    names: tuple[str, ...]
+    bytes: int
+    """Bytes of its contents."""
+    here: int
+    """Those of them that are here."""
+    whole: bool
+
+
+class WeightStore:
+    """The store at a folder. Raises `OSError` where it cannot be read."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def content(self, sha256: str) -> Path:
+        """Place of a content."""
+        return self.place / FILES / sha256
+
+    def folder(self, model: str) -> Path:
+        """Folder of a model's files."""
+        return self.place / MODELS / model
+
+    def is_whole(self, model: str) -> bool:
+        """True if all files of a model are there."""
+        return self.folder(model).is_dir()
+
+    def manifest(self, model: str) -> WeightsManifest:
+        """Manifest of a model. Raises `WeightsRefused` without one."""
+        try:
+            return decoded((self.place / MANIFESTS / model).read_bytes(), model)
+        except FileNotFoundError:
+            raise WeightsRefused(f"{self.place} has no model {model}") from None
+
+    def ids(self) -> list[str]:
+        """Ids of all models, also of those that are being brought."""
+        return [name for name in listed(self.place / MANIFESTS) if ID.fullmatch(name)]
+
+    def names(self) -> dict[str, str]:
+        """Ids of models by their names."""
+        found = ((name, self._named(name)) for name in listed(self.place / NAMES))
+        return {name: model for name, model in found if model is not None}
+
+    def found(self, wanted: str) -> str | None:
+        """Id of the model of a name, an id or the begin of one. Raises `WeightsRefused` for two."""
+        if (model := self._named(wanted)) is not None:
+            return model
+        fitting = [one for one in self.ids() if one.startswith(wanted)]
+        if not SHORT_ID.fullmatch(wanted) or not fitting:
+            return None
+        if len(fitting) > 1:
+            raise WeightsRefused(f"{wanted}: {len(fitting)} models begin so: write more of the id")
+        return fitting[0]
+
+    def models(self) -> list[StoredModel]:
+        """All models, by their names."""
+        names = self.names()
+        found = [self._model(model, names) for model in self.ids()]
+        return sorted(found, key=lambda one: (one.names or ("~",), one.id))
+
+    def have(self, manifest: WeightsManifest) -> dict[str, list[int]]:
+        """Numbers of the chunks that are there, by their contents."""
+        return {
+            sha256: [n for n, mark in enumerate(marks) if mark == MARK[0]]
+            for sha256, file in manifest.contents.items()
+            if (marks := self.marks(sha256, len(file.chunks)))
+        }
+
+    def marks(self, sha256: str, chunks: int) -> bytes:
+        """A byte for each chunk of a content, `MARK` where it is there; empty without any."""
+        if self.content(sha256).exists():
+            return MARK * chunks
+        with suppress(FileNotFoundError):
+            return marks_of(self.content(sha256)).read_bytes()[:chunks]
+        return b""
+
+    def _model(self, model: str, names: dict[str, str]) -> StoredModel:
+        manifest = self.manifest(model)
+        here = sum(
+            end - begin
+            for sha256, chunks in self.have(manifest).items()
+            for begin, end in (manifest.span(manifest.contents[sha256], n) for n in chunks)
+        )
+        own = tuple(sorted(name for name, one in names.items() if one == model))
+        return StoredModel(model, own, manifest.bytes, here, self.is_whole(model))
+
+    def _named(self, name: str) -> str | None:
+        if NAME.fullmatch(name):
+            with suppress(OSError, UnicodeDecodeError):
+                model = (self.place / NAMES / name).read_text()
+                return model if ID.fullmatch(model) else None
+        return None
+
+
+def listed(folder: Path) -> list[str]:
+    """Names in a folder; none where it is not there."""
+    with suppress(FileNotFoundError):
+        return sorted(path.name for path in folder.iterdir())
+    return []
+
+
+def check_name(name: str) -> None:
+    """Raises `WeightsRefused` for what is no name, or could be taken for an id."""
+    if not NAME.fullmatch(name) or SHORT_ID.fullmatch(name):
+        raise WeightsRefused(
+            f"{name!r} is no name of a model in a store: give one of letters, digits and . _ -, "
+            "at most 96, that is no hash (--name)"
+        )
+
+
+def part_of(content: Path) -> Path:
+    """A content as far as it has come."""
+    return content.with_name(f"{content.name}.part")
+
+
+def marks_of(content: Path) -> Path:
+    """The file that says which chunks of it have come."""
+    return content.with_name(f"{content.name}.have")
