@@ -54,6 +54,11 @@ OWN_MODULES = {
         "fetch_command",
         "Fetch models of a hub, which `mirage serve` would fetch at its start.",
     ),
+    "weights": (
+        "mirage.serve.weights_command",
+        "weights_command",
+        "Keep models by content on this machine, and bring them from other machines.",
+    ),
     "keys": (
         "mirage.serve.admin.key_commands",
         "keys_command",
@@ -113,7 +118,9 @@ OWN_MODULES = {
 }
 """Module, function and line in the list of commands."""
 
-SERVING = frozenset({"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why", "fetch"})
+SERVING = frozenset(
+    {"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why", "fetch", "weights"}
+)
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""

@@ -51,6 +51,8 @@ ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
 HARDWARE_FILES = (".yaml", ".yml")
 """By which a hardware file is told from the name of a bundled one."""
 NAME = r"^[A-Za-z0-9._/-]+$"
+STORED = "weights:"
+"""Begin of the name of a model in the store of this machine."""
 ALIAS = r"^[A-Za-z0-9._/:@+-]+$"
 """Names of models as others have them: ``llama3:8b``, ``openai/gpt-4o``."""
 LONGEST_ALIAS = 200
@@ -292,7 +294,8 @@ class TenantSection(Strict):
 
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     model: FilePath
-    """Its folder, or its name at a hub, which stays relative until it is fetched."""
+    """Its folder; or its name at a hub or in the store of weights, which stays relative until it
+    is fetched."""
     share: Annotated[float | None, BeforeValidator(parse_share)] = Field(gt=0, le=100)
     """Per cent of the device that it is sure of while it is awake. None is ``auto``: as little as
     its parameters and the KV cache of its longest request take."""
@@ -353,6 +356,12 @@ class TenantSection(Strict):
     def hub(self) -> HubName | None:
         """Its model's name at a hub; None for a folder."""
         return None if self.model.is_absolute() else hub_name(str(self.model))
+
+    @property
+    def stored(self) -> str | None:
+        """Its model's name or id in the store of weights; None for a folder or a hub's."""
+        written = str(self.model)
+        return written.removeprefix(STORED) if written.startswith(STORED) else None
 
     @property
     def percent(self) -> float:
@@ -635,6 +644,29 @@ class KeeperSection(Strict):
     control group has beside the device and the tiers."""
 
 
+class WeightsSection(Strict):
+    """Store of weights on this machine, and machines that may have more (docs/operating.md)."""
+
+    store: FilePath | None = None
+    """None: ``mirage/weights`` in the cache of this user."""
+    sources: list[Annotated[str, Field(pattern=r"^https?://[^/\s]+/?$")]] = Field(
+        default_factory=list
+    )
+    """Addresses of servers of weights that are asked for what the store lacks."""
+    secret: FilePath | None = None
+    """File with the secret of the cluster, which sources ask for."""
+
+    @model_validator(mode="after")
+    def _sources_ask_for_a_secret(self) -> WeightsSection:
+        if self.sources and self.secret is None:
+            raise ValueError("sources need secret: name the file with the secret of the cluster")
+        return self
+
+    @field_serializer("store", "secret")
+    def _as_text(self, path: Path | None) -> str | None:
+        return None if path is None else str(path)
+
+
 class TlsSection(Strict):
     """Files of PEM by which the address speaks TLS; `load` makes their paths absolute.
 
@@ -704,6 +736,7 @@ class Config(Strict):
     roster: RosterSection = RosterSection()
     tiers: TiersSection = TiersSection()
     keeper: KeeperSection = KeeperSection()
+    weights: WeightsSection = WeightsSection()
     http: HttpSection = HttpSection()
     replay: Replay = Replay()
     policy: Annotated[Policy, Field(strict=False)] = Policy.MIRAGE
@@ -846,8 +879,13 @@ def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
         files = {"certificate": tls.certificate, "key": tls.key}
         files = {name: (here / path).absolute() for name, path in files.items()}
         http = http.model_copy(update={"tls": tls.model_copy(update=files)})
+    weights = config.weights
+    named = {"store": weights.store, "secret": weights.secret}
+    placed = {key: (here / path).absolute() for key, path in named.items() if path is not None}
+    weights = weights.model_copy(update=placed)
     folders = [resolved(here, folder) for folder in config.adapter_folders]
     update = {"tenants": tenants, "device": device, "tiers": tiers, "http": http}
+    update |= {"weights": weights}
     return config.model_copy(update=update | {"adapter_folders": folders})
 
 
@@ -865,7 +903,9 @@ def _placed(tenant: TenantSection, here: Path) -> TenantSection:
 
 
 def _model(here: Path, written: Path) -> Path:
-    """A model's folder, absolute; a name at a hub as it is, where no folder has it."""
+    """A model's folder, absolute; a name as it is: in the store, or at a hub without such a folder."""
+    if str(written).startswith(STORED):
+        return written
     place = resolved(here, written)
     return place if hub_name(str(written)) is None or place.exists() else written
 

@@ -1,4 +1,4 @@
-"""Folders of the models that a configuration names at a hub."""
+"""Folders of the models that a configuration names, at a hub or in the store of weights."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mirage.hub.fetched import HubModel, Say
 from mirage.hub.listing import HubUnreachable
 from mirage.hub.place import HubRefused, this_hub
 from mirage.hub_name import HubName
+from mirage.serve.stored import brought, in_store
 from mirage.units import size
 
 CODE = "trust_remote_code"
@@ -23,7 +24,7 @@ NO_FOLDERS: Mapping[str, Path] = {}
 
 
 class HubFolders:
-    """Folder of each model at a hub, by its name as it is written.
+    """Folder of each model at a hub or in the store, by its name as it is written.
 
     One that is `known` keeps its folder: a branch stands for one commit as long as a server runs.
     """
@@ -34,25 +35,34 @@ class HubFolders:
     def fetch(self, config: Config, say: Say) -> None:
         """Fetch what is not known, before anything is started.
 
-        Raises `HubRefused` for what the user can change, else `CommandFailed`.
+        Raises `HubRefused` and `WeightsRefused` for what the user can change, else `CommandFailed`.
         """
-        for name, tenant in self._unknown(config):
-            self.known[str(tenant.model)] = fetch_model(name, say, code=trusts_code(tenant))
+        for tenant in self._unknown(config):
+            code = trusts_code(tenant)
+            if tenant.hub is not None:
+                folder = fetch_model(tenant.hub, say, code=code)
+            else:
+                folder = brought(config.weights, tenant, say, code=code)
+            self.known[str(tenant.model)] = folder
 
     def placed(self, config: Config) -> Config:
-        """`config` with folders for names: those that are known, else from the cache.
+        """`config` with folders for names: those that are known, else from cache or store.
 
-        Raises `HubRefused` for one that was not fetched.
+        Raises `HubRefused` or `WeightsRefused` for one that was not fetched.
         """
-        for name, tenant in self._unknown(config):
-            why = f"here nothing is fetched (mirage fetch {tenant.model} does)"
-            self.known[str(tenant.model)] = fetched.in_cache(name, this_hub(), why)
+        for tenant in self._unknown(config):
+            if tenant.hub is not None:
+                why = f"here nothing is fetched (mirage fetch {tenant.model} does)"
+                folder = fetched.in_cache(tenant.hub, this_hub(), why)
+            else:
+                folder = in_store(config.weights, tenant, code=trusts_code(tenant))
+            self.known[str(tenant.model)] = folder
         return with_folders(config, self.known)
 
-    def _unknown(self, config: Config) -> Iterator[tuple[HubName, TenantSection]]:
+    def _unknown(self, config: Config) -> Iterator[TenantSection]:
         for tenant in config.tenants:
-            if tenant.hub is not None and str(tenant.model) not in self.known:
-                yield tenant.hub, tenant
+            if _is_named(tenant) and str(tenant.model) not in self.known:
+                yield tenant
 
 
 def fetch_model(name: HubName, say: Say, *, code: bool) -> Path:
@@ -63,17 +73,22 @@ def fetch_model(name: HubName, say: Say, *, code: bool) -> Path:
 
 
 def with_folders(config: Config, known: Mapping[str, Path]) -> Config:
-    """`config` with the folders of models at a hub. Raises `HubRefused` for code of no commit."""
+    """`config` with folders for names. Raises `HubRefused` for code of no commit."""
     tenants = [_with_folder(tenant, known) for tenant in config.tenants]
     return config.model_copy(update={"tenants": tenants})
 
 
 def _with_folder(tenant: TenantSection, known: Mapping[str, Path]) -> TenantSection:
-    if tenant.hub is None:
+    if not _is_named(tenant):
         return tenant
     folder = known[str(tenant.model)]
-    _check_code(tenant.hub, folder, code=trusts_code(tenant))
+    if tenant.hub is not None:
+        _check_code(tenant.hub, folder, code=trusts_code(tenant))
     return tenant.model_copy(update={"model": folder})
+
+
+def _is_named(tenant: TenantSection) -> bool:
+    return tenant.hub is not None or tenant.stored is not None
 
 
 @contextmanager
@@ -86,9 +101,14 @@ def outlined(config: Config, told: Callable[[str], None]) -> Iterator[Config]:
     with TemporaryDirectory(prefix="mirage-hub-") as place:
         known: dict[str, Path] = {}
         for tenant in config.tenants:
-            if tenant.hub is not None and str(tenant.model) not in known:
-                known[str(tenant.model)], line = _outline(tenant.hub, tenant, Path(place))
-                told(line)
+            if not _is_named(tenant) or str(tenant.model) in known:
+                continue
+            if tenant.hub is None:
+                code = trusts_code(tenant)
+                known[str(tenant.model)] = in_store(config.weights, tenant, code=code)
+                continue
+            known[str(tenant.model)], line = _outline(tenant.hub, tenant, Path(place))
+            told(line)
         yield with_folders(config, known)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -44,13 +45,13 @@ def add(
     place = changes.store.place
     with writing(place, str(found.folder)), ExitStack() as stack:
         check_room(place, found.bytes, str(found.folder))
-        files, filled, done = [], {}, 0
+        files, filled, done = list[ContentFile](), {}, 0
         for number, path in enumerate(found.paths):
             into = stack.enter_context(changes.filling(f"{number}"))
             stack.callback(Path(into.name).unlink, missing_ok=True)
             with path.open("rb") as file:
                 relative = str(path.relative_to(found.folder))
-                one = _copied(file, into, relative, lambda n, d=done: show(d + n), chunk_bytes)
+                one = _copied(file, into, relative, chunk_bytes, partial(_further, show, done))
             done += one.size
             files.append(one)
             filled[one.sha256] = Path(into.name)
@@ -60,7 +61,7 @@ def add(
 
 
 def _copied(
-    file: IO[bytes], into: IO[bytes], path: str, show: Show, chunk_bytes: int
+    file: IO[bytes], into: IO[bytes], path: str, chunk_bytes: int, show: Show
 ) -> ContentFile:
     whole, chunks, size = hashlib.sha256(), [], 0
     while chunk := file.read(chunk_bytes):
@@ -72,6 +73,10 @@ def _copied(
     into.flush()
     os.fsync(into.fileno())
     return ContentFile(path, size, whole.hexdigest(), tuple(chunks))
+
+
+def _further(show: Show, before: int, done: int) -> None:
+    show(before + done)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mirage.weights.changes import StoreChanges
@@ -49,7 +50,7 @@ def verify(
         count = len(file.chunks)
         wrong: list[int] | None = list(range(count))
         if path.exists():
-            wrong = wrong_chunks(path, manifest, file, lambda n, d=done: show(d + n))
+            wrong = wrong_chunks(path, manifest, file, partial(_further, show, done))
         done += file.size
         if wrong is not None:
             marks = bytearray(MARK * count if wrong else bytes(count))
@@ -58,3 +59,7 @@ def verify(
             changes.damaged(sha256, bytes(marks))
             told.append(f"{file.path}: {len(wrong) or count} of {count} chunks are wrong")
     return told
+
+
+def _further(show: Callable[[int], None], before: int, done: int) -> None:
+    show(before + done)

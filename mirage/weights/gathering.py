@@ -47,6 +47,13 @@ class _SourceState:
     closed: bool = False
     wrong: set[tuple[str, int]] = field(default_factory=set)
 
+    @property
+    def told(self) -> str:
+        """Reason why it sends nothing more."""
+        if self.wrong:
+            return f"sent {len(self.wrong)} wrong chunks, run mirage weights verify there"
+        return self.why or "has not all of it"
+
 
 class Gathering:
     """Chunks of one model that are missing, and `sources` of them by their addresses.
@@ -76,8 +83,7 @@ class Gathering:
     @property
     def told(self) -> str:
         """Sources and why they send nothing, for one line."""
-        whys = {name: state.why for name, state in self._sources.items()}
-        return "; ".join(f"{name}: {why or 'it has not all of it'}" for name, why in whys.items())
+        return "; ".join(f"{name} {state.told}" for name, state in self._sources.items())
 
     def heard(self, source: str, have: Chunks, *, busy: bool) -> None:
         """A source has told which chunks it has, and if it sends to others."""
@@ -90,6 +96,10 @@ class Gathering:
         state = self._sources[source]
         state.why, state.have = why, {}
         state.closed |= closed
+
+    def has_some(self, source: str) -> bool:
+        """True if a source has something that is missing, be it on its way from another."""
+        return bool(self._of(self._sources[source], self.missing))
 
     def pause_s(self, source: str) -> float:
         """Seconds before a source that failed, or had nothing to take, is asked again."""
@@ -107,7 +117,7 @@ class Gathering:
         free = self._free_of(state)
         if not free or (state.busy and self._idle_has_some(source)):
             return None
-        file, begin = min(free, key=lambda one: (self._owners(*one), self._rank[one]))
+        file, begin = min(free, key=lambda one: (self._owners(*one), self._rank.get(one, 0)))
         owners, end = self._owners(file, begin), begin + 1
         while end - begin < MOST_CHUNKS and (file, end) in free:
             if self._owners(file, end) != owners:
@@ -121,11 +131,15 @@ class Gathering:
         self.missing[file].discard(chunk)
         self._sources[source].pauses = 0
 
+    def again(self, file: str, chunks: Collection[int]) -> None:
+        """Chunks that had come are missing after all."""
+        self.missing.setdefault(file, set()).update(chunks)
+        self._free.setdefault(file, set()).update(chunks)
+
     def wrong(self, source: str, file: str, chunk: int) -> None:
         """A chunk has come that is not the right one."""
         state = self._sources[source]
         state.wrong.add((file, chunk))
-        state.why = "what it sends is not what the manifest says: run `mirage weights verify` there"
         state.closed |= len(state.wrong) >= MOST_WRONG
 
     def left(self, run: ChunkRun) -> None:
@@ -133,9 +147,13 @@ class Gathering:
         self._free[run.file] |= self.missing[run.file].intersection(range(run.begin, run.end))
 
     def _free_of(self, state: _SourceState) -> set[tuple[str, int]]:
+        return self._of(state, self._free)
+
+    def _of(self, state: _SourceState, chunks: Mapping[str, set[int]]) -> set[tuple[str, int]]:
+        """Chunks among others that a source can send."""
         if state.closed:
             return set()
-        found = {(f, n) for f, free in self._free.items() for n in free & state.have.get(f, set())}
+        found = {(f, n) for f, some in chunks.items() for n in some & state.have.get(f, set())}
         return found - state.wrong
 
     def _idle_has_some(self, source: str) -> bool:

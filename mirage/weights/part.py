@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from contextlib import suppress
 
 from mirage.weights.changes import sync_folder
@@ -30,16 +31,22 @@ class PartFile:
         marks = os.pread(self._marks, len(file.chunks), 0)
         self.missing = {n for n, mark in enumerate(marks) if mark != MARK[0]}
         """Numbers of chunks that have not come."""
+        self._using = threading.Lock()
+        """Held by the thread that uses the descriptors: none is closed under it."""
+        self._closed = False
 
     def write(self, chunk: int, data: bytes) -> bool:
-        """Keep a chunk; False if it is not the right one. Raises `OSError`."""
+        """Keep a chunk; False if it is not the right one, or too late. Raises `OSError`."""
         if hashlib.sha256(data).hexdigest() != self.file.chunks[chunk]:
             return False
         at, view = chunk * self._manifest.chunk_bytes, memoryview(data)
-        while view:
-            written = os.pwrite(self._data, view, at)
-            at, view = at + written, view[written:]
-        os.pwrite(self._marks, MARK, chunk)
+        with self._using:
+            if self._closed:
+                return False
+            while view:
+                written = os.pwrite(self._data, view, at)
+                at, view = at + written, view[written:]
+            os.pwrite(self._marks, MARK, chunk)
         self.missing.discard(chunk)
         return True
 
@@ -48,6 +55,18 @@ class PartFile:
 
         Raises `WeightsRefused` if a manifest contradicts itself, and `OSError`.
         """
+        with self._using:
+            return self._finish()
+
+    def close(self) -> None:
+        """Leave it as far as it is."""
+        with self._using:
+            if not self._closed:
+                os.close(self._data)
+                os.close(self._marks)
+            self._closed = True
+
+    def _finish(self) -> bool:
         wrong = wrong_chunks(part_of(self._content), self._manifest, self.file)
         if wrong:
             for chunk in wrong:
@@ -62,8 +81,3 @@ class PartFile:
         with suppress(FileNotFoundError):
             marks_of(self._content).unlink()
         return True
-
-    def close(self) -> None:
-        """Leave it as far as it is."""
-        os.close(self._data)
-        os.close(self._marks)

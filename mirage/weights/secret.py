@@ -1,4 +1,4 @@
-"""The secret by which machines of a cluster know each other, and addresses that it may travel to."""
+"""The secret by which machines of a cluster know each other, and where it may travel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def header(secret: str) -> dict[str, str]:
 
 def is_told(given: str | None, secret: str) -> bool:
     """True if a request's header tells the secret; takes as long for any wrong one."""
-    return hmac.compare_digest((given or "").encode(), (SCHEME + secret).encode())
+    told = (given or "").encode("utf-8", "surrogateescape")
+    return hmac.compare_digest(told, (SCHEME + secret).encode())
 
 
 def check_address(host: str) -> None:

@@ -138,7 +138,10 @@ class WeightSender:
             while at < end:
                 block = await asyncio.to_thread(os.pread, handle, min(BLOCK, end - at), at)
                 if not block:
-                    break  # cut short on the disk: the receiver sees that bytes are missing
+                    _close(
+                        request
+                    )  # cut short on the disk: the receiver sees that bytes are missing
+                    break
                 async with asyncio.timeout(STALL_S):
                     await response.write(block)
                 at += len(block)

@@ -1,0 +1,54 @@
+"""Folders of the models that a configuration names in the store of weights."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from mirage.config import TenantSection, WeightsSection
+from mirage.hub.fetched import Say
+from mirage.weights.bringing import bring
+from mirage.weights.place import store_at
+from mirage.weights.problems import WeightsRefused
+from mirage.weights.secret import read_secret
+from mirage.weights.store import ID
+
+
+async def bring_model(section: WeightsSection, model: str, say: Say) -> Path:
+    """Folder of a model by name or id, brought from the sources of `section` if need be.
+
+    It may be called at any time, by several processes of a machine at once, and again after a
+    failure: what has come is kept. Raises `WeightsRefused` for what the user can change, else
+    `WeightsFailed`.
+    """
+    store = store_at(section.store)
+    secret = read_secret(section.secret) if section.secret is not None else None
+    return await bring(store, model, section.sources, secret, say)
+
+
+def brought(section: WeightsSection, tenant: TenantSection, say: Say, *, code: bool) -> Path:
+    """The same, for a tenant of a server that starts."""
+    check_code(tenant, code=code)
+    return asyncio.run(bring_model(section, str(tenant.stored), say))
+
+
+def in_store(section: WeightsSection, tenant: TenantSection, *, code: bool) -> Path:
+    """Folder of a tenant's model that is whole in the store. Raises `WeightsRefused`."""
+    check_code(tenant, code=code)
+    store, wanted = store_at(section.store), str(tenant.stored)
+    model = store.found(wanted)
+    if model is None or not store.is_whole(model):
+        raise WeightsRefused(
+            f"tenant {tenant.name!r}: {wanted} is not whole in the store ({store.place}), and here "
+            f"nothing is brought: mirage weights pull or add does, `mirage serve` too"
+        )
+    return store.folder(model)
+
+
+def check_code(tenant: TenantSection, *, code: bool) -> None:
+    """Raises `WeightsRefused` for code of a model that only a name stands for."""
+    if code and not ID.fullmatch(str(tenant.stored)):
+        raise WeightsRefused(
+            f"tenant {tenant.name!r}: trust_remote_code runs code of {tenant.stored!r}, and what a "
+            "name means may change: write weights: and the 64 digits of the id"
+        )

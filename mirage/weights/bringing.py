@@ -1,0 +1,225 @@
+"""A model brought into a store, from whichever sources have parts of it.
+
+Each source has a line of its own, on which one run of chunks comes at a time. `Gathering` says
+which; what has come is kept, whatever ends this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import IO
+
+from mirage.hub.shown import bar
+from mirage.units import size
+from mirage.weights.changes import StoreChanges
+from mirage.weights.finding import found_at
+from mirage.weights.gathering import ChunkRun, Gathering
+from mirage.weights.manifest import ManifestRefused, WeightsManifest
+from mirage.weights.part import PartFile
+from mirage.weights.problems import WeightsFailed, WeightsRefused, check_room, writing
+from mirage.weights.source import SourceBusy, SourceClosed, SourceFailed, WeightSource, session
+from mirage.weights.store import WeightStore
+
+PATIENCE_S = 60.0
+"""Seconds for which no source may have anything that is missing."""
+TICK_S = 0.5
+Say = Callable[[str], None]
+
+
+async def bring(
+    store: WeightStore,
+    wanted: str,
+    sources: Sequence[str],
+    secret: str | None,
+    say: Say,
+    *,
+    patience_s: float = PATIENCE_S,
+    newest: bool = False,
+) -> Path:
+    """Folder of the model that `wanted` names or is the id of, once all of it is in the store.
+
+    `sources` are addresses of machines that may have it, which know `secret`. A name that the
+    store knows is not asked for again, unless the `newest` is to come. Raises `WeightsRefused` for
+    what the user can change, else `WeightsFailed`.
+    """
+    with writing(store.place, wanted):
+        model = await asyncio.to_thread(store.found, wanted)
+        if model is not None and store.is_whole(model) and not newest:
+            return store.folder(model)
+        if not sources or secret is None:
+            raise WeightsRefused(
+                f"{wanted}: it is not whole in {store.place}, and there is nobody to ask: add it "
+                "(mirage weights add FOLDER), or name sources and the secret of the cluster"
+            )
+        changes = await asyncio.to_thread(StoreChanges, store)
+        async with session(secret) as http:
+            lines = [WeightSource(http, url) for url in dict.fromkeys(sources)]
+            held = await _bringing(changes, wanted, say)
+            try:
+                known = None if newest else model
+                manifest, name = await found_at(store, wanted, known, lines, patience_s)
+                folder = store.folder(manifest.id)
+                if not store.is_whole(manifest.id):
+                    await asyncio.to_thread(changes.expect, manifest)
+                    await _Bringing(store, wanted, manifest, lines, patience_s).run(say)
+                    folder = await asyncio.to_thread(changes.complete, manifest)
+                if name is not None:
+                    await asyncio.to_thread(changes.name, name, manifest.id)
+                return folder
+            finally:
+                held.close()
+
+
+async def _bringing(changes: StoreChanges, wanted: str, say: Say) -> IO[bytes]:
+    told = False
+    while (held := changes.bringing()) is None:
+        if not told:
+            say(f"{wanted}: another process brings a model into this store: waiting for it")
+        told = True
+        await asyncio.sleep(TICK_S)
+    return held
+
+
+class _Bringing:
+    """One model on its way."""
+
+    def __init__(
+        self,
+        store: WeightStore,
+        wanted: str,
+        manifest: WeightsManifest,
+        sources: Sequence[WeightSource],
+        patience_s: float,
+    ) -> None:
+        self._store, self._wanted, self._manifest = store, wanted, manifest
+        self._id, self._sources, self._patience_s = manifest.id, sources, patience_s
+        self._parts = {
+            sha256: PartFile(store, manifest, file)
+            for sha256, file in manifest.contents.items()
+            if not store.content(sha256).exists()
+        }
+        missing = {sha256: set(part.missing) for sha256, part in self._parts.items()}
+        urls = [source.url for source in sources]
+        self._gathering = Gathering(missing, urls, random.random())
+        self._hope = time.monotonic()
+        """Time when a source last had something that is missing."""
+        self._finishing: set[str] = set()
+        self._over = asyncio.Event()
+        self._show: Callable[[int], None] = lambda done: None
+
+    async def run(self, say: Say) -> None:
+        """Have all contents. Raises `WeightsFailed`, `WeightsRefused`, and `OSError`."""
+        try:
+            total, began = self._left, time.monotonic()
+            check_room(self._store.place, total, self._wanted)
+            say(f"{self._wanted}: bringing {size(total)} of {size(self._manifest.bytes)}")
+            with bar(self._wanted, total) as show:
+                self._show = lambda left: show(total - left)
+                for sha256 in [name for name, part in self._parts.items() if not part.missing]:
+                    await self._finish(sha256)
+                if self._parts:
+                    await self._gather()
+            took = max(time.monotonic() - began, 1e-9)
+            say(f"{self._wanted}: {size(total)} in {took:.1f} s, {size(total / took)}/s")
+        finally:
+            for part in self._parts.values():
+                await asyncio.to_thread(part.close)
+
+    @property
+    def _left(self) -> int:
+        """Bytes that are missing."""
+        spans = (
+            self._manifest.span(part.file, chunk)
+            for part in self._parts.values()
+            for chunk in part.missing
+        )
+        return sum(end - begin for begin, end in spans)
+
+    async def _gather(self) -> None:
+        lines = {asyncio.create_task(self._line(source)) for source in self._sources}
+        over = asyncio.create_task(self._over.wait())
+        try:
+            while not over.done():
+                ended, _ = await asyncio.wait(
+                    {over, *lines}, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                for line in ended & lines:
+                    line.result()
+                lines -= ended
+                self._show(self._left)
+                late = time.monotonic() - self._hope > self._patience_s
+                if not over.done() and (late or not self._gathering.open):
+                    raise WeightsFailed(
+                        f"{self._wanted}: no source sends the {size(self._left)} that are missing "
+                        f"({self._gathering.told}): bring it again once one does, what has come is "
+                        "kept"
+                    )
+        finally:
+            over.cancel()
+            for line in lines:
+                line.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*lines, return_exceptions=True)
+
+    async def _line(self, source: WeightSource) -> None:
+        """Ask one source, and receive of it, until all is there or it is of no more use."""
+        gathering, url = self._gathering, source.url
+        await self._ask(source)
+        while self._parts and url in gathering.open:
+            if (run := gathering.take(url)) is None:
+                await asyncio.sleep(gathering.pause_s(url))
+                await self._ask(source)
+                continue
+            try:
+                await self._receive(source, run)
+            except SourceBusy:
+                gathering.failed(url, "")
+                self._hope = time.monotonic()
+            except SourceFailed as error:
+                gathering.failed(url, str(error), closed=isinstance(error, SourceClosed))
+            finally:
+                gathering.left(run)
+
+    async def _ask(self, source: WeightSource) -> None:
+        gathering, url = self._gathering, source.url
+        try:
+            told = await source.have(self._id)
+        except (SourceFailed, ManifestRefused) as error:
+            gathering.failed(url, str(error), closed=isinstance(error, SourceClosed))
+            return
+        gathering.heard(url, told.chunks, busy=told.busy)
+        if told.busy and gathering.has_some(url):
+            self._hope = time.monotonic()
+
+    async def _receive(self, source: WeightSource, run: ChunkRun) -> None:
+        chunks, number = source.chunks(self._manifest, self._id, run), run.begin
+        async with aclosing(chunks) as coming:
+            async for data in coming:
+                part = self._parts[run.file]
+                if not await asyncio.to_thread(part.write, number, data):
+                    self._gathering.wrong(source.url, run.file, number)
+                    return
+                self._gathering.got(source.url, run.file, number)
+                self._hope = time.monotonic()
+                if not part.missing:
+                    await self._finish(run.file)
+                number += 1
+
+    async def _finish(self, sha256: str) -> None:
+        """Give a content its name, or have some of it come again."""
+        part = self._parts.get(sha256)
+        if part is None or sha256 in self._finishing:
+            return
+        self._finishing.add(sha256)
+        if await asyncio.to_thread(part.finish):
+            self._parts.pop(sha256).close()
+            if not self._parts:
+                self._over.set()
+        else:
+            self._gathering.again(sha256, part.missing)
+        self._finishing.discard(sha256)

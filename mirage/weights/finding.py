@@ -1,0 +1,79 @@
+"""The manifest of a model, by an id or by a name that sources know."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from mirage.weights.manifest import ManifestRefused, WeightsManifest
+from mirage.weights.problems import WeightsFailed, WeightsRefused
+from mirage.weights.source import SourceClosed, SourceFailed, WeightSource
+from mirage.weights.store import ID, SHORT_ID, WeightStore
+
+PAUSE_S = 1.0
+
+
+async def found_at(
+    store: WeightStore,
+    wanted: str,
+    known: str | None,
+    sources: Sequence[WeightSource],
+    patience_s: float,
+) -> tuple[WeightsManifest, str | None]:
+    """Manifest of a model, and its name if `wanted` is one; `known` is an id that the store has.
+
+    Raises `WeightsRefused` if the sources have none of that name, or two; `WeightsFailed` if none
+    answers for `patience_s`.
+    """
+    name = None if SHORT_ID.fullmatch(wanted) else wanted
+    if known is not None:
+        return await asyncio.to_thread(store.manifest, known), name
+    until = time.monotonic() + patience_s
+    while True:
+        told, whys, over = await _asked(wanted, sources)
+        if len(told) > 1:
+            both = ", ".join(sorted(told))
+            raise WeightsRefused(f"{wanted}: sources have {both} of that name: name one of them")
+        if told:
+            (model, source), *_ = told.items()
+            return await _manifest(model, source), name
+        if over:
+            raise WeightsRefused(f"{wanted}: no source has it ({'; '.join(whys)}): correct it")
+        if time.monotonic() > until:
+            raise WeightsFailed(f"{wanted}: no source answers ({'; '.join(whys)})")
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _asked(
+    wanted: str, sources: Sequence[WeightSource]
+) -> tuple[dict[str, WeightSource], list[str], bool]:
+    """Ids that fit, each with a source; why others have none; true if asking again is no use."""
+    found: dict[str, WeightSource] = {}
+    whys, over = [], True
+    answers = await asyncio.gather(*(source.models() for source in sources), return_exceptions=True)
+    for source, answer in zip(sources, answers, strict=True):
+        if isinstance(answer, SourceFailed):
+            whys.append(f"{source.url} {answer}")
+            over &= isinstance(answer, SourceClosed)
+        elif isinstance(answer, BaseException):
+            raise answer
+        elif fitting := [one.id for one in answer if _fits(wanted, one.id, one.names)]:
+            for model in fitting:
+                found.setdefault(model, source)
+        else:
+            whys.append(f"{source.url} has none of that name")
+    return found, whys, over
+
+
+def _fits(wanted: str, model: str, names: Sequence[str]) -> bool:
+    if not ID.fullmatch(model):
+        return False
+    return wanted in names or (SHORT_ID.fullmatch(wanted) is not None and model.startswith(wanted))
+
+
+async def _manifest(model: str, source: WeightSource) -> WeightsManifest:
+    try:
+        return await source.manifest(model)
+    except (SourceFailed, ManifestRefused) as error:
+        raise WeightsFailed(f"{model}: {source.url}: {error}") from None

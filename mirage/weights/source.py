@@ -1,0 +1,137 @@
+"""A machine that has weights, asked over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from mirage.errors import CommandFailed
+from mirage.problems import one_line
+from mirage.units import MIB
+from mirage.weights.gathering import ChunkRun
+from mirage.weights.manifest import MOST_MANIFEST, ContentFile, WeightsManifest, decoded
+from mirage.weights.secret import header
+from mirage.weights.sending import ChunksHere, ListedModel, ModelList
+
+CONNECT_S, SILENCE_S = 5.0, 30.0
+"""Seconds to reach a source, and to hear nothing of it, its wait for a turn included."""
+CHUNK_S = 60.0
+"""Seconds that one chunk may take."""
+REFUSED = (401, 403)
+BUSY, ABSENT = 503, 404
+NO_RANGE: Mapping[str, str] = {}
+Told = TypeVar("Told")
+
+
+class SourceFailed(CommandFailed):
+    """A source that does not give what it is asked for; the message says why."""
+
+
+class SourceClosed(SourceFailed):
+    """A source that will not give it later either."""
+
+
+class SourceBusy(SourceFailed):
+    """A source that sends to others."""
+
+
+class WeightSource:
+    """The source at an address, asked through a session that `session` made."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session, self.url = session, url.rstrip("/")
+
+    async def models(self) -> list[ListedModel]:
+        """All models that it has or is bringing. Raises `SourceFailed`, as all here."""
+        return (await self._told("/weights", ModelList)).models
+
+    async def manifest(self, model: str) -> WeightsManifest:
+        """Manifest of a model. Raises `ManifestRefused` for another one."""
+        return decoded(await self._read(f"/weights/{model}"), model)
+
+    async def have(self, model: str) -> ChunksHere:
+        """Chunks of a model that it has, and if it sends to others."""
+        return await self._told(f"/weights/{model}/have", ChunksHere)
+
+    async def chunks(
+        self, manifest: WeightsManifest, model: str, run: ChunkRun
+    ) -> AsyncGenerator[bytes, None]:
+        """Chunks of a run, as they come; each has its size, and no hash of it was looked at."""
+        file = manifest.contents[run.file]
+        begin, end = manifest.span(file, run.begin)[0], manifest.span(file, run.end - 1)[1]
+        ranged = {"Range": f"bytes={begin}-{end - 1}"}
+        try:
+            async with self._get(self._file(model, file), ranged) as response:
+                _check(response, (200, 206))
+                if response.content_length != end - begin:
+                    raise SourceFailed(f"sends {response.content_length} bytes of {end - begin}")
+                for chunk in range(run.begin, run.end):
+                    first, last = manifest.span(file, chunk)
+                    async with asyncio.timeout(CHUNK_S):
+                        data = await response.content.readexactly(last - first)
+                    yield data
+        except EOFError:
+            raise SourceFailed("the connection broke") from None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _failed(error) from None
+
+    def _get(self, url: str, ranged: Mapping[str, str] = NO_RANGE) -> Any:
+        return self._session.get(url, headers=ranged, allow_redirects=False)
+
+    def _file(self, model: str, file: ContentFile) -> str:
+        return f"{self.url}/weights/{model}/files/{quote(file.path)}"
+
+    async def _told(self, path: str, form: type[Told]) -> Told:
+        try:
+            return msgspec.json.decode(await self._read(path), type=form)
+        except msgspec.DecodeError as error:
+            raise SourceClosed(f"is no server of weights ({one_line(str(error))})") from None
+
+    async def _read(self, path: str) -> bytes:
+        try:
+            async with self._get(self.url + path) as response:
+                _check(response, (200,))
+                data = bytearray()
+                async for part in response.content.iter_chunked(MIB):
+                    data += part
+                    if len(data) > MOST_MANIFEST:
+                        raise SourceClosed("answers without an end")
+                return bytes(data)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _failed(error) from None
+
+
+def session(secret: str) -> aiohttp.ClientSession:
+    """A session that tells the secret; it is closed by who has asked for it."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+    return aiohttp.ClientSession(
+        headers=header(secret),
+        timeout=timeout,
+        auto_decompress=False,
+        read_bufsize=MIB,
+        trust_env=False,
+    )
+
+
+def _check(response: aiohttp.ClientResponse, good: tuple[int, ...]) -> None:
+    """Raises `SourceFailed` for another status. A redirect is none, as it would take the secret."""
+    status = response.status
+    if status in good:
+        return
+    if status in REFUSED:
+        raise SourceClosed(f"does not take the secret ({status})")
+    if status == BUSY:
+        raise SourceBusy("sends to others")
+    if status == ABSENT:
+        raise SourceFailed("has no such model")
+    raise SourceFailed(f"HTTP {status} {response.reason}")
+
+
+def _failed(error: Any) -> SourceFailed:
+    words = "no answer" if isinstance(error, TimeoutError) else one_line(str(error))
+    return SourceFailed(words or type(error).__name__)
