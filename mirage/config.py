@@ -903,7 +903,7 @@ def _placed(tenant: TenantSection, here: Path) -> TenantSection:
 
 
 def _model(here: Path, written: Path) -> Path:
-    """A model's folder, absolute; a name as it is: in the store, or at a hub without such a folder."""
+    """A model's folder, absolute; a name as it is, in the store or at a hub (no such folder)."""
     if str(written).startswith(STORED):
         return written
     place = resolved(here, written)

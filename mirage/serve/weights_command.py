@@ -18,7 +18,7 @@ from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.serve.said import say
 from mirage.units import size
 from mirage.weights.adding import add, looked_at
-from mirage.weights.bringing import bring
+from mirage.weights.bringing import PATIENCE_S, bring
 from mirage.weights.changes import StoreChanges
 from mirage.weights.checking import verify
 from mirage.weights.place import store_at
@@ -85,6 +85,12 @@ def weights_command(
         str, typer.Option(help="With serve: loopback or private address to listen on.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8400,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="With pull: for sources that answer, and have some."
+        ),
+    ] = PATIENCE_S,
     rate: Annotated[
         str | None,
         typer.Option(
@@ -112,9 +118,10 @@ def weights_command(
                 _verify(here, what)
             case WeightsVerb.PULL:
                 told = read_secret(secret) if secret is not None else None
-                typer.echo(
-                    asyncio.run(bring(here, str(what), sources or [], told, say, newest=True))
+                coming = bring(
+                    here, str(what), sources or [], told, say, patience_s=patience, newest=True
                 )
+                typer.echo(asyncio.run(coming))
             case WeightsVerb.SERVE:
                 _serve(here, secret, host, port, rate)
 

@@ -65,7 +65,8 @@ async def bring(
                 manifest, name = await found_at(store, wanted, known, lines, patience_s)
                 folder = store.folder(manifest.id)
                 if not store.is_whole(manifest.id):
-                    await asyncio.to_thread(changes.expect, manifest)
+                    new = name if name not in store.names() else None
+                    await asyncio.to_thread(changes.expect, manifest, new)
                     await _Bringing(store, wanted, manifest, lines, patience_s).run(say)
                     folder = await asyncio.to_thread(changes.complete, manifest)
                 if name is not None:

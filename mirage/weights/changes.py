@@ -72,10 +72,15 @@ class StoreChanges:
             self._write(self._place / NAMES / name, manifest.id.encode())
             return folder
 
-    def expect(self, manifest: WeightsManifest) -> None:
-        """Have the manifest of a model that will come: nothing of it is removed by the way."""
+    def expect(self, manifest: WeightsManifest, name: str | None = None) -> None:
+        """Have the manifest of a model that will come: nothing of it is removed by the way.
+
+        With a new `name` others find it by that from now on.
+        """
         with self._changing():
             self._write(self._place / MANIFESTS / manifest.id, manifest.encoded)
+        if name is not None:
+            self.name(name, manifest.id)
 
     def name(self, name: str, model: str) -> None:
         """Have a name mean a model. Raises `WeightsRefused` for what is no name."""

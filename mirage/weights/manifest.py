@@ -100,8 +100,8 @@ def decoded(data: bytes, wanted: str) -> WeightsManifest:
 
 def _check(manifest: WeightsManifest) -> None:
     paths = [file.path for file in manifest.files]
-    if odd := next((path for path in paths if not _is_path(path)), None):
-        raise ManifestRefused(f"{one_line(odd)!r} is no path of a model's file: rename it")
+    if odd := [path for path in paths if not _is_path(path)]:
+        raise ManifestRefused(f"{one_line(odd[0])!r} is no path of a model's file: rename it")
     if paths != sorted(set(paths)):
         raise ManifestRefused("files are not in the order of their paths, or one is there twice")
     folders = {path[:end] for path in paths for end, c in enumerate(path) if c == "/"}

@@ -163,7 +163,7 @@ class WeightSender:
         """A descriptor of the content, whole or not, if it has the range's chunks."""
         size = manifest.chunk_bytes
         wanted = range(begin // size, -(-end // size))
-        marks = self._store.marks(file.sha256, len(file.chunks))
+        marks = self._store.marks(file)
         if any(marks[n : n + 1] != MARK for n in wanted):
             raise web.HTTPRequestRangeNotSatisfiable(text="not all of it is here")
         content = self._store.content(file.sha256)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from mirage.weights.manifest import WeightsManifest, decoded
+from mirage.weights.manifest import ContentFile, WeightsManifest, decoded
 from mirage.weights.problems import WeightsRefused
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -95,15 +95,19 @@ class WeightStore:
         return {
             sha256: [n for n, mark in enumerate(marks) if mark == MARK[0]]
             for sha256, file in manifest.contents.items()
-            if (marks := self.marks(sha256, len(file.chunks)))
+            if (marks := self.marks(file))
         }
 
-    def marks(self, sha256: str, chunks: int) -> bytes:
-        """A byte for each chunk of a content, `MARK` where it is there; empty without any."""
-        if self.content(sha256).exists():
-            return MARK * chunks
+    def marks(self, file: ContentFile) -> bytes:
+        """A byte for each chunk of a content, `MARK` where it is there; empty without any.
+
+        One that was cut short counts as none.
+        """
+        content, chunks = self.content(file.sha256), len(file.chunks)
         with suppress(FileNotFoundError):
-            return marks_of(self.content(sha256)).read_bytes()[:chunks]
+            return MARK * chunks if content.stat().st_size == file.size else b""
+        with suppress(FileNotFoundError):
+            return marks_of(content).read_bytes()[:chunks]
         return b""
 
     def _model(self, model: str, names: dict[str, str]) -> StoredModel:

@@ -1,0 +1,381 @@
+"""Weights by content between real processes: whatever breaks, all of a model comes, and no less."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from weight_machines import CHUNK, Machine, contents, finished, make_model, same
+
+from mirage.weights.store import part_of
+
+pytestmark = pytest.mark.e2e
+
+WEIGHTS = "model.safetensors"
+SLOW = ("--rate", "1MiB")
+"""Of a server: the model takes two and a half seconds."""
+New = Callable[[str], Machine]
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("a secret of this cluster\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def new(tmp_path: Path, secret: Path) -> New:
+    """A machine of a name, with nothing in its store."""
+    return lambda name: Machine(tmp_path / name, secret)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_model(tmp_path / "model")
+
+
+@pytest.fixture
+def origin(new: New, model: Path) -> Machine:
+    """A machine that has the model, as `toy`."""
+    machine = new("origin")
+    machine.add(model, "toy")
+    return machine
+
+
+@pytest.fixture
+def served(origin: Machine) -> Iterator[str]:
+    with origin.serving() as (url, _):
+        yield url
+
+
+def id_of(machine: Machine) -> str:
+    return machine.store.names()["toy"]
+
+
+def flip(path: Path, at: int) -> None:
+    """Damage a byte of a content, as a disk may."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def weights_of(machine: Machine) -> Path:
+    """Place of the content of the model's weights."""
+    manifest = machine.store.manifest(id_of(machine))
+    return machine.store.content(next(f.sha256 for f in manifest.files if f.path == WEIGHTS))
+
+
+def error(done: subprocess.CompletedProcess[str], code: int) -> str:
+    assert done.returncode == code, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("mirage: error: ") and "Traceback" not in done.stderr
+    return line
+
+
+def ask(url: str, path: str, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_model_comes_whole_by_its_name_and_by_its_id(
+    new: New, model: Path, origin: Machine, served: str
+) -> None:
+    first, second = new("first"), new("second")
+    done = first.pull("toy", served)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip())
+    assert folder == first.store.folder(id_of(origin)) and same(folder, model)
+    assert "MiB/s" in done.stderr
+    done = second.pull(id_of(origin), served)
+    assert same(Path(done.stdout.strip()), model)
+    assert second.store.names() == {}
+    assert len(second.mirage("list").stdout.splitlines()) == 2
+
+
+def test_what_is_there_already_does_not_come_again(
+    new: New, tmp_path: Path, origin: Machine, served: str
+) -> None:
+    other = make_model(tmp_path / "other")
+    (other / "generation_config.json").write_text("{}")
+    origin.add(other, "other")
+    machine = new("machine")
+    assert machine.pull("toy", served).returncode == 0
+    done = machine.pull("other", served)
+    assert "other: bringing 0.0 MiB of 2.5 MiB" in done.stderr
+    assert same(Path(done.stdout.strip()), other)
+    assert len(list((machine.store.place / "files").iterdir())) == len(
+        set(contents(other).values())
+    )
+
+
+def test_nobody_without_the_secret_gets_anything(
+    new: New, tmp_path: Path, origin: Machine, served: str
+) -> None:
+    paths = ["", f"/{id_of(origin)}", f"/{id_of(origin)}/have", f"/{id_of(origin)}/files/{WEIGHTS}"]
+    for path in paths:
+        for told in ({}, {"Authorization": "Bearer a secret of this cluste"}):
+            assert ask(served, f"/weights{path}", **told)[0] == 401
+        assert (
+            ask(served, f"/weights{path}", Authorization="Bearer a secret of this cluster")[0]
+            == 200
+        )
+    wrong = tmp_path / "wrong"
+    wrong.write_text("another secret than that")
+    wrong.chmod(0o600)
+    line = error(new("machine").pull("toy", served, secret=wrong), 2)
+    assert f"toy: no source has it ({served} does not take the secret (401))" in line
+    wrong.chmod(0o644)
+    line = error(new("machine").pull("toy", served, secret=wrong), 2)
+    assert "no private file of this user" in line and "mode 0600" in line
+
+
+def test_ranges_are_those_of_http(origin: Machine, served: str, model: Path) -> None:
+    path, known = f"/weights/{id_of(origin)}/files/{WEIGHTS}", "Bearer a secret of this cluster"
+    whole = (model / WEIGHTS).read_bytes()
+    assert ask(served, path, Authorization=known) == (200, whole)
+    for asked, part in (("5-9", whole[5:10]), ("-3", whole[-3:]), ("7-", whole[7:])):
+        answer = ask(served, path, Authorization=known, Range=f"bytes={asked}")
+        assert answer == (206, part)
+    assert ask(served, path, Authorization=known, Range=f"bytes={len(whole)}-")[0] == 416
+    for odd in ("../../../secret", "%2e%2e/secret", "config.json/x", ".hidden"):
+        at = f"/weights/{id_of(origin)}/files/{odd}"
+        assert ask(served, at, Authorization=known)[0] == 404
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "8.8.8.8", "::", "machine.example"])
+def test_strangers_are_not_listened_to(origin: Machine, host: str, secret: Path) -> None:
+    line = error(origin.mirage("serve", "--secret", secret, "--host", host), 2)
+    assert f"--host {host}: " in line
+
+
+def test_a_wrong_chunk_is_noticed_and_taken_from_another(
+    new: New, model: Path, origin: Machine, served: str
+) -> None:
+    good = new("good")
+    assert good.pull("toy", served).returncode == 0
+    flip(weights_of(origin), 3 * CHUNK)
+    alone = new("alone")
+    line = error(alone.pull("toy", served), 1)
+    assert f"({served} sent 1 wrong chunks, run mirage weights verify there)" in line
+    assert "no source sends the 0.1 MiB that are missing" in line
+    assert not alone.store.is_whole(id_of(good))
+    with good.serving() as (other, _):
+        done = alone.pull("toy", served, other)
+    assert done.returncode == 0, done.stderr
+    assert same(Path(done.stdout.strip()), model)
+
+
+def test_verify_finds_what_is_wrong_and_that_alone_comes_again(
+    new: New, model: Path, origin: Machine, served: str
+) -> None:
+    machine = new("machine")
+    machine.pull("toy", served)
+    assert machine.mirage("verify").returncode == 0
+    flip(weights_of(machine), 3 * CHUNK)
+    done = machine.mirage("verify", "toy")
+    assert error(done, 1).endswith("1 files are wrong: pull or add their models again")
+    assert f"{WEIGHTS}: 1 of 41 chunks are wrong" in done.stdout
+    assert not machine.store.is_whole(id_of(machine))
+    done = machine.pull("toy", served)
+    assert "toy: bringing 0.1 MiB of 2.5 MiB" in done.stderr
+    assert same(Path(done.stdout.strip()), model)
+
+
+def test_a_file_that_is_cut_short_at_its_source_is_not_taken_for_whole(
+    new: New, origin: Machine
+) -> None:
+    os.truncate(weights_of(origin), 20 * CHUNK + 7)
+    machine = new("machine")
+    with origin.serving() as (url, _):
+        line = error(machine.pull("toy", url), 1)
+        assert f"no source sends the 2.5 MiB that are missing ({url} has not all of it)" in line
+    assert not machine.store.is_whole(id_of(origin))
+    assert f"{WEIGHTS}: 21 of 41 chunks are wrong" in origin.mirage("verify").stdout
+
+
+def test_a_sender_that_is_killed_midway_is_gone_on_from(
+    new: New, model: Path, origin: Machine
+) -> None:
+    machine, model_id = new("machine"), id_of(origin)
+    with origin.serving(*SLOW) as (url, process):
+        pull = machine.begin("toy", url)
+        machine.until(model_id, 4 * CHUNK)
+        process.kill()
+        process.wait()
+        port = str(urlsplit(url).port)
+        with origin.serving("--port", port) as (again, _):
+            assert again == url
+            code, folder, said = finished(pull)
+    assert code == 0, said
+    assert same(Path(folder), model)
+
+
+def test_another_source_goes_on_where_one_is_killed(
+    new: New, model: Path, origin: Machine, served: str
+) -> None:
+    good, machine = new("good"), new("machine")
+    good.pull("toy", served)
+    with origin.serving(*SLOW) as (first, process), good.serving(*SLOW) as (second, _):
+        pull = machine.begin("toy", first, second)
+        machine.until(id_of(origin), 4 * CHUNK)
+        process.kill()
+        code, folder, said = finished(pull)
+    assert code == 0, said
+    assert same(Path(folder), model)
+
+
+def test_a_receiver_that_is_killed_goes_on_where_it_was(
+    new: New, model: Path, origin: Machine
+) -> None:
+    machine, model_id = new("machine"), id_of(origin)
+    with origin.serving(*SLOW) as (url, _):
+        pull = machine.begin("toy", url)
+        machine.until(model_id, 8 * CHUNK)
+        pull.kill()
+        finished(pull)
+    assert not machine.store.is_whole(model_id)
+    there = machine.here(model_id)
+    assert 8 * CHUNK <= there < 41 * CHUNK
+    assert machine.mirage("list").stdout.splitlines()[1].endswith("MiB")
+    with origin.serving() as (url, _):
+        done = machine.pull("toy", url)
+    assert same(Path(done.stdout.strip()), model)
+    left = (model / WEIGHTS).stat().st_size - there
+    assert f"bringing {left / 2**20 + 0.001:.1f} MiB" in done.stderr
+
+
+def test_marks_of_chunks_that_a_crash_has_lost_are_not_believed(
+    new: New, model: Path, origin: Machine
+) -> None:
+    machine, model_id = new("machine"), id_of(origin)
+    with origin.serving(*SLOW) as (url, _):
+        pull = machine.begin("toy", url)
+        machine.until(model_id, 8 * CHUNK)
+        pull.kill()
+        finished(pull)
+    part = part_of(machine.store.content(weights_of(origin).name))
+    part.write_bytes(bytes(part.stat().st_size))
+    with origin.serving() as (url, _):
+        done = machine.pull("toy", url)
+    assert done.returncode == 0, done.stderr
+    assert same(Path(done.stdout.strip()), model)
+
+
+def test_a_receiver_sends_on_what_it_has_while_it_receives(
+    new: New, model: Path, origin: Machine
+) -> None:
+    """The second one never asks the origin, so all of it comes through the first."""
+    first, second, model_id = new("first"), new("second"), id_of(origin)
+    with origin.serving(*SLOW) as (url, _), first.serving() as (chained, _):
+        one = first.begin("toy", url)
+        first.until(model_id, CHUNK)
+        two = second.begin("toy", chained)
+        second.until(model_id, CHUNK)
+        assert not first.store.is_whole(model_id)
+        for pull in (one, two):
+            code, folder, said = finished(pull)
+            assert code == 0, said
+            assert same(Path(folder), model)
+
+
+def test_receivers_of_one_sender_wait_for_their_turns(
+    new: New, model: Path, origin: Machine
+) -> None:
+    machines = [new(f"machine{n}") for n in range(3)]
+    with origin.serving("--rate", "4MiB") as (url, _):
+        pulls = [machine.begin("toy", url) for machine in machines]
+        for pull in pulls:
+            code, folder, said = finished(pull)
+            assert code == 0, said
+            assert same(Path(folder), model)
+
+
+def test_two_processes_bring_the_same_model_once(new: New, model: Path, origin: Machine) -> None:
+    machine = new("machine")
+    with origin.serving(*SLOW) as (url, _):
+        one = machine.begin("toy", url)
+        machine.until(id_of(origin), CHUNK)
+        two = machine.begin("toy", url)
+        line = error(machine.mirage("remove", "toy"), 2) if machine.store.names() else ""
+        line = line or error(machine.mirage("remove", id_of(origin)), 2)
+        assert "another process brings it" in line
+        ends = [finished(pull) for pull in (one, two)]
+    assert [code for code, _, _ in ends] == [0, 0]
+    assert sorted("MiB/s" in said for _, _, said in ends) == [False, True]
+    assert "waiting for it" in ends[1][2]
+    assert same(Path(ends[1][1]), model)
+
+
+def test_a_disk_that_is_full_is_one_line_and_what_came_is_kept(
+    new: New, model: Path, served: str, origin: Machine
+) -> None:
+    machine = new("machine")
+    limited = ("prlimit", f"--fsize={20 * CHUNK}", "--")
+    line = error(machine.pull("toy", served, before=limited), 2)
+    assert f"toy: no room at {machine.store.place} (file too large)" in line
+    assert "what has come is kept" in line
+    done = machine.pull("toy", served)
+    assert same(Path(done.stdout.strip()), model)
+    line = error(new("other").mirage("add", model, before=limited), 2)
+    assert "model: no room at" in line
+    assert not list((new("other").store.place / "files").iterdir())
+
+
+def test_a_removed_model_leaves_what_others_have(
+    new: New, tmp_path: Path, model: Path, origin: Machine
+) -> None:
+    other = make_model(tmp_path / "other")
+    (other / "more.json").write_text("{}")
+    origin.add(other, "other")
+    done = origin.mirage("remove", "toy")
+    assert done.returncode == 0 and "0.0 MiB are free again" in done.stdout
+    assert same(origin.store.folder(origin.store.names()["other"]), other)
+    assert origin.mirage("verify").returncode == 0
+    assert "2.5 MiB are free again" in origin.mirage("remove", "other").stdout
+    assert not list((origin.store.place / "files").iterdir())
+    assert "has no model 'toy'" in error(origin.mirage("remove", "toy"), 2)
+
+
+def test_an_addition_that_is_killed_leaves_nothing_that_lasts(new: New, model: Path) -> None:
+    machine = new("machine")
+    fifo = model / "z.bin"
+    fifo.write_bytes(bytes(300 * 2**20))
+    process = subprocess.Popen(machine.words("add", model), stdout=subprocess.PIPE, text=True)
+    filling = machine.store.place / "filling"
+    while not (filling.is_dir() and any(filling.iterdir())):
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    fifo.unlink()
+    assert list(filling.iterdir()) and machine.store.ids() == []
+    done = machine.mirage("add", model, "--name", "toy")
+    assert done.returncode == 0, done.stderr
+    assert list(filling.iterdir()) == []
+    assert same(machine.store.folder(id_of(machine)), model)
+
+
+def test_a_name_that_two_sources_have_of_two_models_is_refused(
+    new: New, tmp_path: Path, served: str, origin: Machine
+) -> None:
+    other = new("other")
+    other.add(make_model(tmp_path / "another", seed=2), "toy")
+    machine = new("machine")
+    with other.serving() as (url, _):
+        line = error(machine.pull("toy", served, url), 2)
+        assert "of that name: name one of them" in line
+        assert machine.pull(id_of(other), served, url).returncode == 0
+    assert "no source has it" in error(machine.pull("nothing", served), 2)

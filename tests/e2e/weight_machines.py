@@ -1,0 +1,129 @@
+"""Machines with stores of weights: commands and servers of `mirage weights` as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from model_folder import make_folder
+
+from mirage.weights.adding import add, looked_at
+from mirage.weights.changes import StoreChanges
+from mirage.weights.manifest import WeightsManifest
+from mirage.weights.store import WeightStore
+
+ROOT = Path(__file__).parents[2]
+CHUNK = 64 * 1024
+"""Bytes of a chunk of models here, so that small ones have many."""
+DEADLINE_S = 120
+PATIENCE_S = 10
+"""Longer than a process takes to start on a machine that is busy."""
+
+
+def make_model(folder: Path, nbytes: int = 40 * CHUNK + 5, seed: int = 1) -> Path:
+    """A model's folder with random weights, of so many bytes and another file of them below it."""
+    make_folder(folder)
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling": "mean"}))
+    (folder / "model.safetensors").write_bytes(random.Random(seed).randbytes(nbytes))
+    return folder
+
+
+class Machine:
+    """A machine with a store, in a folder of its own."""
+
+    def __init__(self, place: Path, secret: Path) -> None:
+        self.store, self.secret = WeightStore(place), secret
+
+    def add(self, folder: Path, name: str) -> WeightsManifest:
+        changes = StoreChanges(self.store)
+        return add(changes, looked_at(folder), name, lambda done: None, CHUNK)
+
+    def words(self, *words: object) -> list[str]:
+        command = [sys.executable, "-m", "mirage", "weights", *map(str, words)]
+        return [*command, "--store", str(self.store.place)]
+
+    def mirage(
+        self, *words: object, before: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*before, *self.words(*words)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=DEADLINE_S,
+        )
+
+    def pull(
+        self, wanted: str, *sources: str, secret: Path | None = None, before: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        return self.mirage(*self.pulling(wanted, *sources, secret=secret), before=before)
+
+    def pulling(self, wanted: str, *sources: str, secret: Path | None = None) -> list[str]:
+        named = [word for source in sources for word in ("--from", source)]
+        options = ["--secret", str(secret or self.secret), "--patience", str(PATIENCE_S)]
+        return ["pull", wanted, *named, *options]
+
+    def begin(self, wanted: str, *sources: str) -> subprocess.Popen[str]:
+        """A pull that goes on beside the test."""
+        return subprocess.Popen(
+            self.words(*self.pulling(wanted, *sources)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def here(self, model: str) -> int:
+        """Bytes of a model that are here; 0 without its manifest."""
+        return next((one.here for one in self.store.models() if one.id == model), 0)
+
+    def until(self, model: str, nbytes: int) -> None:
+        """Wait until so many bytes of a model are here."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.here(model) < nbytes:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    @contextmanager
+    def serving(self, *words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+        """Its address, and the process, which is ended after the block."""
+        command = self.words("serve", "--secret", self.secret, "--port", "0", *words)
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with ExitStack() as stack:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+                )
+            )
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()
+                assert "http://" in line, line
+                yield line.rpartition(" ")[2].strip(), process
+            finally:
+                process.kill()
+                process.wait()
+
+
+def same(folder: Path, other: Path) -> bool:
+    """True if two folders have the same files."""
+    return contents(folder) == contents(other)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out.strip(), err
