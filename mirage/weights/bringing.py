@@ -26,7 +26,7 @@ from mirage.weights.source import SourceBusy, SourceClosed, SourceFailed, Weight
 from mirage.weights.store import WeightStore
 
 PATIENCE_S = 60.0
-"""Seconds for which no source may have anything that is missing."""
+"""Seconds for which nothing may come, and no source be busy with others."""
 TICK_S = 0.5
 Say = Callable[[str], None]
 
@@ -108,7 +108,7 @@ class _Bringing:
         urls = [source.url for source in sources]
         self._gathering = Gathering(missing, urls, random.random())
         self._hope = time.monotonic()
-        """Time when a source last had something that is missing."""
+        """Time when something last came, or a source was busy with others."""
         self._finishing: set[str] = set()
         self._over = asyncio.Event()
         self._show: Callable[[int], None] = lambda done: None
@@ -170,11 +170,10 @@ class _Bringing:
     async def _line(self, source: WeightSource) -> None:
         """Ask one source, and receive of it, until all is there or it is of no more use."""
         gathering, url = self._gathering, source.url
-        await self._ask(source)
         while self._parts and url in gathering.open:
+            await self._ask(source)
             if (run := gathering.take(url)) is None:
                 await asyncio.sleep(gathering.pause_s(url))
-                await self._ask(source)
                 continue
             try:
                 await self._receive(source, run)
@@ -183,6 +182,7 @@ class _Bringing:
                 self._hope = time.monotonic()
             except SourceFailed as error:
                 gathering.failed(url, str(error), closed=isinstance(error, SourceClosed))
+                await asyncio.sleep(gathering.pause_s(url))
             finally:
                 gathering.left(run)
 
@@ -193,9 +193,7 @@ class _Bringing:
         except (SourceFailed, ManifestRefused) as error:
             gathering.failed(url, str(error), closed=isinstance(error, SourceClosed))
             return
-        gathering.heard(url, told.chunks, busy=told.busy)
-        if told.busy and gathering.has_some(url):
-            self._hope = time.monotonic()
+        gathering.heard(url, told.chunks)
 
     async def _receive(self, source: WeightSource, run: ChunkRun) -> None:
         chunks, number = source.chunks(self._manifest, self._id, run), run.begin

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST_CHUNKS = 16
-"""Chunks of a run: the next receiver gets its turn after that many."""
+MOST_CHUNKS, MOST_PART = 16, 1 / 32
+"""Chunks of a run, and its part of all that is missing at first: the next receiver gets its turn
+after that many."""
 MOST_WRONG = 3
 """Wrong chunks of a source before nothing is taken from it any more."""
 PAUSES_S = 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
@@ -38,8 +39,6 @@ class _SourceState:
     """A source as it was heard of last."""
 
     have: dict[str, frozenset[int]] = field(default_factory=dict)
-    busy: bool = False
-    """True while it sends to others."""
     pauses: int = 0
     """Times in a row that it failed, or had nothing."""
     why: str = ""
@@ -68,6 +67,7 @@ class Gathering:
         order = [(file, chunk) for file in self.missing for chunk in sorted(self.missing[file])]
         first = int(len(order) * start)
         self._rank = {one: place for place, one in enumerate(order[first:] + order[:first])}
+        self._most = max(1, min(MOST_CHUNKS, int(len(order) * MOST_PART)))
         self._sources = {source: _SourceState() for source in sources}
 
     @property
@@ -85,21 +85,17 @@ class Gathering:
         """Sources and why they send nothing, for one line."""
         return "; ".join(f"{name} {state.told}" for name, state in self._sources.items())
 
-    def heard(self, source: str, have: Chunks, *, busy: bool) -> None:
-        """A source has told which chunks it has, and if it sends to others."""
+    def heard(self, source: str, have: Chunks) -> None:
+        """A source has told which chunks it has."""
         state = self._sources[source]
         state.have = {file: frozenset(chunks) for file, chunks in have.items()}
-        state.busy, state.why = busy, ""
+        state.why = ""
 
     def failed(self, source: str, why: str, *, closed: bool = False) -> None:
         """A source did not answer as it should; one that is `closed` never will."""
         state = self._sources[source]
         state.why, state.have = why, {}
         state.closed |= closed
-
-    def has_some(self, source: str) -> bool:
-        """True if a source has something that is missing, be it on its way from another."""
-        return bool(self._of(self._sources[source], self.missing))
 
     def pause_s(self, source: str) -> float:
         """Seconds before a source that failed, or had nothing to take, is asked again."""
@@ -111,15 +107,15 @@ class Gathering:
     def take(self, source: str) -> ChunkRun | None:
         """The run that a source shall send now; it is nobody else's until it was `left`.
 
-        None if the source has nothing of what is free, or others send to nobody and have some.
+        None if the source has nothing of what is free.
         """
         state = self._sources[source]
         free = self._free_of(state)
-        if not free or (state.busy and self._idle_has_some(source)):
+        if not free:
             return None
         file, begin = min(free, key=lambda one: (self._owners(*one), self._rank.get(one, 0)))
         owners, end = self._owners(file, begin), begin + 1
-        while end - begin < MOST_CHUNKS and (file, end) in free:
+        while end - begin < self._most and (file, end) in free:
             if self._owners(file, end) != owners:
                 break
             end += 1
@@ -147,18 +143,10 @@ class Gathering:
         self._free[run.file] |= self.missing[run.file].intersection(range(run.begin, run.end))
 
     def _free_of(self, state: _SourceState) -> set[tuple[str, int]]:
-        return self._of(state, self._free)
-
-    def _of(self, state: _SourceState, chunks: Mapping[str, set[int]]) -> set[tuple[str, int]]:
-        """Chunks among others that a source can send."""
         if state.closed:
             return set()
-        found = {(f, n) for f, some in chunks.items() for n in some & state.have.get(f, set())}
+        found = {(f, n) for f, free in self._free.items() for n in free & state.have.get(f, set())}
         return found - state.wrong
-
-    def _idle_has_some(self, source: str) -> bool:
-        others = (state for name, state in self._sources.items() if name != source)
-        return any(not state.busy and self._free_of(state) for state in others)
 
     def _owners(self, file: str, chunk: int) -> int:
         """Sources that have a chunk."""

@@ -50,9 +50,8 @@ class ModelList(msgspec.Struct):
 
 
 class ChunksHere(msgspec.Struct):
-    """Answer about one model: chunks, and if the server sends to somebody now."""
+    """Answer about one model."""
 
-    busy: bool
     chunks: dict[str, list[int]]
 
 
@@ -98,7 +97,7 @@ class WeightSender:
     async def _have(self, request: web.Request) -> web.Response:
         manifest = await asyncio.to_thread(self._asked, request)
         chunks = await asyncio.to_thread(self._store.have, manifest)
-        return _json(ChunksHere(self._turn.locked(), chunks))
+        return _json(ChunksHere(chunks))
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         manifest = await asyncio.to_thread(self._asked, request)

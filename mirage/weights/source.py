@@ -55,7 +55,7 @@ class WeightSource:
         return decoded(await self._read(f"/weights/{model}"), model)
 
     async def have(self, model: str) -> ChunksHere:
-        """Chunks of a model that it has, and if it sends to others."""
+        """Chunks of a model that it has."""
         return await self._told(f"/weights/{model}/have", ChunksHere)
 
     async def chunks(

@@ -13,7 +13,9 @@ from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
-ALL = {"f": set(range(40)), "g": {0, 1, 2}}
+ALL = {"f": set(range(160)), "g": {0, 1, 2}}
+MOST = 5
+"""Chunks of a run of these."""
 
 
 def gathering(*sources: str, start: float = 0.0) -> Gathering:
@@ -22,22 +24,28 @@ def gathering(*sources: str, start: float = 0.0) -> Gathering:
 
 def test_of_one_source_all_comes_in_runs_from_the_start_on() -> None:
     one = gathering("a", start=0.5)
-    one.heard("a", ALL, busy=False)
+    one.heard("a", ALL)
     runs = []
     while run := one.take("a"):
         runs.append(run)
         for chunk in range(run.begin, run.end):
             one.got("a", run.file, chunk)
         one.left(run)
-    assert runs[0].begin == 21  # of 43
-    assert max(run.end - run.begin for run in runs) == MOST_CHUNKS
+    assert runs[0].begin == 81  # of 163
+    assert max(run.end - run.begin for run in runs) == MOST
     assert one.done
+
+
+def test_a_run_of_a_large_model_is_no_longer_than_another_waits_for() -> None:
+    one = Gathering({"f": range(10_000)}, ["a"])
+    one.heard("a", {"f": range(10_000)})
+    assert one.take("a") == ChunkRun("f", 0, MOST_CHUNKS)
 
 
 def test_a_run_is_nobody_elses_until_it_is_left() -> None:
     two = gathering("a", "b")
     for source in ("a", "b"):
-        two.heard(source, {"g": [0, 1, 2]}, busy=False)
+        two.heard(source, {"g": [0, 1, 2]})
     assert two.take("a") == ChunkRun("g", 0, 3)
     assert two.take("b") is None
     two.got("a", "g", 0)
@@ -47,30 +55,21 @@ def test_a_run_is_nobody_elses_until_it_is_left() -> None:
 
 def test_what_few_have_comes_first() -> None:
     two = gathering("whole", "part")
-    two.heard("whole", ALL, busy=False)
-    two.heard("part", {"f": range(10)}, busy=False)
-    assert two.take("whole") == ChunkRun("f", 10, 10 + MOST_CHUNKS)
-    assert two.take("part") == ChunkRun("f", 0, 10)
-
-
-def test_one_that_sends_to_others_is_left_to_them_while_another_has_some() -> None:
-    two = gathering("busy", "idle")
-    two.heard("busy", ALL, busy=True)
-    two.heard("idle", {"f": [3, 4]}, busy=False)
-    assert two.take("busy") is None
-    assert two.take("idle") == ChunkRun("f", 3, 5)
-    assert two.take("busy") is not None  # it waits for its turn there
+    two.heard("whole", ALL)
+    two.heard("part", {"f": range(10)})
+    assert two.take("whole") == ChunkRun("f", 10, 10 + MOST)
+    assert two.take("part") == ChunkRun("f", 0, MOST)
 
 
 def test_a_wrong_chunk_is_not_taken_from_its_sender_again() -> None:
     two = gathering("bad", "good")
     for source in ("bad", "good"):
-        two.heard(source, {"g": [0]}, busy=False)
+        two.heard(source, {"g": [0]})
     run = two.take("bad")
     assert run is not None
     two.wrong("bad", "g", 0)
     two.left(run)
-    assert two.take("bad") is None and not two.has_some("bad")
+    assert two.take("bad") is None
     assert two.take("good") == run
     assert "bad sent 1 wrong chunks" in two.told
 
@@ -80,7 +79,7 @@ def test_who_sends_many_wrong_chunks_is_asked_no_more() -> None:
     for chunk in range(MOST_WRONG):
         assert one.open == ["bad"]
         one.wrong("bad", "f", chunk)
-    one.heard("bad", ALL, busy=False)
+    one.heard("bad", ALL)
     assert one.open == [] and one.take("bad") is None
 
 
@@ -89,7 +88,7 @@ def test_who_fails_is_asked_later_and_later_until_something_comes() -> None:
     one.failed("a", "no answer")
     pauses = [one.pause_s("a") for _ in range(8)]
     assert pauses == sorted(pauses) and pauses[0] < 0.5 < pauses[-1] == pauses[-2] < 10
-    one.heard("a", ALL, busy=False)
+    one.heard("a", ALL)
     one.got("a", "f", 0)
     assert one.pause_s("a") == pauses[0]
     assert one.told == "a has not all of it"
@@ -101,7 +100,7 @@ def test_chunks_that_were_wrong_on_the_disk_come_again() -> None:
     one = Gathering({}, ["a"])
     assert one.done
     one.again("f", {2})
-    one.heard("a", ALL, busy=False)
+    one.heard("a", ALL)
     assert not one.done and one.take("a") == ChunkRun("f", 2, 3)
 
 
@@ -126,7 +125,7 @@ def test_receivers_beside_each_other_all_get_all(seed: int, receivers: int, chun
             for source in have:
                 if source == name or (chance.random() < 0.1 and one.failed(source, "away") is None):
                     continue
-                one.heard(source, {"f": have[source]}, busy=source in taken)
+                one.heard(source, {"f": have[source]})
                 if source in taken or (run := one.take(source)) is None:
                     continue
                 taken.add(source)
