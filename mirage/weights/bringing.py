@@ -7,7 +7,7 @@ which; what has come is kept, whatever ends this.
 from __future__ import annotations
 
 import asyncio
-import random
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
@@ -106,7 +106,7 @@ class _Bringing:
         }
         missing = {sha256: set(part.missing) for sha256, part in self._parts.items()}
         urls = [source.url for source in sources]
-        self._gathering = Gathering(missing, urls, random.random())
+        self._gathering = Gathering(missing, urls, secrets.token_hex())
         self._hope = time.monotonic()
         """Time when something last came, or a source was busy with others."""
         self._finishing: set[str] = set()

@@ -1,12 +1,13 @@
 """Chunks that are to come, and which source sends which of them next. Pure.
 
 A machine that has received a chunk sends it on. So a receiver first takes what the fewest others
-have, and begins somewhere else than others do: what one source sends to several receivers is then
+have, and of that something else than others do: what one source sends to several receivers is then
 sent once, and they give the rest to each other. Of one source one run comes at a time.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -57,17 +58,18 @@ class _SourceState:
 class Gathering:
     """Chunks of one model that are missing, and `sources` of them by their addresses.
 
-    `start` is a part of the whole, from 0 to 1: of chunks that equally many have, those behind it
-    come first.
+    Of chunks that equally many have, some come first that depend on `seed`, which is another one
+    for each receiver; without a seed the first ones.
     """
 
-    def __init__(self, missing: Chunks, sources: Sequence[str], start: float = 0.0) -> None:
+    def __init__(self, missing: Chunks, sources: Sequence[str], seed: str | None = None) -> None:
         self.missing = {file: set(chunks) for file, chunks in missing.items() if chunks}
         self._free = {file: set(chunks) for file, chunks in self.missing.items()}
         order = [(file, chunk) for file in self.missing for chunk in sorted(self.missing[file])]
-        first = int(len(order) * start)
-        self._rank = {one: place for place, one in enumerate(order[first:] + order[:first])}
-        self._most = max(1, min(MOST_CHUNKS, int(len(order) * MOST_PART)))
+        self._most = most = max(1, min(MOST_CHUNKS, int(len(order) * MOST_PART)))
+        if seed is not None:
+            order.sort(key=lambda one: (_drawn(seed, one[0], one[1] // most), one))
+        self._rank = {one: place for place, one in enumerate(order)}
         self._sources = {source: _SourceState() for source in sources}
 
     @property
@@ -151,3 +153,8 @@ class Gathering:
     def _owners(self, file: str, chunk: int) -> int:
         """Sources that have a chunk."""
         return sum(chunk in state.have.get(file, ()) for state in self._sources.values())
+
+
+def _drawn(seed: str, file: str, part: int) -> bytes:
+    """Place of a part of a file in an order that is another one for each seed."""
+    return hashlib.sha256(f"{seed} {file} {part}".encode()).digest()
