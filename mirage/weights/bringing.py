@@ -23,7 +23,7 @@ from mirage.weights.manifest import ManifestRefused, WeightsManifest
 from mirage.weights.part import PartFile
 from mirage.weights.problems import WeightsFailed, WeightsRefused, check_room, writing
 from mirage.weights.source import SourceBusy, SourceClosed, SourceFailed, WeightSource, session
-from mirage.weights.store import WeightStore
+from mirage.weights.store import ID, WeightStore
 
 PATIENCE_S = 60.0
 """Seconds for which nothing may come, and no source be busy with others."""
@@ -49,6 +49,7 @@ async def bring(
     """
     with writing(store.place, wanted):
         model = await asyncio.to_thread(store.found, wanted)
+        newest = newest and bool(sources) and not ID.fullmatch(wanted)
         if model is not None and store.is_whole(model) and not newest:
             return store.folder(model)
         if not sources or secret is None:
