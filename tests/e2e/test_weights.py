@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import http.client
 import os
+import select
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +24,7 @@ pytestmark = pytest.mark.e2e
 WEIGHTS = "model.safetensors"
 SLOW = ("--rate", "1MiB")
 """Of a server: the model takes two and a half seconds."""
+KNOWN = "Authorization: Bearer a secret of this cluster"
 New = Callable[[str], Machine]
 
 
@@ -333,6 +339,98 @@ def test_a_disk_that_is_full_is_one_line_and_what_came_is_kept(
     line = error(new("other").mirage("add", model, before=limited), 2)
     assert "model: no room at" in line
     assert not list((new("other").store.place / "files").iterdir())
+
+
+def test_a_disk_without_room_is_said_before_anything_comes(
+    new: New, served: str, tmp_path: Path
+) -> None:
+    machine = new("machine")
+    machine.store.place.mkdir()
+    mounted = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'
+    small = ("unshare", "-rm", "sh", "-c", mounted, str(machine.store.place))
+    if subprocess.run([*small, "true"], check=False).returncode:
+        pytest.skip("no folder can be mounted here")
+    line = error(machine.pull("toy", served, before=small), 2)
+    assert f"toy: 2.5 MiB are to come, {machine.store.place} has 1.0 MiB left: make room" in line
+    line = error(machine.mirage("add", tmp_path / "model", before=small), 2)
+    assert f"{tmp_path / 'model'}: 2.5 MiB are to come" in line
+
+
+def answering(url: str, path: str, wait_s: float) -> socket.socket | None:
+    """A connection with a request, if its answer begins within `wait_s`."""
+    connection = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
+    head = f"GET {path} HTTP/1.1\r\nHost: x\r\n{KNOWN}\r\nConnection: close\r\n\r\n"
+    connection.sendall(head.encode())
+    if not select.select([connection], [], [], wait_s)[0]:
+        connection.close()
+        return None
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    return connection
+
+
+def test_a_machine_sends_to_one_at_a_time_and_who_takes_nothing_loses_its_turn(
+    new: New, tmp_path: Path
+) -> None:
+    """The first receiver leaves more in its connection than buffers hold."""
+    machine = new("machine")
+    manifest = machine.add(make_model(tmp_path / "large", 64 * 2**20), "large")
+    path = f"/weights/{manifest.id}/files"
+    with machine.serving() as (url, _), ExitStack() as stack:
+        first = answering(url, f"{path}/{WEIGHTS}", 60)
+        assert first is not None
+        stack.enter_context(first)
+        assert answering(url, f"{path}/config.json", 1) is None
+        second = answering(url, f"{path}/config.json", 60)
+        assert second is not None
+        stack.enter_context(second)
+
+
+def test_what_is_not_here_yet_is_not_sent(new: New, model: Path, origin: Machine) -> None:
+    machine, model_id = new("machine"), id_of(origin)
+    with origin.serving(*SLOW) as (url, _):
+        pull = machine.begin("toy", url)
+        machine.until(model_id, 4 * CHUNK)
+        pull.kill()
+        finished(pull)
+    manifest, whole = machine.store.manifest(model_id), (model / WEIGHTS).read_bytes()
+    (here,) = [
+        numbers
+        for sha256, numbers in machine.store.have(manifest).items()
+        if sha256 == weights_of(origin).name
+    ]
+    known = KNOWN.partition(" ")[2]
+    with machine.serving() as (url, _):
+        for chunk in range(41):
+            begin, end = chunk * CHUNK, min((chunk + 1) * CHUNK, len(whole))
+            path, ranged = f"/weights/{model_id}/files/{WEIGHTS}", f"bytes={begin}-{end - 1}"
+            status, data = ask(url, path, Authorization=known, Range=ranged)
+            assert status == (206 if chunk in here else 416)
+            assert status == 416 or data == whole[begin:end]
+
+
+def test_the_secret_is_not_taken_elsewhere(new: New) -> None:
+    """A source that sends its clients to another address gets them nowhere."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = new("machine").mirage(*new("machine").pulling("toy", url)[:-1], "0")
+        server.shutdown()
+        thread.join()
+    assert f"no source answers ({url} HTTP 302 Found)" in error(done, 1)
+    assert {path for path, _ in asked} == {"/weights"}
 
 
 def test_a_removed_model_leaves_what_others_have(
