@@ -35,7 +35,7 @@ class StoredModel(NamedTuple):
     bytes: int
     """Bytes of its contents."""
     here: int
-    """Those of them that are here."""
+    """Bytes of them that are here."""
     whole: bool
 
 
