@@ -29,6 +29,7 @@ def test_of_one_source_all_comes_in_runs(seed: str | None) -> None:
     runs = []
     while run := one.take("a"):
         runs.append(run)
+        assert len(runs) <= len(ALL["f"])
         for chunk in range(run.begin, run.end):
             one.got("a", run.file, chunk)
         one.left(run)
