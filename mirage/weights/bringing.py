@@ -111,6 +111,8 @@ class _Bringing:
         self._hope = time.monotonic()
         """Time when something last came, or a source was busy with others."""
         self._finishing: set[str] = set()
+        self._repeated: set[str] = set()
+        """Contents of which marked chunks were wrong, and have to come again."""
         self._over = asyncio.Event()
         self._show: Callable[[int], None] = lambda done: None
 
@@ -221,5 +223,11 @@ class _Bringing:
             if not self._parts:
                 self._over.set()
         else:
+            if sha256 in self._repeated:
+                raise WeightsFailed(
+                    f"{self._store.content(sha256)}: it reads otherwise than it was written: look "
+                    "at its disk"
+                )
+            self._repeated.add(sha256)
             self._gathering.again(sha256, part.missing)
         self._finishing.discard(sha256)
