@@ -49,6 +49,8 @@ READABLE = 4.5
 MIB = 1 << 20
 WORDS = ["The capital ", "of France ", "is Paris."]
 MARKUP = "<img src=x onerror=alert(1)>"
+ENDING = {"garbled": b"{no JSON", "broken": b'{"error": {"message": "too hot"}}'}
+"""Events over which a page gives an answer up, by prompts."""
 
 
 class Overviews:
@@ -103,9 +105,21 @@ async def says(engine: FakeEngine, request: web.Request) -> web.StreamResponse:
         await response.write(b"data: " + json.dumps(event).encode() + b"\n\n: keep-alive\n\n")
         if asked == "slow":
             await engine.go_on.wait()
+        if asked in ENDING:
+            await response.write(b"data: " + ENDING[asked] + b"\n\n")
+            await _stays(engine)
     usage = {"choices": [], "usage": {"completion_tokens": 3}}
     await response.write(b"data: " + json.dumps(usage).encode() + b"\n\ndata: [DONE]\n\n")
     return response
+
+
+async def _stays(engine: FakeEngine) -> None:
+    """Computes on until nobody wants to hear it."""
+    try:
+        await engine.go_on.wait()
+    except asyncio.CancelledError:
+        engine.cancelled.set()
+        raise
 
 
 class Page:
@@ -306,6 +320,22 @@ def test_an_answer_can_be_stopped_and_a_refusal_is_said(opened: Opened) -> None:
     assert page.js("document.querySelector('textarea').value") == "fail"
     page.js("document.querySelector('[data-act=anew]').click()")
     assert page.js("document.querySelector('.log').children.length") == 0
+
+
+@pytest.mark.parametrize("prompt", ENDING)
+def test_a_stream_that_is_given_up_is_ended(opened: Opened, prompt: str) -> None:
+    """Else its engine computes to the end for nobody."""
+    page = opened()
+    page.until(DRAWN)
+    page.js("document.querySelector('summary').click()")
+    page.js("document.querySelector('textarea').focus()")
+    page.do("type", prompt)
+    page.do("key", "Enter")
+    page.until("document.querySelector('[data-field=note]').textContent.startsWith('Not answered')")
+    deadline = time.monotonic() + LIMIT_S
+    while not page.site.a.cancelled.is_set():
+        assert time.monotonic() < deadline, "the engine still answers"
+        time.sleep(0.1)
 
 
 def test_what_a_model_says_is_no_markup(opened: Opened) -> None:
