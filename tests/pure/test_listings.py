@@ -85,8 +85,9 @@ def test_who_may_use_one_name_sees_that_name() -> None:
     def alias(row: RoutedRow, name: str) -> bool:
         return name == "gpt"
 
-    assert [one["name"] for one in tags(ROWS, TOLD, 0, alias)["models"]] == ["gpt"]
-    assert [one["name"] for one in running_models(ROWS, TOLD, NOW, alias)["models"]] == ["gpt"]
+    for found in (tags(ROWS, TOLD, 0, alias), running_models(ROWS, TOLD, NOW, alias)):
+        [one] = found["models"]
+        assert one["name"] == "gpt" and one["details"]["parent_model"] == ""
     assert [one["model"] for one in running(ROWS, TOLD, alias)["running"]] == ["gpt"]
 
 

@@ -36,7 +36,8 @@ def tags(
     """
     modified = _time(datetime.fromtimestamp(created, UTC))
     models = [
-        _model(row, name, told.get(row.name, NOTHING).parameters_bytes) | {"modified_at": modified}
+        _model(row, name, told.get(row.name, NOTHING).parameters_bytes, opens)
+        | {"modified_at": modified}
         for row in rows
         for name in row.names
         if opens(row, name)
@@ -57,7 +58,7 @@ def running_models(
             continue
         one = told.get(row.name, NOTHING)
         models.append(
-            _model(row, name, one.held_bytes + one.away_bytes)
+            _model(row, name, one.held_bytes + one.away_bytes, opens)
             | {
                 "expires_at": _time(_leaves(one, now)),
                 "size_vram": one.held_bytes,
@@ -93,10 +94,14 @@ def _seen(rows: Iterable[RoutedRow], opens: Opens) -> Iterable[tuple[RoutedRow, 
             yield row, name
 
 
-def _model(row: RoutedRow, name: str, size: int) -> dict[str, Any]:
-    """Fields of a model in both of Ollama's lists; there is no digest but that of its name."""
+def _model(row: RoutedRow, name: str, size: int, opens: Opens) -> dict[str, Any]:
+    """Fields of a model in both of Ollama's lists; there is no digest but that of its name.
+
+    A tenant's own name is told to those alone who may use it.
+    """
+    is_told = name != row.name and opens(row, row.name)
     details = {
-        "parent_model": "" if name == row.name else row.name,
+        "parent_model": row.name if is_told else "",
         "format": "safetensors",
         "family": "",
         "families": [],
