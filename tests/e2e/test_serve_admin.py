@@ -12,9 +12,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from operated import around, content, mirage
 from short_folders import short_of_module  # noqa: F401
 from supervised import HERE, WITH_FAKES, Served, serving, write_config
 
+from mirage.errors import CommandFailed
+from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.shown import HEADINGS
 
 pytestmark = pytest.mark.e2e
@@ -234,12 +237,73 @@ def test_commands_end_with_one_line(server: Served, short: Path) -> None:
         (["tenants", "show", "ä%20"], 2, "no tenant 'ä%20' here"),
         (["tenants", "remove", "\udcff"], 2, "no tenant '%FF' here"),
         (["apply", "-f", str(odd), "--dry-run"], 2, "no model folder"),
+        (["tenants", "show", "a\nb"], 2, "no tenant 'a\\nb' here"),
+        (["tenants", "show", ""], 2, "the tenant's name is empty"),
+        (["tenants", "wake", ""], 2, "the tenant's name is empty"),
+        (["tenants", "set", "b", "\udcff=1"], 2, "write text in UTF-8"),
+        (["tenants", "set", "b", "max_wait_s=.inf"], 2, "finite numbers"),
+        (["tenants", "set", "b", "limits={x: [.nan]}"], 2, "finite numbers"),
         (["tenants", "dance", "b"], 2, "dance"),
+        (["ps", "--socket", "x" * 300], 2, "no server listens at xxx"),
         (["ps", "--socket", "/nowhere"], 2, "no server listens at /nowhere"),
     ]:
         done = mirage(short, *words)
         assert done.returncode == code, (words, done.stderr)
         assert len(done.stderr.splitlines()) == 1 and line in done.stderr
+
+
+@contextmanager
+def answering(short: Path, answer: bytes) -> Iterator[Path]:
+    """A socket at which another program gives one `answer` to whatever it is asked."""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(short / "other.sock"))
+        one.listen()
+
+        def serve() -> None:
+            with suppress(OSError):  # shut down
+                while True:
+                    with one.accept()[0] as connection:
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield short / "other.sock"
+        finally:
+            one.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            (short / "other.sock").unlink()
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (b"200 OK\r\nContent-Length: 6\r\n\r\n<html>", "is none of this version's `mirage serve`"),
+        (b"200 OK\r\nContent-Length: 3\r\n\r\n{}\n", "is none of this version's `mirage serve`"),
+        (b"302 -\r\nContent-Length: 0\r\n\r\n", "is none of this version's `mirage serve`"),
+        (b"200 OK\r\nContent-Length: 99\r\n\r\n{}", "the server does not answer"),
+        (b"500 -\r\nContent-Length: 1\r\n\r\n-", "answer 500"),
+        (b"", "the server does not answer"),
+    ],
+)
+def test_the_answer_of_another_program_is_one_line(short: Path, answer: bytes, line: str) -> None:
+    with answering(short, b"HTTP/1.1 " + answer) as path:
+        client = AdminClient(path)
+        for asked in (client.tenants, client.overview, lambda: client.why(None, 60.0)):
+            with pytest.raises(CommandFailed, match=line):
+                asked()
+
+
+def test_a_line_of_another_program_is_one_line(short: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}\n"
+    none = "is none of this version's `mirage serve`"
+    with (
+        answering(short, answer) as path,
+        AdminClient(path).watch() as lines,
+        pytest.raises(CommandFailed, match=none),
+    ):
+        next(iter(lines))
 
 
 def test_each_act_is_a_line_of_the_log(server: Served, short: Path) -> None:

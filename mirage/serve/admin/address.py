@@ -76,8 +76,8 @@ def _is_closed_to_us(path: Path) -> bool:
     """True if this user may not open it, or not even look into its folder."""
     try:
         return path.exists() and not os.access(path, os.W_OK)
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -45,7 +45,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[StateChange]:
         while line := self._answer.readline():
-            yield msgspec.json.decode(line, type=StateChange)
+            yield _decoded(line, StateChange)
 
 
 class AdminClient:
@@ -136,7 +136,7 @@ class AdminClient:
     ) -> Form:
         with self._connected(timeout_s) as connection:
             answer = self._answer(connection, method, path, body).read()
-        return msgspec.json.decode(answer, type=form)
+        return _decoded(answer, form)
 
     def _answer(
         self,
@@ -169,8 +169,21 @@ class AdminClient:
             connection.close()
 
 
+def _decoded(answer: bytes, form: type[Form]) -> Form:
+    """Raises `CommandFailed` for the answer of another program, or of another version."""
+    try:
+        return msgspec.json.decode(answer, type=form)
+    except msgspec.DecodeError as error:
+        raise CommandFailed(
+            f"the answer is none of this version's `mirage serve` ({error}): "
+            "use the `mirage` command that started the server"
+        ) from None
+
+
 def _path(name: str) -> str:
-    """A tenant's route, whatever its name holds."""
+    """A tenant's route, whatever its name holds. Raises `InputRefused` without a name."""
+    if not name:
+        raise InputRefused("the tenant's name is empty: use one that `mirage ps` lists")
     return f"/tenants/{quote(name, errors=ODD_BYTES)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable
@@ -231,8 +232,15 @@ def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
         raise InputRefused("set needs keys: write KEY=VALUE, as priority=1")
     if wrong := [word for word in words if "=" not in word]:
         raise InputRefused(f"{wrong[0]!r} is no KEY=VALUE: write one, as priority=1")
-    split = (word.split("=", 1) for word in words)
-    return {key: parsed_value(value, f"{key}={value}") for key, value in split}
+    values: dict[str, Any] = {}
+    for word in words:
+        key, text = word.split("=", 1)
+        values[key] = value = parsed_value(text, word)
+        try:  # infinity would be sent as null, which unsets the key
+            json.dumps({key: value}, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError):
+            raise InputRefused(f"{word!r}: write text in UTF-8, or finite numbers") from None
+    return values
 
 
 def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:

@@ -68,7 +68,7 @@ class AdminServer:
         app.add_routes(
             [
                 web.get("/tenants", self._all),
-                web.get("/tenants/{name:.+}", self._one),
+                web.get("/tenants/{name:(?s:.+)}", self._one),
                 web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
                 web.get("/watch", self._watch),
                 web.get(past_route.ROUTE, self._requests),
