@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.hdrs import METH_ANY
 
+from mirage.control.routes.routing import RequestFate
 from mirage.serve import anthropic
 from mirage.serve.mistaken import LONGEST, advice
 
@@ -70,7 +71,21 @@ class ApiError(Exception):
 
 
 class ReplicaCannot(ApiError):
-    """A request that no engine has read: another replica may have it."""
+    """A request that another replica may have, since no engine can have ended by it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        wait_s: float | None = None,
+        fate: RequestFate = RequestFate.TURNED_AWAY,
+    ) -> None:
+        """`fate` is its end at this replica, the others as in `ApiError`."""
+        super().__init__(status, message, param=param, code=code, wait_s=wait_s)
+        self.fate = fate
 
 
 @web.middleware

@@ -130,7 +130,7 @@ class Protocol(web.RequestHandler):
 class AnsweringRunner(web.AppRunner):
     """Runs an aiohttp application. `answered` gets each status that none of its handlers chose."""
 
-    __slots__ = ("_connection", "_options", "answered", "faults", "refused")
+    __slots__ = ("_connection", "_makes", "_options", "answered", "faults", "refused")
 
     def __init__(
         self,
@@ -138,14 +138,18 @@ class AnsweringRunner(web.AppRunner):
         answered: Callable[[int], None],
         shutdown_timeout: float,
         connection: Callable[..., Protocol] = Protocol,
+        makes: Callable[..., web.BaseRequest] | None = None,
         **options: Any,
     ) -> None:
-        """`connection` makes a connection's protocol; `options` are more of aiohttp's for it."""
+        """`connection` makes a connection's protocol; `options` are more of aiohttp's for it.
+
+        `makes` makes each request, by a factory of aiohttp's and its arguments.
+        """
         # A client that goes away cancels its handler, and with it the engine's request.
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
         app.on_response_prepare.append(_signs)
         later = asyncio.get_running_loop().call_later
-        self.answered, self._connection = answered, connection
+        self.answered, self._connection, self._makes = answered, connection, makes
         self.refused = Repeated(
             partial(log.warning, "requests that could not be read: %d, last answered %s"), later
         )
@@ -158,6 +162,12 @@ class AnsweringRunner(web.AppRunner):
             "max_headers": MOST_HEADERS,
             **options,
         }
+
+    async def setup(self) -> None:
+        """Make the server. Raises what the application's start does."""
+        await super().setup()
+        if self._makes is not None and (manager := super().server) is not None:
+            manager.request_factory = partial(self._makes, manager.request_factory)
 
     @property
     def server(self) -> Any:

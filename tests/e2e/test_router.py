@@ -621,7 +621,7 @@ def test_a_tenant_that_is_down_is_a_503_and_others_go_on(tmp_path: Path, state: 
 
 
 def test_a_body_that_is_too_large_is_a_413(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.serve.router.app.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("mirage.serve.router.tenant_routes.MAX_BODY_BYTES", 1000)
 
     async def scenario(site: Site) -> None:
         async with site.post({"model": "a", "prompt": "x" * 1000}) as answer:

@@ -245,20 +245,20 @@ def test_a_request_waits_until_its_tenant_is_awake(tmp_path: Path) -> None:
     async def scenario() -> None:
         server = Server()
         async with linked(server, tmp_path / "line") as link:
-            ticket = link.ask(link.tenants["a"])
+            ticket = link.requests.ask(link.tenants["a"])
             assert ticket.waits
             await until(lambda: server.orders == ["start a"])
             server.attendance.started("a", 1.0)
             await ticket.admitted()
             assert link.tenants["a"].row.at_once, "the table came first"
             member = server.attendance.roster.members["a"]
-            beside = link.ask(link.tenants["a"])
+            beside = link.requests.ask(link.tenants["a"])
             assert not beside.waits
             await until(lambda: member.running == 2)
             ticket.over()
             beside.over()
             await until(lambda: member.running == 0)
-            left = link.ask(link.tenants["b"])
+            left = link.requests.ask(link.tenants["b"])
             await until(lambda: server.attendance.roster.members["b"].waiting)
             left.over()
             await until(lambda: not server.attendance.roster.members["b"].waiting)
@@ -294,15 +294,18 @@ def test_a_router_serves_on_while_its_supervisor_is_away(tmp_path: Path) -> None
         async with linked(server, path) as link:
             await server.awake("a")
             await server.desk.seen()
-            passing, waiting = link.ask(link.tenants["a"]), link.ask(link.tenants["b"])
+            passing, waiting = (
+                link.requests.ask(link.tenants["a"]),
+                link.requests.ask(link.tenants["b"]),
+            )
             await until(lambda: server.attendance.roster.members["b"].waiting)
             hangs_up(server)
             with pytest.raises(NotInTime):
                 await waiting.admitted()
             waiting.over()
-            assert not link.is_up and not link.ask(link.tenants["a"]).waits
+            assert not link.is_up and not link.requests.ask(link.tenants["a"]).waits
             with pytest.raises(NotInTime):
-                link.ask(link.tenants["b"])
+                link.requests.ask(link.tenants["b"])
 
             after = Server(WAIT_S)
             await after.start(path)

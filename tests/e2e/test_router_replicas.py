@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import wraps
@@ -21,7 +20,9 @@ from routed import no_overview, no_resize
 from mirage.config import HANG_S, HttpSection, Policy
 from mirage.control.roster.states import LifeState
 from mirage.protocol import ModelShape, Report
-from mirage.serve.access.forms import NO_KEYS
+from mirage.serve.access.forms import NO_KEYS, AccessKey, AccessTable
+from mirage.serve.access.ring import digest
+from mirage.serve.ends.ending import Ending
 from mirage.serve.registry import Registry, TenantServer
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.router.app import Router
@@ -49,13 +50,26 @@ class Replica:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """``wait`` waits for `go_on`, ``die`` breaks off once it was read."""
+        """``wait`` waits for `go_on`, ``die`` breaks off once it was read, ``full`` is 503, and a
+        ``stream`` breaks off after an event; with a device's name behind it, there alone.
+        """
         prompt = (await request.json())["prompt"]
         self.seen.append(prompt)
         self.begun.set()
-        if prompt == "wait":
+        what, _, where = prompt.partition(" ")
+        if where not in ("", self.device):
+            what = ""
+        if what == "wait":
             await self.go_on.wait()
-        if prompt == "die":
+        if what == "full":
+            return web.json_response({"device": self.device}, status=503)
+        if what == "slow":
+            await asyncio.sleep(0.04)
+        if what == "stream":
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b"data: {}\n\n")
+        if what in ("die", "stream"):
             assert request.transport is not None
             request.transport.abort()
         return web.json_response({"device": self.device})
@@ -87,21 +101,36 @@ class Site:
     left: Replica
     right: Replica
 
-    async def ask(self, prompt: str) -> tuple[int, dict[str, Any]]:
-        async with self.http.post(ROUTE, json={"model": "m", "prompt": prompt}) as answer:
+    async def ask(
+        self, prompt: str, at: str = "", headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """The answer, `at` the address of a replica or the server's."""
+        body = {"model": "m", "prompt": prompt}
+        async with self.http.post(at + ROUTE, json=body, headers=headers) as answer:
             return answer.status, await answer.json()
+
+    async def breaks(self, prompt: str, ending: Ending) -> tuple[int, dict[str, Any]]:
+        """A request during which the left engine ends so; who answers it in the end."""
+        asked = asyncio.create_task(self.ask(prompt))
+        await asyncio.wait_for(self.left.begun.wait(), WAIT_S)
+        await self.left.desk.ended("m", ending)
+        return await asyncio.wait_for(asked, WAIT_S)
 
 
 @contextlib.asynccontextmanager
 async def welcoming(
-    folder: Path, name: str, backends: dict[str, TenantServer], devices: dict[str, str]
+    folder: Path,
+    name: str,
+    backends: dict[str, TenantServer],
+    devices: dict[str, str],
+    access: AccessTable = NO_KEYS,
 ) -> AsyncIterator[tuple[RouterDesk, Registry]]:
-    """A server at the line `name`, which has these tenants."""
+    """A server at the line `name`, which has these tenants; keys are asked for by `access`."""
     registry = Registry(Policy.MIRAGE, 1 << 30, backends)
     desk = RouterDesk(registry, nobody(), HANG_S)
     told, inner = HttpSection().model_dump(), folder / f"{name}.inner"
     welcome = RouterWelcome(told, "127.0.0.1", 1, HANG_S, str(inner), {}, 9.0, devices)
-    await desk.start(folder / name, welcome, NO_KEYS)
+    await desk.start(folder / name, welcome, access)
     server = InnerServer(registry, desk, no_resize, no_overview)
     await server.start(inner)
     keeping = asyncio.create_task(desk.keep())
@@ -114,11 +143,13 @@ async def welcoming(
 
 
 @contextlib.asynccontextmanager
-async def site(folder: Path, *listening: str, served: bool = True) -> AsyncIterator[Site]:
+async def site(
+    folder: Path, *listening: str, served: bool = True, access: AccessTable = NO_KEYS
+) -> AsyncIterator[Site]:
     """Engines of `listening` devices answer. Without `served` only the first has a server."""
     lines = {name: str(folder / name) for name in (LEFT, RIGHT)}
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(welcoming(folder, "machine", {}, lines))
+        await stack.enter_async_context(welcoming(folder, "machine", {}, lines, access))
         replicas = []
         for name in lines if served else [LEFT]:
             backend = TenantServer("m", folder / f"{name}.engine", 256, LifeState.READY)
@@ -205,25 +236,194 @@ async def test_one_that_has_failed_is_the_last_to_be_asked(tmp_path: Path) -> No
             assert answer.status == 503
 
 
+KILLED, FAULT = Ending(status=-9), Ending(status=-11)
+
+
+@in_a_loop
+async def test_what_had_no_byte_is_sent_again_where_the_engine_ended_from_outside(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        assert by(await one.breaks("die left", KILLED)) == RIGHT
+        assert (one.left.seen, one.right.seen) == (["die left"], ["die left"])
+
+
+@in_a_loop
+async def test_what_had_a_byte_is_not_sent_again(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        body = {"model": "m", "prompt": "stream left", "stream": True}
+        async with one.http.post(ROUTE, json=body) as answer:
+            await one.left.desk.ended("m", KILLED)
+            text = ""
+            with contextlib.suppress(aiohttp.ClientPayloadError):  # it looks broken
+                async for line in answer.content:
+                    text += line.decode()
+        assert "was ended from outside (SIGKILL): send this request again" in text
+        assert (one.left.seen, one.right.seen) == (["stream left"], [])
+
+
 @in_a_loop
 async def test_what_ended_an_engine_is_refused_on_both(tmp_path: Path) -> None:
     async with site(tmp_path, LEFT, RIGHT) as one:
-        assert by(await one.ask("x")) == LEFT
-        (mark,) = marks(one, LEFT)
-        soon = time.monotonic() + 60
-        tenants = {tenant.device: tenant for tenant in one.router.tenants}
-        tenants[RIGHT].suspects.remember({}, {mark: soon})
-        tenants[RIGHT].suspects._good.clear()
-        assert by(await one.ask("x")) == RIGHT, "a suspect goes to who knows it"
-        tenants[RIGHT].suspects.remember({mark: soon}, {})
-        status, told = await one.ask("x")
-        assert status == 422 and told["error"]["code"] == "request_ended_engine"
+        status, told = await one.breaks("die left", FAULT)
+        assert status == 502 and told["error"]["code"] == "request_ended_engine"
+        for at in ("", f"/replicas/{LEFT}/m", f"/replicas/{RIGHT}/m"):
+            status, told = await one.ask("die left", at)
+            assert status == 422 and told["error"]["code"] == "request_ended_engine"
         assert by(await one.ask("y")) == LEFT
+        assert one.right.seen == []
 
 
-def marks(one: Site, device: str) -> list[str]:
-    """Fingerprints of requests that were answered well."""
-    return [m for t in one.router.tenants if t.device == device for m in t.suspects._good]
+@in_a_loop
+async def test_what_memory_ran_out_with_is_not_sent_again(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        status, told = await one.breaks("die left", Ending(status=-9, oom_kills=1))
+        assert status == 502 and "OOM killer" in told["error"]["message"]
+        assert one.right.seen == []
+
+
+@in_a_loop
+async def test_until_an_end_is_judged_its_requests_go_nowhere(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        first = asyncio.create_task(one.ask("die left"))
+        async with asyncio.timeout(WAIT_S):
+            while not one.router.tenants.routes.quarantine._unjudged:
+                await asyncio.sleep(0.01)
+        status, told = await one.ask("die left")
+        assert status == 503 and "try again later" in told["error"]["message"], told
+        assert by(await one.ask("x")) == RIGHT, "others go on"
+        await one.left.desk.ended("m", KILLED)
+        assert by(await first) == RIGHT
+
+
+@in_a_loop
+async def test_an_engine_without_a_place_leaves_its_requests_to_the_other(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        assert by(await one.ask("full left")) == RIGHT
+        status, told = await one.ask("full")
+        assert status == 503 and told == {"device": RIGHT}, "the last one's own answer"
+        assert one.left.seen == ["full left", "full"] and one.right.seen == one.left.seen
+
+
+@in_a_loop
+async def test_a_session_stays_where_it_is(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        sessions = [{"X-Session-ID": f"s{n}"} for n in range(12)]
+        places = [by(await one.ask("x", headers=each)) for each in sessions]
+        assert set(places) == {LEFT, RIGHT}
+        for _ in range(3):
+            assert [by(await one.ask("y", headers=each)) for each in sessions] == places
+        waiting = asyncio.create_task(one.ask("wait right"))
+        beside = asyncio.create_task(one.ask("wait right", headers=sessions[places.index(RIGHT)]))
+        await asyncio.wait_for(one.right.begun.wait(), WAIT_S)
+        assert [by(await one.ask("y", headers=each)) for each in sessions[:1]] == places[:1]
+        one.right.go_on.set()
+        await asyncio.gather(waiting, beside)
+
+
+@in_a_loop
+async def test_a_session_goes_on_elsewhere_where_its_replica_has_its_part(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        session = {"X-Session-ID": "s"}
+        home = by(await one.ask("x", headers=session))
+        asked = [asyncio.create_task(one.ask("wait", headers=session)) for _ in range(8)]
+        both = one.left.seen, one.right.seen
+        async with asyncio.timeout(WAIT_S):
+            while sum(seen.count("wait") for seen in both) < 8:
+                await asyncio.sleep(0.01)
+        counts = {one.left.device: one.left.seen.count("wait")}
+        counts[RIGHT] = one.right.seen.count("wait")
+        assert counts[home] == 5, counts  # 1.25 of 8 by 2
+        for replica in (one.left, one.right):
+            replica.go_on.set()
+        await asyncio.gather(*asked)
+
+
+@in_a_loop
+async def test_who_answers_faster_has_more(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+
+        async def client(requests: int) -> None:
+            for _ in range(requests):
+                by(await one.ask("slow left"))
+
+        await asyncio.gather(*(client(50) for _ in range(6)))
+        left, right = len(one.left.seen), len(one.right.seen)
+        assert left + right == 300 and right > 2 * left > 0, (left, right)
+
+
+# -- addresses of replicas --------------------------------------------------------------
+
+
+@in_a_loop
+async def test_each_replica_has_an_address_of_its_own(tmp_path: Path) -> None:
+    async with site(tmp_path, LEFT, RIGHT) as one:
+        for device in (LEFT, RIGHT):
+            at = f"/replicas/{device}/m"
+            assert by(await one.ask("x", at)) == device
+            async with one.http.get(f"{at}/health") as answer:
+                assert (answer.status, await answer.read()) == (200, b"")
+            async with one.http.get(f"{at}/v1/models") as answer:
+                (card,) = (await answer.json())["data"]
+                assert (card["id"], card["devices"]) == ("m", [device])
+            async with one.http.get(f"{at}/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+                assert f'vllm:seen{{model_name="m",device="{device}"}} 1' in lines
+                assert not [line for line in lines if line.startswith("mirage_")]
+        for path in ("/mirage/state", "/ready", "/replicas/left/m/health", "/nothing"):
+            async with one.http.get(f"/replicas/{LEFT}/m{path}") as answer:
+                assert answer.status == 404 and (await answer.json())["error"], path
+        async with one.http.get(f"/replicas/{LEFT}/m/version") as answer:
+            assert (await answer.json())["error"]["code"] == "route_not_served"
+        for path in ("/replicas", "/replicas/", "/replicas/left", "/replicas/left/m"):
+            async with one.http.get(path) as answer:
+                assert answer.status == 404
+
+
+@in_a_loop
+async def test_at_the_address_of_a_replica_no_other_one_answers(tmp_path: Path) -> None:
+    async with site(tmp_path, RIGHT) as one:
+        status, told = await one.ask("x", f"/replicas/{LEFT}/m")
+        assert status == 502 and one.right.seen == [], told
+        one.left.backend.fail("it is broken")
+        await one.left.desk.seen()
+        status, told = await one.ask("x", f"/replicas/{LEFT}/m")
+        assert status == 503 and "it is broken" in told["error"]["message"]
+        async with one.http.get(f"/replicas/{LEFT}/m/health") as answer:
+            assert answer.status == 503
+        async with one.http.get(f"/replicas/{LEFT}/m/metrics") as answer:
+            assert answer.status == 503
+        async with one.http.get("/replicas/nowhere/m/health") as answer:
+            assert answer.status == 503
+        status, told = await one.ask("x", "/replicas/nowhere/m")
+        assert status == 503 and told["error"]["code"] == "replica_away"
+        status, told = await one.ask("x", f"/replicas/{LEFT}/other")
+        assert status == 404 and told["error"]["code"] == "model_not_found"
+
+
+@in_a_loop
+async def test_keys_are_those_of_the_server(tmp_path: Path) -> None:
+    key, other, watcher = (
+        AccessKey("user", digest("user"), models=("m",)),
+        AccessKey("other", digest("other"), models=("x",)),
+        AccessKey("watcher", digest("watcher"), metrics=True),
+    )
+    at = f"/replicas/{LEFT}/m"
+    async with site(tmp_path, LEFT, RIGHT, access=AccessTable((key, other, watcher))) as one:
+        assert (await one.ask("x", at))[0] == 401
+        headers = {name: {"Authorization": f"Bearer {name}"} for name in ("user", "other")}
+        assert by(await one.ask("x", at, headers["user"])) == LEFT
+        assert (await one.ask("x", at, headers["other"]))[0] == 404
+        async with one.http.get(f"{at}/v1/models", headers=headers["other"]) as answer:
+            assert (await answer.json())["data"] == []
+        async with one.http.get(f"{at}/metrics", headers=headers["user"]) as answer:
+            assert answer.status == 403
+        async with one.http.get(f"{at}/metrics", headers={"x-api-key": "watcher"}) as answer:
+            assert answer.status == 200
+        async with one.http.get(f"{at}/health") as answer:
+            assert answer.status == 200, "as of vLLM, it asks for none"
+        async with one.http.get("/health") as answer:
+            assert answer.status == 401
 
 
 @in_a_loop

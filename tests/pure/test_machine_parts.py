@@ -9,11 +9,8 @@ import pytest
 import yaml
 
 from mirage.config import ConfigError, made
-from mirage.control.roster.states import LifeState
-from mirage.control.routes.replica import RouteTarget
 from mirage.serve.machine.parts import MachineParts, machine_parts
 from mirage.serve.machine.placing import PlaceWish, placed
-from mirage.serve.routed.replicas import RoutedReplica, in_order
 from mirage.serve.upgrading import upgraded_text
 
 pytestmark = pytest.mark.pure
@@ -125,24 +122,6 @@ def test_what_cannot_be_is_one_line(words: str) -> None:
 def test_other_commands_say_that_they_take_one_device() -> None:
     with pytest.raises(ConfigError, match="here write one device"):
         made(content(tenant("a")), FILE, FILE.parent)
-
-
-def replica(device: str, state: LifeState = LifeState.READY, **keys: Any) -> RoutedReplica:
-    told = {"at_once": state is LifeState.READY, "in_flight": 0} | keys
-    return RoutedReplica(RouteTarget("a", device, f"/{device}", state), **told)
-
-
-def test_replicas_are_tried_from_the_best_on() -> None:
-    busy = replica("busy", in_flight=3)
-    idle = replica("idle")
-    deaf = replica("deaf", heard=False)
-    asleep = replica("asleep", LifeState.SLEEPING)
-    stopped = replica("stopped", LifeState.STOPPED)
-    failed = replica("failed", LifeState.FAILED)
-    every = [failed, stopped, asleep, deaf, busy, idle]
-    assert [one.target.device for one in in_order(every)] == [
-        *("idle", "busy", "deaf", "asleep", "stopped", "failed"),
-    ]
 
 
 def test_each_part_has_the_version_of_the_file() -> None:

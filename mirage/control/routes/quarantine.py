@@ -14,7 +14,7 @@ A body that was answered well lately is not held back: it may be a probe that is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 REFUSED_S = 300.0
@@ -88,6 +88,14 @@ class ReplicaQuarantine:
             _remember(self._culprits, bodies, now + REFUSED_S)
         else:
             _remember(self._suspected, bodies, now + SUSPECTED_S)
+
+    def remember(
+        self, tenant: str, culprits: Mapping[str, float], suspected: Mapping[str, float]
+    ) -> None:
+        """Know what an earlier router has learned: until when each fingerprint is one."""
+        for kind, known in ((self._culprits, culprits), (self._suspected, suspected)):
+            for name, until in known.items():
+                _remember(kind, [(tenant, name)], max(until, kind.get((tenant, name), until)))
 
     def suspects(self, tenant: str, fingerprint: str, now: float) -> bool:
         """True of a body that may have ended an engine."""

@@ -64,6 +64,11 @@ class Ending:
         return Evidence.NOTHING if outside else Evidence.FAULT
 
     @property
+    def from_outside(self) -> bool:
+        """True if no request can have caused it, such as one that took all memory."""
+        return self.evidence is Evidence.NOTHING and not self.unknown and not self.oom_kills
+
+    @property
     def unknown(self) -> bool:
         """True if nobody could learn how it ended."""
         by_us = self.refused or self.unreachable or self.device or self.stopped or self.hang

@@ -113,10 +113,6 @@ class Suspects:
             return SuspectRefusal(self._wait_s(fingerprint, now), known=False)
         return None
 
-    def knows(self, fingerprint: str, now: float) -> bool:
-        """True for a request that may have ended the engine: no other one may have it then."""
-        return self._culprits.get(fingerprint, now) > now or self._runs_alone(fingerprint, now)
-
     def _wait_s(self, fingerprint: str, now: float) -> float:
         """Seconds until the other suspect counts no more; `LATELY_S` if it still runs."""
 
@@ -147,6 +143,10 @@ class Suspects:
             while self._broken and self._broken[0][0] + LATELY_S + self._hang_s <= now:
                 self._broken.popleft()
             self._broken.append((now, request))
+
+    def suspects(self, fingerprint: str, now: float) -> None:
+        """A request that is a suspect elsewhere is one here."""
+        _remember(self._suspected, [fingerprint], now + SUSPECTED_S, now)
 
     def engine_ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone, and with it all that it worked on."""

@@ -288,6 +288,11 @@ class Attendance:
         self.roster.restarted(name, self._clock(), drain_s)
         self.settle()
 
+    def wake_s(self, name: str) -> float:
+        """Seconds that a tenant took to wake, or is predicted to; 0 of one that is unknown."""
+        member = self.roster.members.get(name)
+        return 0.0 if member is None else member.times.wake_s
+
     def ready_s(self, name: str) -> float:
         """Seconds until a tenant would be ready if it were asked for now, predicted."""
         return self.roster.predicted_s(name, self._clock())

@@ -1,38 +1,28 @@
-"""Order in which the replicas of a model are tried for one request. Pure."""
+"""Replicas of a model as the router chooses among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
 from mirage.control.roster.states import LifeState
-from mirage.control.routes.replica import RouteTarget
-from mirage.serve.routed.table import REACHABLE
+from mirage.control.routes.replica import Replica, RouteTarget
+from mirage.serve.routed.tenants import RoutedTenant
+
+ASKED = {LifeState.SLEEPING: LifeState.WAKING, LifeState.STOPPED: LifeState.STARTING}
+"""States that follow where a request waits already: its table has not said so yet."""
 
 
-class RoutedReplica(NamedTuple):
-    """One replica as the router knows it."""
-
-    target: RouteTarget
-    at_once: bool
-    """True if a request would go on without waiting for its supervisor."""
-    in_flight: int
-    """Requests that wait for it or run there."""
-    heard: bool = True
-    """False while its device's server is away: it serves by what was last known."""
+def replica_of(one: RoutedTenant, now: float, *, heard: bool) -> Replica:
+    """One tenant as a replica; `heard` is false while its device's server is away."""
+    row = one.row
+    target = RouteTarget(row.name, one.device, row.socket, _state(one, heard=heard))
+    return Replica(target, one.in_flight, one.pace.rate(now), row.comes_s(now))
 
 
-def in_order(replicas: Iterable[RoutedReplica]) -> list[RoutedReplica]:
-    """The best first: awake before asleep before failed, then the one with the least in flight."""
-    return sorted(replicas, key=_rank)
-
-
-def _rank(replica: RoutedReplica) -> tuple[bool, bool, bool, bool, int]:
-    state = replica.target.state
-    return (
-        state is LifeState.FAILED,
-        not replica.at_once,
-        state not in REACHABLE,
-        not replica.heard,
-        replica.in_flight,
-    )
+def _state(one: RoutedTenant, *, heard: bool) -> LifeState:
+    row = one.row
+    if row.at_once:
+        return row.state
+    if not heard:
+        return LifeState.FAILED  # nobody is there to wake it
+    if row.state is LifeState.READY:
+        return LifeState.DOWN  # its engine is about to end
+    return ASKED.get(row.state, row.state) if one.in_flight else row.state

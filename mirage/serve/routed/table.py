@@ -42,6 +42,8 @@ class RoutedRow(msgspec.Struct, frozen=True):
     comeback: ComebackTimes = ComebackTimes()
     leaves: bool = False
     """True if it was removed, and has not ended yet: no new request finds it."""
+    wake_s: float = 0.0
+    """Seconds that it takes to wake."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,6 +53,14 @@ class RoutedRow(msgspec.Struct, frozen=True):
     def known_as(self, model: str) -> str:
         """Name by which its engine knows `model`, one of `names`."""
         return self.name if model in self.aliases else self.known.get(model, model)
+
+    def comes_s(self, now: float) -> float:
+        """Seconds until it is ready once it is asked, by what is known of its wakes and starts."""
+        if self.state is LifeState.READY and self.at_once:
+            return 0.0
+        if self.state in (LifeState.SLEEPING, LifeState.WAKING):
+            return self.wake_s
+        return self.wait_s(now) or self.comeback.start_s
 
     def wait_s(self, now: float) -> float | None:
         """Seconds after which a request that is not served now may be; None if that is not so."""

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mirage.config import HANG_S
+from mirage.control.routes.pace import ReplicaPace
+from mirage.control.routes.quarantine import ReplicaQuarantine
 from mirage.serve.awaited import AwaitedAnswers
 from mirage.serve.ends.ending import Ending
 from mirage.serve.ends.strikes import MOST_STRIKES, STRUCK_S, KeyStrikes
-from mirage.serve.ends.suspects import Blame, Suspects
+from mirage.serve.ends.suspects import Blame, RequestFacts, SuspectRefusal, Suspects
 from mirage.serve.routed.messages import BlameMemory, TenantCount
 from mirage.serve.routed.table import RoutedRow, RouterTable
 from mirage.serve.whatif.past import UntoldRequests
@@ -26,6 +28,9 @@ class RoutedTenant:
     row: RoutedRow
     device: str = ""
     """Name of its device among several."""
+    quarantine: ReplicaQuarantine | None = None
+    """Bodies that may have ended an engine on any of several devices; None of the only one."""
+    pace: ReplicaPace = field(default_factory=ReplicaPace)
     suspects: Suspects = field(default_factory=Suspects)
     strikes: KeyStrikes = field(default_factory=KeyStrikes)
     answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
@@ -46,9 +51,41 @@ class RoutedTenant:
     def name(self) -> str:
         return self.row.name
 
+    def refuses(self, fingerprint: str, now: float) -> SuspectRefusal | None:
+        """Reason why a request must not be sent to the engine now; None if it may. Seconds."""
+        if self.quarantine is not None:
+            hold = self.quarantine.holds(self.name, fingerprint, now)
+            if hold is not None:
+                return SuspectRefusal(hold.wait_s, hold.known)
+        return self.suspects.refuses(fingerprint, now)
+
+    def begins(self, request: RequestFacts, now: float) -> int:
+        """A request is sent to the engine; the number by which `ends` knows it."""
+        if self.quarantine is not None:
+            if self.quarantine.suspects(self.name, request.fingerprint, now):
+                self.suspects.suspects(request.fingerprint, now)
+            self.quarantine.begins(self.name, request.fingerprint)
+            self.pace.begins(now)
+        return self.suspects.begins(request)
+
+    def breaks(self, fingerprint: str, now: float) -> None:
+        """The engine broke off a request that it had read: why is not known yet."""
+        if self.quarantine is not None:
+            self.quarantine.breaks(self.name, [fingerprint], now)
+
+    def ends(self, number: int, fingerprint: str, now: float, *, well: bool) -> None:
+        """The request that `begins` knew was answered, `well` or not, or broke off."""
+        self.suspects.ends(number, now, well=well)
+        if self.quarantine is not None:
+            self.quarantine.ends(self.name, fingerprint, now, well=well)
+            self.pace.ends(now, well=well)
+
     def ended(self, ending: Ending, now: float) -> Blame:
         """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
         blame = self.suspects.engine_ended(ending, now)
+        if self.quarantine is not None:
+            there, known = {one.fingerprint for one in blame.there}, blame.culprit is not None
+            self.quarantine.judged(self.name, there, blame.bodies, now, known=known)
         key = blame.culprit.key if blame.culprit is not None else ""
         if key and self.strikes.strike(key, now):
             log.warning(
@@ -73,9 +110,9 @@ class RoutedTenant:
 class RoutedTenants:
     """All tenants of the table that holds."""
 
-    def __init__(self, device: str = "") -> None:
-        """`device` is its name among several."""
-        self.device, self._hang_s = device, HANG_S
+    def __init__(self, device: str = "", quarantine: ReplicaQuarantine | None = None) -> None:
+        """`device` is its name among several, which share the `quarantine`."""
+        self.device, self._hang_s, self._quarantine = device, HANG_S, quarantine
         self.table = RouterTable()
         self._tenants: dict[str, RoutedTenant] = {}
         self._names: dict[str, RoutedTenant] = {}
@@ -103,10 +140,13 @@ class RoutedTenants:
         } | {one.name: one for one in self.served}
 
     def _made(self, row: RoutedRow) -> RoutedTenant:
-        one = RoutedTenant(row, self.device, Suspects(self._hang_s))
+        suspects = Suspects(self._hang_s)
+        one = RoutedTenant(row, self.device, self._quarantine, suspects=suspects)
         if (memory := self._memory.pop(row.name, None)) is not None:
             one.suspects.remember(memory.culprits, memory.suspected)
             one.strikes.remember(memory.strikes, memory.struck)
+            if self._quarantine is not None:
+                self._quarantine.remember(row.name, memory.culprits, memory.suspected)
         return one
 
     def __iter__(self) -> Iterator[RoutedTenant]:

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mirage.control.routes.replica import RouteTarget
+from mirage.control.routes.replica import Replica
+from mirage.control.routes.routing import Routes
 from mirage.serve.access.forms import AccessTable
-from mirage.serve.routed.replicas import RoutedReplica, in_order
+from mirage.serve.routed.replicas import replica_of
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.link import AGAIN_S, SupervisorLink
 from mirage.serve.router.ticket import RouterTicket
@@ -37,8 +38,12 @@ class RoutedDevices:
     def __init__(self, first: SupervisorLink) -> None:
         """`first` has been welcomed."""
         self.first = first
-        devices = first.welcome.devices
-        self.several = {name: SupervisorLink(Path(p), device=name) for name, p in devices.items()}
+        self.routes = Routes()
+        devices, quarantine = first.welcome.devices, self.routes.quarantine
+        self.several = {
+            name: SupervisorLink(Path(path), device=name, quarantine=quarantine)
+            for name, path in devices.items()
+        }
         """Lines by the devices' names; empty with one device."""
         self.links = self.several or {"": first}
         """Lines to those that have tenants; the only one has no name."""
@@ -70,22 +75,15 @@ class RoutedDevices:
         return list(dict.fromkeys(name for one in self.served for name in one.row.names))
 
     def serving(self, model: str) -> list[RoutedTenant]:
-        """Tenants that serve `model`, which is one of their names; the best for a request first."""
-        if not self.several:
-            one = self.first.tenants.serving(model)
-            return [] if one is None else [one]
-        found = {
-            name: one
-            for name, link in self.several.items()
-            if (one := link.tenants.serving(model)) is not None
-        }
-        best = in_order(self._replica(one) for one in found.values())
-        return [found[one.target.device] for one in best]
+        """Tenants that serve `model`, which is one of their names; who is awake comes first."""
+        found = [
+            one for link in self.links.values() if (one := link.tenants.serving(model)) is not None
+        ]
+        return sorted(found, key=_sleepiness) if len(found) > 1 else found
 
-    def _replica(self, one: RoutedTenant) -> RoutedReplica:
-        row, link = one.row, self.links[one.device]
-        target = RouteTarget(row.name, one.device, row.socket, row.state)
-        return RoutedReplica(target, row.at_once, one.in_flight, link.is_up)
+    def replica(self, one: RoutedTenant, now: float) -> Replica:
+        """A tenant as requests choose it, `now` in seconds."""
+        return replica_of(one, now, heard=self.links[one.device].is_up)
 
     @property
     def unknown(self) -> list[str]:
@@ -94,7 +92,7 @@ class RoutedDevices:
 
     def ask(self, tenant: RoutedTenant) -> RouterTicket:
         """A request for a tenant comes. Raises `NotInTime`."""
-        return self.links[tenant.device].ask(tenant)
+        return self.links[tenant.device].requests.ask(tenant)
 
     # -- what is told -------------------------------------------------------------------
 
@@ -112,6 +110,10 @@ class RoutedDevices:
         for one in served:
             tenants.setdefault(one.name, {})[one.device] = one.row.state.value
         return {"status": status, "tenants": tenants, "devices": devices}
+
+
+def _sleepiness(one: RoutedTenant) -> tuple[bool, bool]:
+    return not one.row.at_once, not one.row.well
 
 
 def _health(link: SupervisorLink, *, reasons: bool) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from prometheus_client.registry import Collector
 from mirage.serve.exposition import DEVICE, ToldMetrics, families, merged, of_device
 from mirage.serve.routed.table import REACHABLE
 from mirage.serve.routed.tenants import RoutedTenant
-from mirage.serve.router.asked_source import AskedSource
+from mirage.serve.router.asked_source import AskedSource, renewed
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engines import EngineRequest, EnginesConnected
 from mirage.units import MIB
 
+PATIENCE_S = 1.0
+"""Seconds for which one engine is waited for."""
 MODEL = "model_name"
 """Label with the tenant's name."""
 Life = tuple[str, str, int]
@@ -47,6 +49,15 @@ class EngineMetrics(Collector):
     def render(self) -> bytes:
         """Last answers of all in Prometheus' text format."""
         return merged(one.answer for one in self._sources.values() if one.answer is not None)
+
+    async def of(self, tenant: RoutedTenant) -> bytes | None:
+        """The last answer of one engine; None if it has not answered."""
+        self.sources()
+        source = self._sources.get((tenant.device, tenant.name, tenant.engine))
+        if source is None:
+            return None
+        await renewed([source], PATIENCE_S)
+        return None if source.answer is None else merged([source.answer])
 
     def collect(self) -> Iterator[Metric]:
         text = "Seconds since the engine told its own metrics"

@@ -15,11 +15,10 @@ from mirage.serve.answername import TYPES, AnswerName
 from mirage.serve.awaited import AwaitedAnswer
 from mirage.serve.clients.stream_pulse import StreamPulse
 from mirage.serve.closing import Closing, ends
-from mirage.serve.ends.ending import Evidence
-from mirage.serve.ends.suspects import REFUSED_S, Blame, RequestFacts, SuspectRefusal
+from mirage.serve.ends.suspects import RequestFacts
 from mirage.serve.errorevent import has_error
 from mirage.serve.headers import to_client, to_engine
-from mirage.serve.openai import ApiError, ReplicaCannot
+from mirage.serve.openai import ApiError
 from mirage.serve.request_id import HEADER
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.engines import (
@@ -30,6 +29,7 @@ from mirage.serve.router.engines import (
     never_read,
 )
 from mirage.serve.router.gate import Passage
+from mirage.serve.router.refusals import ended_with, engine_away, suspect_refused, turned_away
 from mirage.serve.wholeevents import WholeEvents
 from mirage.units import KIB
 
@@ -59,7 +59,7 @@ class Forward:
         """`passage` hears that it is sent, and what its answer says.
 
         `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. With `others` a
-        replica may have it where this engine has read nothing of it.
+        replica may have it where this engine has read nothing of it, or turns it away.
         """
         self._others = others
         self._known_as, self._quiet_s = known_as, quiet_s
@@ -82,14 +82,14 @@ class Forward:
 
     async def send(self, body: bytes) -> web.StreamResponse:
         """Returns the answer once it has been passed on. Raises `ApiError`."""
-        suspects = self._tenant.suspects
-        if (refused := suspects.refuses(self._told.fingerprint, time.monotonic())) is not None:
+        tenant, mark, now = self._tenant, self._told.fingerprint, time.monotonic()
+        if (refused := tenant.refuses(mark, now)) is not None:
             raise suspect_refused(self._told.model, refused)
-        self._number = suspects.begins(self._told)
+        self._number = tenant.begins(self._told, now)
         try:
             return await self._send_while_running(body)
         finally:
-            suspects.ends(self._number, time.monotonic(), well=self._well)
+            tenant.ends(self._number, mark, time.monotonic(), well=self._well)
 
     async def _send_while_running(self, body: bytes) -> web.StreamResponse:
         try:
@@ -133,9 +133,8 @@ class Forward:
             self._well = False
             unread = isinstance(error, EngineAway) or never_read(error)
             if self._others and unread and not self._received:
-                message = f"model {self._told.model!r}: its engine is away: try again later"
-                raise ReplicaCannot(503, message, param="model") from None
-            raise await self._broke_off(error) from None
+                raise engine_away(self._told.model) from None
+            raise await self._broke_off(error, read=not unread) from None
 
     async def _ask(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
@@ -145,6 +144,8 @@ class Forward:
             self._received = True
             if answer.status == 500 and await self._is_dead():
                 raise await self._broke_off("internal server error")
+            if answer.status == 503 and self._others:
+                raise turned_away(self._told.model)
             headers = to_client(answer.headers)
             self._well = answer.status < 500
             if answer.status >= 400 and anthropic.speaks(self._request.path):
@@ -231,15 +232,18 @@ class Forward:
 
     # -- why it broke off ---------------------------------------------------------------
 
-    async def _broke_off(self, error: Exception | str) -> ApiError:
+    async def _broke_off(self, error: Exception | str, *, read: bool = True) -> ApiError:
+        """`read` is false if the engine cannot have begun with it."""
         if self._closing.begun:
             return ends()
+        if read and not self._end.is_set():
+            self._tenant.breaks(self._told.fingerprint, time.monotonic())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLAME_S):
                 await self._end.wait()
         blame = self._tenant.suspects.blame(self._number)
         if blame is not None:
-            return self._ended(blame)
+            return ended_with(self._told.model, self._told.fingerprint, blame)
         what = type(error).__name__  # its message may have the path of a socket
         return ApiError(
             502, f"model {self._told.model!r}: the connection to its engine was lost ({what})"
@@ -256,43 +260,9 @@ class Forward:
         except (aiohttp.ClientError, OSError):
             return True
 
-    def _ended(self, blame: Blame) -> ApiError:
-        if blame.ending.evidence is not Evidence.FAULT and blame.culprit is None:
-            message = f"model {self._told.model!r}: its {blame.ending}: send this request again"
-            return ApiError(502, message)
-        begin = f"model {self._told.model!r}: its engine ended"
-        others = len(blame.there) - 1
-        if blame.culprit is None and not others:
-            return ApiError(502, f"{begin}, perhaps over this request")
-        if blame.culprit is None:
-            return ApiError(502, f"{begin} over this request, or over one of {others} others")
-        if blame.culprit.fingerprint != self._told.fingerprint:
-            return ApiError(502, f"{begin} over another request: send this one again")
-        return ApiError(
-            502,
-            f"{begin} over this request (fingerprint {self._told.fingerprint}): it is refused "
-            f"for {REFUSED_S:g} s",
-            code="request_ended_engine",
-        )
-
 
 async def _translated(answer: EngineAnswer, headers: CIMultiDict[str]) -> web.StreamResponse:
     """An engine's error in Anthropic's form."""
     body = anthropic.translated(await answer.content.read(), answer.status)
     headers.popall("Content-Length", None)
     return web.Response(body=body, status=answer.status, headers=headers)
-
-
-def suspect_refused(name: str, refusal: SuspectRefusal) -> ApiError:
-    """Answer to a request that may have ended an engine of model `name`."""
-    wait_s = refusal.wait_s
-    if refusal.known:
-        message = f"ended over this very request: change it, or wait for {wait_s:.0f} s"
-        return ApiError(
-            422,
-            f"model {name!r}: its engine {message}",
-            code="request_ended_engine",
-            wait_s=wait_s,
-        )
-    message = "ended over this request or another one that runs now: try again later"
-    return ApiError(503, f"model {name!r}: its engine {message}", wait_s=wait_s)

@@ -20,6 +20,7 @@ from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.key_metrics import KeyMetrics, TokenKind
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
+from mirage.serve.router.replica_address import is_probe
 from mirage.serve.whatif.past import NO_STREAM, EndedRequest, UntoldRequests
 
 KEY = web.RequestKey("mirage_key", AccessKey)
@@ -81,7 +82,7 @@ class AccessGate:
         clock: Callable[[], float] = time.monotonic,
         date: Callable[[], float] = time.time,
     ) -> None:
-        self._tenants, self._metrics = tenants, metrics
+        self._metrics = metrics
         self._clock, self._date = clock, date
         self._ring, self._limiter = KeyRing(table), Limiter()
         self._counts = KeyMetrics(lambda: tenants.models)
@@ -101,6 +102,8 @@ class AccessGate:
     def asks(self, request: web.Request) -> None:
         """Ask for a key, where the route needs one. Raises `ApiError`."""
         if not self._ring.asks:
+            return
+        if is_probe(request):
             return
         resource = request.match_info.route.resource
         need = need_of(resource.canonical if resource is not None else None)
@@ -128,16 +131,6 @@ class AccessGate:
     def opens(self, request: web.Request, row: RoutedRow, model: str) -> bool:
         """True if a request may use `model`, which is one of the tenant's names."""
         return may_use(request.get(KEY), row.name, model)
-
-    def models(self, request: web.Request) -> list[str]:
-        """All names that a request may use."""
-        opened = [
-            name
-            for one in self._tenants.served
-            for name in one.row.names
-            if self.opens(request, one.row, name)
-        ]
-        return list(dict.fromkeys(opened))
 
     # -- limits -------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from mirage.serve import loaded
 from mirage.serve.loaded import LoadedTenant
 from mirage.serve.openai import ApiError
 from mirage.serve.overview import page
-from mirage.serve.router.link import AWAY, SupervisorLink
+from mirage.serve.router.line import AWAY
+from mirage.serve.router.link import SupervisorLink
 
 ANSWER_S = 30.0
 """Seconds for an answer: a page of the timeline is made beside a loop that may be busy."""

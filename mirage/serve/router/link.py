@@ -1,4 +1,4 @@
-"""The router's end of the line to the supervisor: what holds, who may pass, what is told back.
+"""The router's end of the line to the supervisor: connected again and again, and what it hears.
 
 A router whose supervisor has gone serves on by the last table, as long as its lease allows, and
 connects again and again meanwhile.
@@ -14,19 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
+from mirage.control.routes.quarantine import ReplicaQuarantine
 from mirage.serve.access.forms import AccessTable
-from mirage.serve.ends.comeback import LOOK_AGAIN_S
 from mirage.serve.ends.ending import Ending
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.messages import (
-    BEAT_S,
     PROTOCOL_VERSION,
     Admitted,
-    AnswersAwaited,
     AnswersLost,
-    AskAdmission,
     BlameMemory,
     CertificateAgain,
     Drained,
@@ -34,29 +29,21 @@ from mirage.serve.routed.messages import (
     EngineEnded,
     KeysApply,
     NotAdmitted,
-    RequestOver,
-    RequestsEnded,
-    RouterAlive,
     RouterDrains,
     RouterEnds,
     RouterHello,
     RouterWelcome,
     TableApplies,
-    TableSeen,
-    TenantCount,
     ToRouter,
     to_router,
 )
 from mirage.serve.routed.table import RouterTable
-from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
-from mirage.serve.router.ticket import RouterTicket
+from mirage.serve.routed.tenants import RoutedTenants
+from mirage.serve.router.line import RequestsOnLine
 from mirage.wire import Broken, encode, receive
 
 AGAIN_S = 0.2
 """Seconds between two attempts to connect."""
-TELL_S = 0.005
-"""Seconds for which changes of counts are gathered."""
-AWAY = "the supervisor is away"
 
 
 class HearsSupervisor(Protocol):
@@ -75,32 +62,36 @@ class HearsSupervisor(Protocol):
 class SupervisorLink:
     """Line to a supervisor; keeps `tenants` as it says. Call `connect`, then run `keep`."""
 
-    def __init__(self, path: Path, sockets: Sequence[socket.socket] = (), device: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        sockets: Sequence[socket.socket] = (),
+        device: str = "",
+        quarantine: ReplicaQuarantine | None = None,
+    ) -> None:
         """`sockets` listen, and are handed to each supervisor: another router may have them.
 
-        `device` is that of the supervisor, among several.
+        `device` is that of the supervisor, among several, which share the `quarantine`.
         """
         self._path, self._sockets = path, sockets
-        self.tenants = RoutedTenants(device)
+        self.tenants = RoutedTenants(device, quarantine)
+        self.requests = RequestsOnLine(self.tenants)
         self.welcome: RouterWelcome
         self.was_welcomed = False
         self.has_table = asyncio.Event()
         self._decoder = to_router()
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self.is_up = False
-        """True while the supervisor is connected."""
-        self._number = 0
-        self._waiting: dict[int, RouterTicket] = {}
-        """Requests that the supervisor knows by their numbers."""
-        self._revision = 0
         self._first = True
         """True until the first table of the line has come."""
-        self._told: dict[str, TenantCount] = {}
         self._lessons: dict[str, BlameMemory] = {}
         """Lessons about tenants of a supervisor that has gone with its engines."""
-        self._telling: asyncio.TimerHandle | None = None
         self._draining: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """True while the supervisor is connected."""
+        return self.requests.is_up
 
     async def connect(self) -> None:
         """Say hello, and be welcomed. Raises `OSError` and `Broken`."""
@@ -115,9 +106,8 @@ class SupervisorLink:
             raise
         if not self.has_table.is_set():
             self.tenants.begin(message.hang_s, {**self._lessons, **message.memory})
-        self.welcome, self.is_up, self.was_welcomed = message, True, True
-        self._revision, self._first = 0, True
-        self._told.clear()
+        self.welcome, self.was_welcomed, self._first = message, True, True
+        self.requests.begin(self._writer)
 
     async def _said_hello(self) -> socket.socket:
         """A connection. Raises `OSError`."""
@@ -152,13 +142,20 @@ class SupervisorLink:
         ended = await self._kept(hears)
         self._lost()
         if ended or not self.welcome.lease_s:
+            if not ended:
+                self._engines_ended()
             self.has_table.clear()
             self._lessons = {one.name: one.memory for one in self.tenants}
             self.tenants.holds(RouterTable())
 
+    def _engines_ended(self) -> None:
+        """They end with their server, and that says nothing of requests."""
+        for one in self.tenants:
+            one.ended(Ending(stopped=True), time.monotonic())
+
     async def _kept(self, hears: HearsSupervisor) -> bool:
         """True once the supervisor has the router end, false once the line is lost."""
-        beating = asyncio.create_task(self._beat())
+        beating = asyncio.create_task(self.requests.beat())
         try:
             return await self._ends(hears)
         finally:
@@ -189,14 +186,8 @@ class SupervisorLink:
         return False
 
     def _lost(self) -> None:
-        """Nobody answers who waits; what was let pass is counted here from now on."""
-        self.is_up = False
         self._writer.close()
-        waiting, self._waiting = self._waiting, {}
-        for ticket in waiting.values():
-            ticket.answer(NotInTime(LOOK_AGAIN_S, AWAY))
-            if ticket.passed:
-                ticket.counts()
+        self.requests.lost()
 
     def _hear(self, message: ToRouter, hears: HearsSupervisor) -> None:
         match message:
@@ -204,19 +195,17 @@ class SupervisorLink:
                 self.tenants.holds(table, first=self._first)
                 self._first = False
                 self.has_table.set()
-                self._saw(revision)
+                self.requests.saw(revision)
             case KeysApply(revision, keys):
                 hears.holds(keys)
-                self._saw(revision)
+                self.requests.saw(revision)
             case CertificateAgain(revision):
                 hears.renews()
-                self._saw(revision)
+                self.requests.saw(revision)
             case Admitted(number):
-                if (ticket := self._waiting.get(number)) is not None:
-                    ticket.answer(None)
+                self.requests.answered(number, None)
             case NotAdmitted(number, wait_s, why):
-                if (ticket := self._waiting.get(number)) is not None:
-                    ticket.answer(NotInTime(wait_s, why))
+                self.requests.answered(number, NotInTime(wait_s, why))
             case EngineEnded(tenant, ending):
                 self._judge(tenant, ending)
             case AnswersLost(tenant, waits):
@@ -230,74 +219,10 @@ class SupervisorLink:
             tenant = self.tenants[name]
             blame = tenant.ended(ending, time.monotonic())
             words, bodies = str(blame), sorted(blame.bodies)
-            self._say(EndJudged(name, words, bodies, tenant.memory))
+            self.requests.say(EndJudged(name, words, bodies, tenant.memory))
         else:
-            self._say(EndJudged(name, "", [], BlameMemory()))
+            self.requests.say(EndJudged(name, "", [], BlameMemory()))
 
     async def _drain(self, hears: HearsSupervisor) -> None:
         await hears.drain()
-        self._say(Drained())
-
-    # -- requests -----------------------------------------------------------------------
-
-    def ask(self, tenant: RoutedTenant) -> RouterTicket:
-        """A request for a tenant comes. Raises `NotInTime`."""
-        if tenant.row.at_once:
-            ticket = RouterTicket(tenant, 0, self._over)
-            ticket.counts()
-            self._tell_soon()
-            return ticket
-        if not self.is_up:
-            raise NotInTime(LOOK_AGAIN_S, AWAY)
-        self._number += 1
-        ticket = self._waiting[self._number] = RouterTicket(tenant, self._number, self._over)
-        self._say(AskAdmission(self._number, tenant.name))
-        return ticket
-
-    def _over(self, ticket: RouterTicket) -> None:
-        """A request has ended."""
-        if ticket.number and self._waiting.pop(ticket.number, None) is not None:
-            self._say(RequestOver(ticket.number))
-        else:
-            self._tell_soon()
-
-    # -- what is told back --------------------------------------------------------------
-
-    def _say(self, message: msgspec.Struct) -> None:
-        if self.is_up and not self._writer.is_closing():
-            self._writer.write(encode(message))
-
-    def _saw(self, revision: int) -> None:
-        self._revision = max(self._revision, revision)
-        self._tell()
-
-    def _tell_soon(self) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
-
-    def _tell(self) -> None:
-        """Say what was seen, and each count that has changed."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        counts = [one.count for one in self.tenants if one.count != self._told.get(one.name)]
-        self._told = {one.name: one.count for one in self.tenants}
-        self._say(TableSeen(self._revision, counts))
-
-    def _tell_ended(self) -> None:
-        """Tell lengths and times of what has ended, while somebody hears them."""
-        if self.is_up and not self._writer.is_closing():
-            for one in self.tenants:
-                if rows := one.untold.take():
-                    self._say(RequestsEnded(one.name, rows))
-
-    async def _beat(self) -> None:
-        awaited: dict[str, list[int]] = {}
-        while True:
-            self._say(RouterAlive())
-            before, awaited = awaited, {one.name: one.answers.take_long() for one in self.tenants}
-            for name, waits in awaited.items():
-                if waits != before.get(name, []):
-                    self._say(AnswersAwaited(name, waits))
-            self._tell_ended()
-            await asyncio.sleep(BEAT_S)
+        self.requests.say(Drained())

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aiohttp import web
 
 from mirage.serve import history, resizing
 from mirage.serve.closing import Closing
-from mirage.serve.ends.comeback import LOOK_AGAIN_S
-from mirage.serve.near import why_far
 from mirage.serve.openai import ApiError
 from mirage.serve.openapi import OWN_PATH, openapi_text
 from mirage.serve.overview import page
 from mirage.serve.resizing import check_resizer
-from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engine_metrics import EngineMetrics
 from mirage.serve.router.engines import EnginesConnected
@@ -23,7 +18,10 @@ from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.listed import ListedRoutes
 from mirage.serve.router.metrics import RouterMetrics
 from mirage.serve.router.overviews import SharedOverview
+from mirage.serve.router.replica_address import REPLICA
+from mirage.serve.router.replica_told import ReplicaTold
 from mirage.serve.router.scrape import MetricsScrape
+from mirage.serve.router.sight import RequestSight
 
 DEVICE = "device"
 """Key of a query that names one of several devices."""
@@ -35,14 +33,16 @@ class OwnRoutes:
     def __init__(
         self,
         tenants: RoutedDevices,
+        sight: RequestSight,
         gate: AccessGate,
         metrics: RouterMetrics,
         closing: Closing,
         engines: EnginesConnected,
     ) -> None:
-        self._tenants, self._gate, self._closing = tenants, gate, closing
+        self._tenants, self._sight, self._closing = tenants, sight, closing
         self._host = tenants.first.welcome.host
         told = EngineMetrics(tenants, engines)
+        self._replica = ReplicaTold(sight, told, closing)
         self._inners = {name: InnerClient(link) for name, link in tenants.links.items()}
         """Clients by the devices' names, of which the only one has none."""
         above = {"": InnerClient(tenants.first)}
@@ -74,23 +74,6 @@ class OwnRoutes:
         for overview in self._overviews.values():
             overview.close()
 
-    def replicas(self, request: web.Request, name: str) -> Sequence[RoutedTenant]:
-        """Tenants of a model that a request may use, the best first. Raises `ApiError`."""
-        found = self._tenants.serving(name)
-        if found and self._gate.opens(request, found[0].row, name):
-            return found
-        if away := self._tenants.unknown:
-            message = f"model {name!r} is not known yet: device {away[0]!r} is away or starts"
-            raise ApiError(503, message, param="model", code="device_away", wait_s=LOOK_AGAIN_S)
-        known = ", ".join(map(repr, self._gate.models(request))) or "none"
-        message = f"no model {name!r} here: use one of {known}"
-        raise ApiError(404, message, param="model", code="model_not_found")
-
-    def is_near(self, request: web.Request) -> bool:
-        """True if it may be told reasons, which are lines of logs and have paths in them."""
-        far = why_far(request.remote, request.headers, self._host, request.version)
-        return far is None or self._gate.is_admin(request)
-
     # -- known here ---------------------------------------------------------------------
 
     async def _live(self, request: web.Request) -> web.Response:
@@ -106,7 +89,9 @@ class OwnRoutes:
         )
 
     async def _health(self, request: web.Request) -> web.Response:
-        body = self._tenants.health(reasons=self.is_near(request))
+        if REPLICA in request:
+            return self._replica.health(request)
+        body = self._tenants.health(reasons=self._sight.is_near(request))
         if self._closing.announced:
             body["status"] = "stopping"
         serves = body["status"] in ("ok", "degraded")
@@ -114,10 +99,10 @@ class OwnRoutes:
 
     async def _health_of(self, request: web.Request) -> web.Response:
         """Health of one tenant: 503 unless it, or a replica, serves or will when it is asked."""
-        replicas = self.replicas(request, request.match_info["model"])
+        replicas = self._sight.replicas(request, request.match_info["model"])
         row = next((one.row for one in replicas if one.row.well), replicas[0].row)
         body = {"status": row.state.value}
-        if row.reason and self.is_near(request):
+        if row.reason and self._sight.is_near(request):
             body["reason"] = row.reason
         return web.json_response(body, status=200 if row.well else 503)
 
@@ -130,11 +115,13 @@ class OwnRoutes:
     # -- asked of the supervisor --------------------------------------------------------
 
     async def _render(self, request: web.Request) -> web.Response:
+        if REPLICA in request:
+            return await self._replica.metrics(request)
         headers = {"Content-Type": "text/plain; version=0.0.4"}
         return web.Response(body=await self._scrape.text(), headers=headers)
 
     async def _state(self, request: web.Request) -> web.Response:
-        reasons = "?reasons=1" if self.is_near(request) else ""
+        reasons = "?reasons=1" if self._sight.is_near(request) else ""
         inner = self._inners[self._asked(request)]
         return await inner.passed_on(request, f"/mirage/state{reasons}")
 
@@ -143,7 +130,7 @@ class OwnRoutes:
 
     async def _overview(self, request: web.Request) -> web.Response:
         overview = self._overviews[self._asked(request)]
-        body = await overview.told(reasons=self.is_near(request))
+        body = await overview.told(reasons=self._sight.is_near(request))
         headers = {"Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 

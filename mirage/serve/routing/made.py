@@ -33,4 +33,5 @@ def _row(one: TenantServer, attendance: Attendance) -> RoutedRow:
         bounds=one.bounds,
         comeback=one.comeback.times,
         leaves=one.leaves,
+        wake_s=attendance.wake_s(one.name),
     )

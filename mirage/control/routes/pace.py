@@ -1,0 +1,43 @@
+"""Rate at which a replica ends requests while it has some. Times in seconds.
+
+What was seen counts half after `HALF_S` seconds in which it was busy. So one that is stuck becomes
+slower with every second.
+"""
+
+from __future__ import annotations
+
+HALF_S = 30.0
+LEAST = 8
+"""Requests that it has answered well before a rate is known."""
+
+
+class ReplicaPace:
+    """One replica, from its first request on."""
+
+    def __init__(self) -> None:
+        self._ended = self._busy_s = self._seen = 0.0
+        self._running = self._answered = 0
+
+    def begins(self, now: float) -> None:
+        """A request is sent to it."""
+        self._look(now)
+        self._running += 1
+
+    def ends(self, now: float, *, well: bool) -> None:
+        """It has answered one, `well` or not, or broke it off."""
+        self._look(now)
+        self._running -= 1
+        self._ended += well
+        self._answered += well
+
+    def rate(self, now: float) -> float:
+        """Requests a second that it answers well while it is busy; 0 while that is unknown."""
+        self._look(now)
+        return self._ended / self._busy_s if self._answered >= LEAST and self._busy_s else 0.0
+
+    def _look(self, now: float) -> None:
+        if self._running:
+            passed = max(0.0, now - self._seen)
+            kept = 0.5 ** (passed / HALF_S)
+            self._ended, self._busy_s = self._ended * kept, self._busy_s * kept + passed
+        self._seen = now

@@ -1,0 +1,130 @@
+"""Requests at the router's end of a line, and what the supervisor is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from mirage.serve.ends.comeback import LOOK_AGAIN_S
+from mirage.serve.roster.ticket import NotInTime
+from mirage.serve.routed.messages import (
+    BEAT_S,
+    AnswersAwaited,
+    AskAdmission,
+    RequestOver,
+    RequestsEnded,
+    RouterAlive,
+    TableSeen,
+    TenantCount,
+)
+from mirage.serve.routed.tenants import RoutedTenant, RoutedTenants
+from mirage.serve.router.ticket import RouterTicket
+from mirage.wire import encode
+
+TELL_S = 0.005
+"""Seconds for which changes of counts are gathered."""
+AWAY = "the supervisor is away"
+
+
+class RequestsOnLine:
+    """Requests for `tenants`. `begin` comes with each connection, `lost` after it."""
+
+    def __init__(self, tenants: RoutedTenants) -> None:
+        self._tenants = tenants
+        self._writer: asyncio.StreamWriter | None = None
+        self._number = 0
+        self._waiting: dict[int, RouterTicket] = {}
+        """Requests that the supervisor knows by their numbers."""
+        self._revision = 0
+        self._told: dict[str, TenantCount] = {}
+        self._telling: asyncio.TimerHandle | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """True while the supervisor is connected."""
+        return self._writer is not None
+
+    def begin(self, writer: asyncio.StreamWriter) -> None:
+        """A supervisor is connected, which knows nothing yet."""
+        self._writer, self._revision = writer, 0
+        self._told.clear()
+
+    def lost(self) -> None:
+        """Nobody answers who waits; what was let pass is counted here from now on."""
+        self._writer = None
+        waiting, self._waiting = self._waiting, {}
+        for ticket in waiting.values():
+            ticket.answer(NotInTime(LOOK_AGAIN_S, AWAY))
+            if ticket.passed:
+                ticket.counts()
+
+    def ask(self, tenant: RoutedTenant) -> RouterTicket:
+        """A request for a tenant comes. Raises `NotInTime`."""
+        if tenant.row.at_once:
+            ticket = RouterTicket(tenant, 0, self._over)
+            ticket.counts()
+            self._tell_soon()
+            return ticket
+        if not self.is_up:
+            raise NotInTime(LOOK_AGAIN_S, AWAY)
+        self._number += 1
+        ticket = self._waiting[self._number] = RouterTicket(tenant, self._number, self._over)
+        self.say(AskAdmission(self._number, tenant.name))
+        return ticket
+
+    def answered(self, number: int, refusal: NotInTime | None) -> None:
+        """The supervisor has answered a request that asked; None: it may pass."""
+        if (ticket := self._waiting.get(number)) is not None:
+            ticket.answer(refusal)
+
+    def _over(self, ticket: RouterTicket) -> None:
+        """A request has ended."""
+        if ticket.number and self._waiting.pop(ticket.number, None) is not None:
+            self.say(RequestOver(ticket.number))
+        else:
+            self._tell_soon()
+
+    # -- what is told -------------------------------------------------------------------
+
+    def say(self, message: msgspec.Struct) -> None:
+        """Send it; nothing to a supervisor that has gone."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    def saw(self, revision: int) -> None:
+        """What was pushed with this revision is done."""
+        self._revision = max(self._revision, revision)
+        self._tell()
+
+    async def beat(self) -> None:
+        """Give signs of life, and tell what is awaited and what has ended. Never returns."""
+        awaited: dict[str, list[int]] = {}
+        while True:
+            self.say(RouterAlive())
+            before, awaited = awaited, {one.name: one.answers.take_long() for one in self._tenants}
+            for name, waits in awaited.items():
+                if waits != before.get(name, []):
+                    self.say(AnswersAwaited(name, waits))
+            self._tell_ended()
+            await asyncio.sleep(BEAT_S)
+
+    def _tell_soon(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+
+    def _tell(self) -> None:
+        """Say what was seen, and each count that has changed."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        counts = [one.count for one in self._tenants if one.count != self._told.get(one.name)]
+        self._told = {one.name: one.count for one in self._tenants}
+        self.say(TableSeen(self._revision, counts))
+
+    def _tell_ended(self) -> None:
+        """Tell lengths and times of what has ended, while somebody hears them."""
+        if self._writer is not None and not self._writer.is_closing():
+            for one in self._tenants:
+                if rows := one.untold.take():
+                    self.say(RequestsEnded(one.name, rows))

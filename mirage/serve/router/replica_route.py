@@ -1,0 +1,75 @@
+"""Way of one request over the replicas of its model: which has it, and which has it next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from mirage.control.routes.routing import RequestFate, RouteAsk, RouteChoice, RouteRefused
+from mirage.serve.ends.suspects import SuspectRefusal
+from mirage.serve.openai import ReplicaCannot
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.devices import RoutedDevices
+from mirage.serve.router.refusals import suspect_refused
+
+
+class SendsToReplica(Protocol):
+    """Sends the request to one replica."""
+
+    async def __call__(self, tenant: RoutedTenant, *, others: bool) -> web.StreamResponse:
+        """The answer; `others` says that another one may have it. Raises `ApiError`."""
+
+
+class ReplicaRoute:
+    """One request, by the routes of several devices."""
+
+    def __init__(
+        self,
+        devices: RoutedDevices,
+        replicas: Sequence[RoutedTenant],
+        model: str,
+        fingerprint: str,
+        affinity: str,
+    ) -> None:
+        """`model` is the name in the request, `replicas` are those that serve it."""
+        self._devices, self._model = devices, model
+        self._replicas = {one.device: one for one in replicas}
+        self._ask = RouteAsk(replicas[0].name, fingerprint, affinity)
+
+    async def answer(self, sends: SendsToReplica) -> web.StreamResponse:
+        """Answer of the first replica that can. Raises `ApiError`."""
+        tenant = self._first()
+        while True:
+            self._ask = self._ask._replace(tried=self._ask.tried | {tenant.device})
+            try:
+                return await sends(tenant, others=self._following(RequestFate.UNREAD) is not None)
+            except ReplicaCannot as cannot:
+                if (following := self._following(cannot.fate)) is None:
+                    raise
+            tenant = following
+
+    def _first(self) -> RoutedTenant:
+        """Raises `ApiError` for a request that may go to none."""
+        choice = self._chosen()
+        if choice.replica is not None:
+            return self._replicas[choice.replica.device]
+        if choice.refused is RouteRefused.NO_REPLICA:
+            return next(iter(self._replicas.values()))  # its server says why it cannot
+        known = choice.refused is RouteRefused.CULPRIT
+        raise suspect_refused(self._model, SuspectRefusal(choice.wait_s, known))
+
+    def _following(self, fate: RequestFate) -> RoutedTenant | None:
+        """Replica that may have it next; None if none may."""
+        now = time.monotonic()
+        if not self._devices.routes.may_retry(self._ask, fate, now, begun=False):
+            return None
+        replica = self._chosen().replica
+        return None if replica is None else self._replicas[replica.device]
+
+    def _chosen(self) -> RouteChoice:
+        now = time.monotonic()
+        replicas = [self._devices.replica(one, now) for one in self._replicas.values()]
+        return self._devices.routes.choose(self._ask, replicas, now)
