@@ -246,6 +246,12 @@ async def test_what_had_no_byte_is_sent_again_where_the_engine_ended_from_outsid
     async with site(tmp_path, LEFT, RIGHT) as one:
         assert by(await one.breaks("die left", KILLED)) == RIGHT
         assert (one.left.seen, one.right.seen) == (["die left"], ["die left"])
+        async with one.http.get("/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        counted = 'mirage_requests_rerouted_total{cause="ended_from_outside",tenant="m"} 1.0'
+        assert counted in lines
+        assert 'mirage_replica_in_flight{device="left",tenant="m"} 0.0' in lines
+        assert 'mirage_replica_rate{device="right",tenant="m"} 0.0' in lines
 
 
 @in_a_loop

@@ -58,13 +58,22 @@ class Machine:
     def __init__(self, server: Served, short: Path) -> None:
         self.server, self.operator = server, Operated(server, short)
 
-    def pids(self, model: str) -> tuple[int, int]:
-        """Processes of an engine: its server, its core."""
-        status, told = self.server.request(
-            "POST", "/v1/completions", {"model": model, "prompt": "pids"}
-        )
+    def pids(self, model: str, device: str = "") -> tuple[int, int]:
+        """Processes of an engine, if need be that on a device: its server, its core."""
+        at = f"/replicas/{device}/{model}" if device else ""
+        status, told = self.ask(model, "pids", at)
         assert status == 200, told
         return told["server"], told["core"]
+
+    def ask(self, model: str, prompt: str, at: str = "") -> tuple[int, Any]:
+        """Answer to a request at an address of a replica, or at that of the server."""
+        body = {"model": model, "prompt": prompt}
+        return self.server.request("POST", f"{at}/v1/completions", body)
+
+    def restarts(self, model: str) -> list[int]:
+        """Starts again of a model's engines on both devices."""
+        told = (self.server.request("GET", f"/mirage/state?device={d}")[1] for d in (LEFT, RIGHT))
+        return [one["engines"][model]["restarts"] for one in told]
 
     def health(self) -> dict[str, Any]:
         told: dict[str, Any] = self.server.request("GET", "/health")[1]
@@ -267,14 +276,47 @@ def test_what_ended_one_replica_does_not_get_the_next(tmp_path: Path, short: Pat
             "both are there again",
             lambda: set(machine.health()["tenants"]["c"].values()) == {"ready"},
         )
-        restarts = [
-            machine.server.request("GET", f"/mirage/state?device={device}")[1]["engines"]["c"][
-                "restarts"
-            ]
-            for device in (LEFT, RIGHT)
-        ]
-        assert sorted(restarts) == [0, 1]
+        assert sorted(machine.restarts("c")) == [0, 1]
         assert machine.server.end(signal.SIGTERM)[0] == 0
+
+
+def test_what_had_no_byte_goes_on_where_a_device_is_killed(tmp_path: Path, short: Path) -> None:
+    """Its engine has read it and stands still, until its server is killed and it is with that."""
+    with (
+        served(config_of(tmp_path), short, lease_s=0) as machine,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        first, (server, _) = machine.device(LEFT), machine.pids("c", LEFT)
+        waiting = threads.submit(machine.ask, "c", "wait")
+        time.sleep(0.2)  # it is answered after half a second; unread it would go on as well
+        psutil.Process(server).suspend()
+        first.kill()
+        status, told = waiting.result(timeout=DEADLINE_S)
+        assert status == 200, told
+        assert (told["server"], told["core"]) == machine.pids("c", RIGHT)
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_a_frozen_engine_gets_no_more_requests_and_its_own_go_nowhere(
+    tmp_path: Path, short: Path
+) -> None:
+    with served(config_of(tmp_path), short) as machine, ThreadPoolExecutor(1) as threads:
+        other = machine.pids("c", RIGHT)
+        psutil.Process(machine.pids("c", LEFT)[1]).suspend()
+        waiting = threads.submit(machine.ask, "c", "silent")
+        machine.server.until("it is at the left", lambda: in_flight(machine, LEFT) == 1)
+        assert [machine.pids("c") for _ in range(20)] == [other] * 20
+        status, told = waiting.result(timeout=DEADLINE_S)
+        assert status == 502 and "hung" in told["error"]["message"], told
+        machine.server.until("it is started again", lambda: machine.restarts("c") == [1, 0])
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+
+
+def in_flight(machine: Machine, device: str) -> float:
+    """Requests for `c` on a device, as the router counts them."""
+    text = machine.server.request("GET", "/metrics")[1].decode()
+    return samples(text).get(("mirage_replica_in_flight", device, "c"), 0.0)
 
 
 def test_the_engines_of_a_killed_server_are_had_by_the_next(tmp_path: Path, short: Path) -> None:

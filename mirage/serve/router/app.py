@@ -27,6 +27,7 @@ from mirage.serve.router.link import SupervisorLink
 from mirage.serve.router.metrics import RouterMetrics
 from mirage.serve.router.own import OwnRoutes
 from mirage.serve.router.replica_address import addressed, check_route
+from mirage.serve.router.replica_metrics import ReplicaMetrics
 from mirage.serve.router.sight import RequestSight
 from mirage.serve.router.tenant_routes import MAX_BODY_BYTES, TenantRoutes
 from mirage.serve.unread import AnsweringRunner
@@ -54,6 +55,8 @@ class Router:
         self._certificate = tls and TlsCertificate(Path(tls["certificate"]), Path(tls["key"]))
         self._front = ClientFront(http)
         self.metrics.add(self._front.metrics)
+        if self.tenants.several:
+            self.metrics.add(ReplicaMetrics(self.tenants))
         self._cors = CrossOrigins(http.cors)
         self._engines = EnginesConnected(self.tenants)
         self._closing = Closing()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mirage.control.routes.replica import Replica
-from mirage.control.routes.routing import Routes
+from mirage.control.routes.routing import RequestFate, Routes
 from mirage.serve.access.forms import AccessTable
 from mirage.serve.routed.replicas import replica_of
 from mirage.serve.routed.tenants import RoutedTenant
@@ -39,6 +40,8 @@ class RoutedDevices:
         """`first` has been welcomed."""
         self.first = first
         self.routes = Routes()
+        self.rerouted: Counter[tuple[str, RequestFate]] = Counter()
+        """Requests that were sent to another replica, by tenant and why."""
         devices, quarantine = first.welcome.devices, self.routes.quarantine
         self.several = {
             name: SupervisorLink(Path(path), device=name, quarantine=quarantine)

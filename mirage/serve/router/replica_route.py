@@ -49,6 +49,7 @@ class ReplicaRoute:
             except ReplicaCannot as cannot:
                 if (following := self._following(cannot.fate)) is None:
                     raise
+                self._devices.rerouted[tenant.name, cannot.fate] += 1
             tenant = following
 
     def _first(self) -> RoutedTenant:
