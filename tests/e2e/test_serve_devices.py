@@ -280,6 +280,19 @@ def test_what_ended_one_replica_does_not_get_the_next(tmp_path: Path, short: Pat
         assert machine.server.end(signal.SIGTERM)[0] == 0
 
 
+def test_of_replicas_that_sleep_one_wakes(tmp_path: Path, short: Path) -> None:
+    with served(config_of(tmp_path), short) as machine, ThreadPoolExecutor(8) as threads:
+        slept = machine.operator.mirage("tenants", "sleep", "c", "--wait")
+        assert slept.returncode == 0, slept
+        assert set(machine.health()["tenants"]["c"].values()) == {"sleeping"}
+        asked = [threads.submit(machine.pids, "c") for _ in range(16)]
+        assert len({one.result() for one in asked}) == 1, "nobody wakes the other one"
+        assert {machine.pids("c") for _ in range(5)} == {asked[0].result()}
+        assert sorted(machine.health()["tenants"]["c"].values()) == ["ready", "sleeping"]
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
 def test_what_had_no_byte_goes_on_where_a_device_is_killed(tmp_path: Path, short: Path) -> None:
     """Its engine has read it and stands still, until its server is killed and it is with that."""
     with (

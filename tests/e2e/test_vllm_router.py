@@ -58,7 +58,7 @@ class InFront:
         until = time.monotonic() + DEADLINE_S
         while time.monotonic() < until:
             with suppress(URLError, ConnectionError):
-                if self.asked("/health")[0] == 200:
+                if self.asked("/liveness")[0] == 200:
                     return
             time.sleep(0.1)
         raise AssertionError("it is not up")
@@ -69,15 +69,13 @@ def _json(text: bytes) -> Any:
 
 
 @contextmanager
-def in_front(log: Path, *addresses: str) -> Iterator[InFront]:
-    """A vllm-router before these addresses, with its defaults."""
+def in_front(log: Path, *more: str) -> Iterator[InFront]:
+    """A vllm-router with these options, and else its defaults."""
     port, metrics = free_port(), free_port()
     words = [PROGRAM, "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin"]
     words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics)]
     with log.open("w") as file:
-        process = subprocess.Popen(
-            [*words, "--worker-urls", *addresses], stdout=file, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen([*words, *more], stdout=file, stderr=subprocess.STDOUT)
         try:
             one = InFront(f"http://127.0.0.1:{port}")
             one.until_up()
@@ -100,7 +98,7 @@ def test_requests_are_shared_and_what_ends_one_engine_ends_no_other(
     """It sends a 502 again, to the other replica: there the request is refused."""
     with served(config_of(tmp_path), short) as machine:
         left, right = (f"{machine.server.url}/replicas/{device}/c" for device in (LEFT, RIGHT))
-        with in_front(tmp_path / "vllm-router.log", left, right) as front:
+        with in_front(tmp_path / "vllm-router.log", "--worker-urls", left, right) as front:
             told = [front.completed("pids") for _ in range(6)]
             pids = {machine.pids("c", device) for device in (LEFT, RIGHT)}
             assert [status for status, _ in told] == [200] * 6
@@ -118,5 +116,15 @@ def test_requests_are_shared_and_what_ends_one_engine_ends_no_other(
                 lambda: set(machine.health()["tenants"]["c"].values()) == {"ready"},
             )
             assert sorted(machine.restarts("c")) == [0, 1]
+        with in_front(tmp_path / "several.log", "--enable-igw") as front:
+            for device, model in ((LEFT, "a"), (RIGHT, "b"), (LEFT, "c"), (RIGHT, "c")):
+                url = f"{machine.server.url}/replicas/{device}/{model}"
+                status, answer = front.asked("/workers", {"url": url, "model_id": model})
+                assert status == 200, answer
+            for model in ("a", "b"):
+                status, one = front.completed("pids", model)
+                assert (status, (one["server"], one["core"])) == (200, machine.pids(model))
+            told = [front.completed("pids")[1]["core"] for _ in range(4)]
+            assert set(told) == {machine.pids("c", device)[1] for device in (LEFT, RIGHT)}
         assert machine.server.end(signal.SIGTERM)[0] == 0
     assert not list(short.iterdir())

@@ -20,7 +20,6 @@ DEFINITIONS = {
 """Names that no server calls: they define, or invert, what one does."""
 AWAITED = {
     "placement": "placement of models on several devices, which no server carries out yet",
-    "routes": "routes to replicas, which the simulator of several devices takes",
 }
 """Folders of rules that wait for a server of several devices."""
 Name = tuple[str, str]

@@ -93,7 +93,7 @@ class RequestsOnLine:
             self._writer.write(encode(message))
 
     def saw(self, revision: int) -> None:
-        """What was pushed with this revision is done."""
+        """All that was pushed up to this revision is done."""
         self._revision = max(self._revision, revision)
         self._tell()
 
