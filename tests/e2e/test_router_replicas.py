@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import wraps
@@ -420,6 +421,10 @@ async def test_keys_are_those_of_the_server(tmp_path: Path) -> None:
         headers = {name: {"Authorization": f"Bearer {name}"} for name in ("user", "other")}
         assert by(await one.ask("x", at, headers["user"])) == LEFT
         assert (await one.ask("x", at, headers["other"]))[0] == 404
+        (right,) = (tenant for tenant in one.router.tenants if tenant.device == RIGHT)
+        right.strikes.remember({}, {"user": time.monotonic() + 60})
+        status, told = await one.ask("x", at, headers["user"])
+        assert status == 422 and told["error"]["code"] == "key_ended_engines"
         async with one.http.get(f"{at}/v1/models", headers=headers["other"]) as answer:
             assert (await answer.json())["data"] == []
         async with one.http.get(f"{at}/metrics", headers=headers["user"]) as answer:

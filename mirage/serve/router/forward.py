@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
@@ -39,6 +40,14 @@ EVENTS = "text/event-stream"
 WHOLE_BYTES = 64 * KIB
 """Bytes of an answer that is passed on in one piece, if its length is told beforehand."""
 
+HasOthers = Callable[[], bool]
+"""Question if another replica may have a request."""
+
+
+def no_others() -> bool:
+    """The answer where there is one replica alone."""
+    return False
+
 
 class Forward:
     """One request on its way. What it may have done to the engine is booked when it ends."""
@@ -54,12 +63,12 @@ class Forward:
         known_as: str,
         quiet_s: float | None = None,
         *,
-        others: bool = False,
+        others: HasOthers = no_others,
     ) -> None:
         """`passage` hears that it is sent, and what its answer says.
 
-        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. With `others` a
-        replica may have it where this engine has read nothing of it, or turns it away.
+        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. `others` is asked
+        if a replica may have it, where this engine has read nothing of it or turns it away.
         """
         self._others = others
         self._known_as, self._quiet_s = known_as, quiet_s
@@ -132,7 +141,7 @@ class Forward:
         except (aiohttp.ClientError, OSError) as error:
             self._well = False
             unread = isinstance(error, EngineAway) or never_read(error)
-            if self._others and unread and not self._received:
+            if unread and not self._received and self._others():
                 raise engine_away(self._told.model) from None
             raise await self._broke_off(error, read=not unread) from None
 
@@ -144,7 +153,7 @@ class Forward:
             self._received = True
             if answer.status == 500 and await self._is_dead():
                 raise await self._broke_off("internal server error")
-            if answer.status == 503 and self._others:
+            if answer.status == 503 and self._others():
                 raise turned_away(self._told.model)
             headers = to_client(answer.headers)
             self._well = answer.status < 500

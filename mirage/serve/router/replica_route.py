@@ -13,14 +13,15 @@ from mirage.serve.ends.suspects import SuspectRefusal
 from mirage.serve.openai import ReplicaCannot
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.devices import RoutedDevices
+from mirage.serve.router.forward import HasOthers
 from mirage.serve.router.refusals import suspect_refused
 
 
 class SendsToReplica(Protocol):
     """Sends the request to one replica."""
 
-    async def __call__(self, tenant: RoutedTenant, *, others: bool) -> web.StreamResponse:
-        """The answer; `others` says that another one may have it. Raises `ApiError`."""
+    async def __call__(self, tenant: RoutedTenant, *, others: HasOthers) -> web.StreamResponse:
+        """The answer; `others` is asked if another one may have it. Raises `ApiError`."""
 
 
 class ReplicaRoute:
@@ -45,7 +46,7 @@ class ReplicaRoute:
         while True:
             self._ask = self._ask._replace(tried=self._ask.tried | {tenant.device})
             try:
-                return await sends(tenant, others=self._following(RequestFate.UNREAD) is not None)
+                return await sends(tenant, others=self._has_others)
             except ReplicaCannot as cannot:
                 if (following := self._following(cannot.fate)) is None:
                     raise
@@ -61,6 +62,9 @@ class ReplicaRoute:
             return next(iter(self._replicas.values()))  # its server says why it cannot
         known = choice.refused is RouteRefused.CULPRIT
         raise suspect_refused(self._model, SuspectRefusal(choice.wait_s, known))
+
+    def _has_others(self) -> bool:
+        return self._following(RequestFate.UNREAD) is not None
 
     def _following(self, fate: RequestFate) -> RoutedTenant | None:
         """Replica that may have it next; None if none may."""

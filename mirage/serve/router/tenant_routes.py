@@ -26,11 +26,12 @@ from mirage.serve.router.cards import cards_of
 from mirage.serve.router.counted_as import COUNTED_AS, CountedAs
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.engines import EnginesConnected
-from mirage.serve.router.forward import Forward
+from mirage.serve.router.forward import Forward, HasOthers, no_others
 from mirage.serve.router.gate import AccessGate, Passage
 from mirage.serve.router.metrics import CLIENT_LEFT, RouterMetrics
 from mirage.serve.router.reading import RequestedAs, looked_at, made_for, named_in, renamed
 from mirage.serve.router.refusals import not_in_time
+from mirage.serve.router.replica_address import REPLICA
 from mirage.serve.router.replica_route import ReplicaRoute
 from mirage.serve.router.sight import RequestSight
 from mirage.serve.router.ticket import RouterTicket
@@ -125,11 +126,12 @@ class TenantRoutes:
         room.is_now(len(made.body))
         if self._closing.begun:
             raise ends()
-        passage = self._gate.enters(request, replicas, asked.model, made)
+        everywhere = self._tenants.serving(asked.model) if REPLICA in request else replicas
+        passage = self._gate.enters(request, everywhere or replicas, asked.model, made)
         counted.passage = passage
         sends = partial(self._by, request, made, asked, counted, passage)
         if len(replicas) == 1:
-            return await sends(replicas[0], others=False)
+            return await sends(replicas[0], others=no_others)
         read = partial(affinity_of, request.headers, request.path, made.body)
         affinity = await looked_at(made.body, read)
         route = ReplicaRoute(self._tenants, replicas, asked.model, asked.mark, affinity)
@@ -144,7 +146,7 @@ class TenantRoutes:
         passage: Passage,
         tenant: RoutedTenant,
         *,
-        others: bool,
+        others: HasOthers,
     ) -> web.StreamResponse:
         """The answer of one tenant; `others` as in `Forward`. Raises `ApiError`."""
         passage.untold, counted.device = tenant.untold, tenant.device
@@ -199,7 +201,7 @@ class TenantRoutes:
         counted: CountedAs,
         passage: Passage,
         *,
-        others: bool,
+        others: HasOthers,
     ) -> web.StreamResponse:
         key = self._gate.key_name(request)
         named = identity(request)
