@@ -77,6 +77,12 @@ def left_runs(device: str | None = None) -> list[LeftRun]:
     return sorted(runs, key=lambda run: run.record.server.start, reverse=True)
 
 
+def end_left(device: str) -> None:
+    """End all runs of a device that were left."""
+    for run in left_runs(device):
+        run.end()
+
+
 def left_models(device: str) -> dict[str, Path]:
     """Folders of models at a hub that engines of killed servers have loaded, by their names."""
     records = sorted(_dead(device), key=lambda record: record.server.start)

@@ -11,7 +11,7 @@ from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.adoption.left import LeftRun
 from mirage.serve.domain import Domain
 from mirage.serve.machine.device_line import DeviceLine
-from mirage.serve.machine.messages import DeviceOrder
+from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.routed.messages import RouterWelcome
 from mirage.serve.routing.inner import InnerServer, Overview
 from mirage.serve.rundir import RunDir

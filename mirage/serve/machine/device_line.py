@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from mirage.serve.machine.messages import (
+from mirage.machines.line import (
     BEAT_S,
     DeviceAlive,
     DeviceCannot,

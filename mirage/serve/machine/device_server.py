@@ -22,7 +22,7 @@ from mirage.serve.hubs import HubFolders
 from mirage.serve.logs import LogPlan, log_by
 from mirage.serve.machine.device_entry import DeviceEntry
 from mirage.serve.machine.device_line import DeviceLine
-from mirage.serve.machine.messages import DeviceOrder
+from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.means import Means
 from mirage.serve.profiled import profiled
 from mirage.serve.said import speak_for

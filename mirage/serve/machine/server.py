@@ -9,25 +9,31 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from mirage.config import Config, ConfigError
 from mirage.errors import InputRefused
+from mirage.machines.board import NewsBoard
+from mirage.machines.keeper import DeviceEnded, DeviceKeeper
+from mirage.machines.local import HERE, LocalMachines
 from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.serve import files
 from mirage.serve.adoption.book import RunBook
+from mirage.serve.adoption.left import end_left
 from mirage.serve.apply.recorded import config_record
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.errors import EngineFailed
 from mirage.serve.machine.admin import MachineAdmin
 from mirage.serve.machine.declared import DeclaredDevice, DeclaredMachine
-from mirage.serve.machine.keeper import DeviceEnded, DeviceKeeper
-from mirage.serve.machine.messages import DeviceOrder
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
+from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.means import Means
 from mirage.serve.ready_file import ReadyFile
 from mirage.serve.registry import DeviceSources, Registry
@@ -89,7 +95,10 @@ class MachineServer:
         self._devices, self._common, self._options = devices, common, options
         self._means, self._rundir, self._reaper, self._hangups = means, rundir, reaper, hangups
         self._keys, self._service = options.keys, options.service
-        self._keepers: list[DeviceKeeper] = []
+        board = NewsBoard()
+        sockets = {one.name: self._socket("device", one.name) for one in devices}
+        self._keepers = [self._keeper(device, board) for device in devices]
+        self.machines = LocalMachines(self._keepers, sockets, rundir.path / "facts", board)
         sources = DeviceSources(server_ends=lambda: {one.name: one.ends for one in self._keepers})
         registry = Registry(common.policy, 0, {}, sources)
         self._desk = RouterDesk(registry, nobody(), common.hang_s)
@@ -108,7 +117,7 @@ class MachineServer:
             lines,
         )
         self._admin = MachineAdmin(
-            {one.name: self._socket("device", one.name) for one in devices},
+            sockets,
             common.policy,
             self._reload_keys,
         )
@@ -148,9 +157,11 @@ class MachineServer:
         await self._admin.start(path, url)
         say(f"operators: --socket {path}")
         listeners = {**self._address.listeners, path: self._admin.site.listen}
-        self._keepers += [self._keeper(device, url) for device in self._devices]
-        work = [keeper.keep() for keeper in self._keepers]
-        work += [self._address.keep(), Caretaker(self._rundir, {}, listeners).keep()]
+        for device in self._devices:
+            order = msgspec.json.encode(self._order(device, url))
+            await self.machines.start(device.name, HERE, order)
+        work = [self.machines.keep(), self._address.keep()]
+        work.append(Caretaker(self._rundir, {}, listeners).keep())
         work += [self._say_ready(url, begun), self._hear_hangups()]
         # Device servers that hang are ended by their keepers, in the event loop that tells this.
         work.append(self._service.keep(time.monotonic_ns, lambda: self._status(url)))
@@ -167,10 +178,10 @@ class MachineServer:
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
 
-    def _keeper(self, device: DeclaredDevice, url: str) -> DeviceKeeper:
+    def _order(self, device: DeclaredDevice, url: str) -> DeviceOrder:
         options, name = self._options, device.name
         logs = self._rundir.logs / name if self._rundir.keeps_logs else None
-        order = DeviceOrder(
+        return DeviceOrder(
             name,
             config_record(device.source, device.written),
             device.source.lease_s,
@@ -185,16 +196,19 @@ class MachineServer:
             options.logs.form,
             None if options.logs.file is None else str(options.logs.file.absolute()),
         )
-        ssd = self._common.tiers.ssd
+
+    def _keeper(self, device: DeclaredDevice, board: NewsBoard) -> DeviceKeeper:
+        ssd, identity = self._common.tiers.ssd, device_name(device.config, device.source.path)
         return DeviceKeeper(
-            order,
-            self._rundir.path / f"{name}.json",
-            device_name(device.config, device.source.path),
+            device.name,
+            self._rundir.path / f"{device.name}.json",
+            partial(end_left, identity),
             self._means.device_server,
             self._reaper,
             self._common.hang_s,
             ssd.save_s if ssd is not None and ssd.keep else 0.0,
             say,
+            board,
         )
 
     async def _say_ready(self, url: str, begun: float) -> None:
@@ -265,13 +279,11 @@ class MachineServer:
         name, code = signal.Signals(number).name, EXIT_CODES[number]
         if not self._signal.done():
             say(f"{name}: stopping; once more to stop at once")
-            for keeper in self._keepers:
-                keeper.stops()
+            self.machines.stops()
             self._signal.set_result(code)
             return
         self._address.kill()
-        for keeper in self._keepers:
-            keeper.kill()
+        self.machines.kill()
         self._ready_file.remove()
         self._rundir.remove()
         os._exit(code)
@@ -280,9 +292,8 @@ class MachineServer:
         """Stop in this order: who acts, who asks, the devices with their engines, the address."""
         self._service.stopping()
         self._ready_file.remove()
-        for keeper in self._keepers:
-            keeper.stops()
+        self.machines.stops()
         await self._admin.stop()
         await self._address.drain()
-        await asyncio.gather(*(keeper.stop() for keeper in self._keepers))
+        await self.machines.stop()
         await self._address.stop()

@@ -15,21 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from mirage.control.liveness import RunningTime
+from mirage.machines.board import NewsBoard
+from mirage.machines.line import BEAT_S, DeviceCannot, DeviceReady, DeviceStops, FromDevice
+from mirage.machines.seam import DeviceNews
 from mirage.private_file import replace_private
 from mirage.processes.pidfd import ProcessEnd
 from mirage.processes.reaper_client import ReaperClient
-from mirage.serve.adoption.left import left_runs
-from mirage.serve.machine.messages import (
-    BEAT_S,
-    DeviceCannot,
-    DeviceOrder,
-    DeviceReady,
-    DeviceStops,
-    FromDevice,
-)
 from mirage.wire import Broken, Channel
 
 log = logging.getLogger(__name__)
@@ -55,21 +47,25 @@ class DeviceKeeper:
 
     def __init__(
         self,
-        order: DeviceOrder,
+        name: str,
         file: Path,
-        identity: str,
+        end_left: Callable[[], None],
         program: Sequence[str],
         reaper: ReaperClient,
         hang_s: float,
         save_s: float,
         say: Callable[[str], None],
+        board: NewsBoard,
     ) -> None:
-        """`order` is written to `file` for the `program`, as Python's arguments.
+        """`name` is the device's. Its order is written to `file` for the `program`.
 
-        `identity` is the device's name in records of runs. A server that is silent for `hang_s`
-        seconds is taken for hung; one that stops may save its tiers for `save_s`.
+        The program is Python's arguments. `end_left` ends what a server that was killed has left,
+        and blocks. A server that is silent for `hang_s` seconds is taken for hung; one that stops
+        may save its tiers for `save_s`. The `board` is told of ends, and of servers that are ready.
         """
-        self.order, self._file, self._identity = order, file, identity
+        self.name, self._file, self._end_left, self._board = name, file, end_left, board
+        self.order = b""
+        """Order of the next server; `keep` comes after it."""
         self._program, self._reaper, self._say = tuple(program), reaper, say
         self._hang_s, self._stop_s = hang_s, STOP_S + save_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,11 +80,6 @@ class DeviceKeeper:
         """Servers that ended before this process, by the cause."""
         self.is_ready = False
         """True while a server is there that has said so."""
-
-    @property
-    def name(self) -> str:
-        """Name of the device."""
-        return self.order.device
 
     async def keep(self) -> None:
         """Start another one whenever it ends or hangs. Never returns."""
@@ -108,7 +99,7 @@ class DeviceKeeper:
 
     def _start(self) -> None:
         """Raises `OSError`."""
-        replace_private(self._file, msgspec.json.encode(self.order), lasting=False)
+        replace_private(self._file, self.order, lasting=False)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         words = [str(self._file), str(theirs.fileno()), str(os.getpid())]
@@ -153,6 +144,7 @@ class DeviceKeeper:
                 self._heard, self._patience_s = self._running.seconds, self._hang_s
                 if isinstance(message, DeviceReady):
                     self.is_ready = True
+                    self._board.tell(DeviceNews(self.name, True, "its server is ready"))
                     if not self.first.done():
                         self.first.set_result(None)
                 elif isinstance(message, DeviceCannot):
@@ -164,11 +156,13 @@ class DeviceKeeper:
         self._hear()
         status = self._process.wait()
         self._reaper.over(self._process.pid)
-        self._process, self.is_ready = None, False
+        was_ready, self._process, self.is_ready = self.is_ready, None, False
         self._channel.close()
         self._end.close()
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
         why = self._cannot.why if self._cannot is not None else f"its server ended with {how}"
+        if was_ready:
+            self._board.tell(DeviceNews(self.name, False, why))
         if not self.first.done():
             refused = self._cannot is not None and self._cannot.refused
             self.first.set_exception(DeviceEnded(why, refused=refused))
@@ -199,8 +193,3 @@ class DeviceKeeper:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _end_left(self) -> None:
-        """Engines of a server that had to be killed."""
-        for run in left_runs(self._identity):
-            run.end()

@@ -1,0 +1,1 @@
+"""Machines with devices: servers started there or adopted, called, and missed when they go."""

@@ -1,0 +1,147 @@
+"""Keeper of one device server that is outside its tree of processes: starts, adopts, renews, ends.
+
+All it knows lies in a folder of its machine, so the next agent goes on where this one was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from mirage.machines.outside import TetherClient, start_outside
+from mirage.machines.seam import DeviceAnswer, DeviceCall, MachineAway, StaleEpoch
+from mirage.machines.tether_messages import TetherTold
+from mirage.private_file import replace_private
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+"""Seconds between two renewals."""
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Seconds before another start, doubled with each server that gives no sign of life."""
+IMPORT_S = 120.0
+"""Seconds in which a server that was started gives its first sign of life."""
+
+
+class AgentOrder(msgspec.Struct, frozen=True):
+    """All that an agent has to know."""
+
+    epoch: int
+    lease_s: float
+    """Seconds for which the server goes on without any agent."""
+    hang_s: float
+    """Seconds of silence after which it is taken for hung."""
+    program: tuple[str, ...]
+    """Program of the server, as Python's arguments; the order's file, the socket and the lease
+    follow."""
+    order: bytes
+    """Content of the server's order."""
+
+
+class OutsideAgent:
+    """One device. A thread keeps its server once there was an order."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the device's on this machine, made if missing. Raises `OSError`."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file, self._log = folder / "agent.json", folder / "server.log"
+        self._given, self._socket = folder / "order.json", folder / "s.sock"
+        self._client = TetherClient(self._socket)
+        self._order: AgentOrder | None = None
+        self._told: TetherTold | None = None
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._started = 0.0
+        """Time of the last start that gave no sign of life yet; 0 if none."""
+        self._pause_s = PAUSE_S
+        self._heard = time.monotonic()
+        with suppress(OSError, msgspec.DecodeError):
+            self._order = msgspec.json.decode(self._file.read_bytes(), type=AgentOrder)
+        threading.Thread(target=self._keep, name="mirage-agent", daemon=True).start()
+
+    def obeys(self, order: AgentOrder) -> None:
+        """Have a server by this order, if none is there. Raises `StaleEpoch`, `OSError`."""
+        with self._lock:
+            self._check(order.epoch)
+            if order != self._order:
+                replace_private(self._file, msgspec.json.encode(order))
+                self._order = order
+
+    def call(self, epoch: int, call: DeviceCall) -> DeviceAnswer:
+        """Ask the server as an operator does. Raises `MachineAway` and `StaleEpoch`."""
+        self._check(epoch)
+        return self._client.call(epoch, call)
+
+    def end(self, epoch: int) -> None:
+        """Have the server drain and end, and no other one start. Raises `StaleEpoch`."""
+        with self._lock:
+            self._check(epoch)
+            self._order = None
+            self._file.unlink(missing_ok=True)
+        with suppress(MachineAway):
+            self._client.end(epoch)
+
+    def told(self) -> TetherTold | None:
+        """The server as it was at the last beat; None if none answered."""
+        return self._told
+
+    def _check(self, epoch: int) -> None:
+        known = max(
+            0 if self._order is None else self._order.epoch,
+            0 if self._told is None else self._told.epoch,
+        )
+        if epoch < known:
+            raise StaleEpoch(f"epoch {known} has begun")
+
+    # -- the server ---------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while not self._over.wait(BEAT_S):
+            with self._lock:
+                order = self._order
+                if order is None:
+                    continue
+                try:
+                    self._beat(order)
+                except OSError as error:
+                    log.error("no server can be started in %s (%s)", self._file.parent, error)
+
+    def _beat(self, order: AgentOrder) -> None:
+        """Raises `OSError`."""
+        now = time.monotonic()
+        try:
+            told = self._told = self._client.renew(order.lease_s)
+        except MachineAway:
+            self._told = None
+            if (pid := self._client.pid()) is not None:  # it listens, and does not answer
+                if now - self._heard > order.hang_s:
+                    self._kill(pid)
+            elif not self._started or now - self._started > self._pause_s:
+                self._start(order, now)
+            return
+        self._started, self._pause_s, self._heard = 0.0, PAUSE_S, now
+        if told.silent_s > (order.hang_s if told.url else IMPORT_S):
+            self._kill(told.pid)
+
+    def _start(self, order: AgentOrder, now: float) -> None:
+        """Whoever holds the lock is not disturbed: a second server refuses to start."""
+        if self._started:
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._started = self._heard = now
+        replace_private(self._given, order.order, lasting=False)
+        words: Sequence[str] = (*order.program, str(self._given), str(self._socket))
+        told = (str(order.epoch), f"{order.lease_s:g}")
+        pid = start_outside((*words, *told), self._log, os.environ)
+        log.info("a server was started in %s: process %d", self._file.parent, pid)
+
+    def _kill(self, pid: int) -> None:
+        log.error("the server in %s hangs: process %d is ended", self._file.parent, pid)
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,113 @@
+"""A device server outside the process tree of who starts it, and the agent's end of its tether.
+
+Ray ends what its workers have started when a worker, a raylet or the network goes, and also what a
+partition has cut off, once that heals. A process that was forked twice into a session of its own is
+nobody's child there.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mirage.machines.seam import DeviceAnswer, DeviceCall, MachineAway, StaleEpoch
+from mirage.machines.tether_messages import (
+    FromTether,
+    TetherAnswer,
+    TetherAway,
+    TetherCall,
+    TetherEnd,
+    TetherRenew,
+    TetherStale,
+    TetherTold,
+    ToTether,
+)
+from mirage.wire import Broken, Channel
+
+TOLD_S = 5.0
+"""Seconds for an answer about itself."""
+CALLED_S = 630.0
+"""Seconds for an answer of its socket for operators, which may change a configuration."""
+OF_RAY = "RAY_"
+NOT_INHERITED = frozenset({"LD_PRELOAD", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"})
+"""Variables of Ray's worker processes that are nobody else's."""
+FORKS = """
+import subprocess, sys
+log = open(sys.argv[1], "ab")
+made = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                        start_new_session=True)
+print(made.pid)
+"""
+
+
+def start_outside(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+    """Start a program of Python that outlives this process; its id. Raises `OSError`."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(OF_RAY) and name not in NOT_INHERITED
+    }
+    forks = [sys.executable, "-c", FORKS, str(log), sys.executable, *words]
+    done = subprocess.run(forks, env=kept, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"no process can be started (exit code {done.returncode})")
+    return int(done.stdout)
+
+
+class TetherClient:
+    """The server at a socket, if one is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def renew(self, lease_s: float) -> TetherTold:
+        """Have it go on for so long. Raises `MachineAway`."""
+        return self._told(TetherRenew(lease_s))
+
+    def end(self, epoch: int) -> TetherTold:
+        """Have it drain and end. Raises `MachineAway` and `StaleEpoch`."""
+        return self._told(TetherEnd(epoch))
+
+    def call(self, epoch: int, call: DeviceCall) -> DeviceAnswer:
+        """Ask it as an operator does. Raises `MachineAway` and `StaleEpoch`."""
+        asked = TetherCall(epoch, call.method, call.path, call.body)
+        answer = self._asked(asked, CALLED_S)
+        assert isinstance(answer, TetherAnswer), answer
+        return DeviceAnswer(answer.status, answer.body)
+
+    def pid(self) -> int | None:
+        """Process that listens, be it frozen; None if there is none."""
+        with socket.socket(socket.AF_UNIX) as there:
+            try:
+                there.settimeout(TOLD_S)
+                there.connect(str(self._path))
+            except OSError:
+                return None
+            told = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            return int.from_bytes(told[:4], sys.byteorder)
+
+    def _told(self, message: ToTether) -> TetherTold:
+        answer = self._asked(message, TOLD_S)
+        assert isinstance(answer, TetherTold), answer
+        return answer
+
+    def _asked(self, message: ToTether, timeout_s: float) -> FromTether:
+        there = socket.socket(socket.AF_UNIX)
+        channel: Channel[FromTether] = Channel(there, FromTether)
+        try:
+            there.settimeout(timeout_s)
+            there.connect(str(self._path))
+            channel.say(message)
+            answer = channel.wait()[0]
+        except (Broken, OSError) as error:
+            raise MachineAway(f"{self._path}: no server answers ({error})") from None
+        finally:
+            channel.close()
+        if isinstance(answer, TetherAway):
+            raise MachineAway(answer.why)
+        if isinstance(answer, TetherStale):
+            raise StaleEpoch(f"epoch {answer.epoch} has begun")
+        return answer

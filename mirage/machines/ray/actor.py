@@ -1,0 +1,55 @@
+"""Detached actor of one device: a thin shell of the agent, in a process of Ray's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mirage.machines.agent import AgentOrder, OutsideAgent
+from mirage.machines.seam import DeviceCall, MachineAway, StaleEpoch
+
+FOLDER = "MIRAGE_NODE_FOLDER"
+"""Variable of a machine's Ray processes: folder of device servers there."""
+
+
+class DeviceActor:
+    """Answers are plain values, so that no class of ours is kept by Ray."""
+
+    def __init__(self, device: str) -> None:
+        self._agent = OutsideAgent(Path(os.environ[FOLDER]) / device)
+
+    def obeys(self, order: bytes) -> str:
+        """Have a server by an order; the reason why not."""
+        try:
+            self._agent.obeys(msgspec.json.decode(order, type=AgentOrder))
+        except StaleEpoch as error:
+            return str(error)
+        return ""
+
+    def call(self, epoch: int, method: str, path: str, body: bytes) -> tuple[str, Any]:
+        """A kind, ``answer``, ``away`` or ``stale``, and what goes with it."""
+        try:
+            answer = self._agent.call(epoch, DeviceCall(method, path, body))
+        except StaleEpoch as error:
+            return "stale", str(error)
+        except MachineAway as error:
+            return "away", str(error)
+        return "answer", (answer.status, answer.body)
+
+    def end(self, epoch: int) -> str:
+        """Have the server drain and end; the reason why not."""
+        try:
+            self._agent.end(epoch)
+        except StaleEpoch as error:
+            return str(error)
+        return ""
+
+    def told(self) -> dict[str, Any] | None:
+        """The server as it was at the last beat, with the process of this agent."""
+        told = self._agent.told()
+        if told is None:
+            return None
+        return {**msgspec.structs.asdict(told), "agent": os.getpid()}

@@ -1,0 +1,187 @@
+"""`Machines` of a Ray cluster: labelled nodes, an actor for each device, facts in the GCS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import ray
+from ray.experimental import internal_kv
+
+from mirage.machines.agent import AgentOrder
+from mirage.machines.board import NewsBoard
+from mirage.machines.ray.actor import DeviceActor
+from mirage.machines.seam import (
+    DeviceAnswer,
+    DeviceCall,
+    DeviceNews,
+    MachineAway,
+    MachineThere,
+    StaleEpoch,
+)
+from mirage.machines.tether_messages import TetherTold
+
+NAMESPACE = "mirage"
+MACHINE = "mirage-machine"
+"""Label of a node: the machine's name."""
+AWAY_S = 5.0
+"""Seconds for an answer of an agent or of the cluster itself."""
+CALL_S = 640.0
+"""Seconds for an answer of a device's server, which may change its configuration."""
+LOOK_S = 0.5
+"""Seconds between two looks for who is lost."""
+OWN = ("agent",)
+"""Keys of what an actor tells that are not its server's."""
+T = TypeVar("T")
+
+
+class RayMachines:
+    """This process has connected to the cluster before. `keep` has to run for `news`."""
+
+    def __init__(self, epoch: int) -> None:
+        """`epoch` goes with each order: device servers refuse older ones."""
+        self.epoch, self._board = epoch, NewsBoard()
+        self._devices: dict[str, str] = {}
+        """Machine of each device that was started here."""
+
+    # -- verbs --------------------------------------------------------------------------
+
+    async def there(self) -> Sequence[MachineThere]:
+        """See `Machines`."""
+        return [
+            MachineThere(node["Labels"][MACHINE], node["NodeManagerAddress"], node["NodeID"])
+            for node in await _of_cluster(ray.nodes)
+            if node["Alive"] and MACHINE in node["Labels"]
+        ]
+
+    async def start(self, device: str, machine: str, order: bytes) -> None:
+        """See `Machines`; `order` is an `AgentOrder` as JSON, whose epoch is replaced by this."""
+        self._devices[device] = machine
+        own = msgspec.structs.replace(msgspec.json.decode(order, type=AgentOrder), epoch=self.epoch)
+        actor = await _of_cluster(lambda: _actor(device, machine))
+        _check(await _answer(actor.obeys.remote(msgspec.json.encode(own))))
+
+    async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
+        """See `Machines`."""
+        actor = await self._known(device)
+        asked = actor.call.remote(self.epoch, call.method, call.path, call.body)
+        kind, told = await _answer(asked, AWAY_S if call.method == "GET" else CALL_S)
+        if kind == "stale":
+            raise StaleEpoch(told)
+        if kind == "away":
+            raise MachineAway(f"device {device!r}: {told}")
+        return DeviceAnswer(*told)
+
+    async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
+        """See `Machines`."""
+        return await _of_cluster(
+            lambda: (
+                not internal_kv._internal_kv_put(
+                    key, value, overwrite=not absent, namespace=NAMESPACE
+                )
+                or not absent
+            )
+        )
+
+    async def facts(self, prefix: str) -> Mapping[str, bytes]:
+        """See `Machines`."""
+        return await _of_cluster(lambda: _facts(prefix))
+
+    def news(self) -> AsyncIterator[DeviceNews]:
+        """See `Machines`: a device is lost with its machine."""
+        return self._board.news()
+
+    # -- beside the verbs ---------------------------------------------------------------
+
+    async def told(self, device: str) -> TetherTold | None:
+        """A device's server as its agent saw it last. Raises `MachineAway`."""
+        told = await _answer((await self._known(device)).told.remote())
+        if told is None:
+            return None
+        return TetherTold(**{key: value for key, value in told.items() if key not in OWN})
+
+    async def end(self, device: str) -> None:
+        """Have a device's server drain and end, and its agent too. Raises `MachineAway`."""
+        actor = await self._known(device)
+        _check(await _answer(actor.end.remote(self.epoch)))
+        await _of_cluster(lambda: ray.kill(actor))
+        self._devices.pop(device, None)
+
+    async def keep(self) -> None:
+        """Tell of devices whose machines are lost or back. Never returns."""
+        before: set[str] | None = None
+        while True:
+            try:
+                machines = {one.name for one in await self.there()}
+            except MachineAway:  # nobody knows: those that were there are taken for there
+                machines = before or set()
+            if before is not None:
+                for device, machine in self._devices.items():
+                    if (machine in machines) != (machine in before):
+                        self._tell(device, machine, is_there=machine in machines)
+            before = machines
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, device: str, machine: str, *, is_there: bool) -> None:
+        why = f"machine {machine!r} {'is back' if is_there else 'was lost'}"
+        self._board.tell(DeviceNews(device, is_there, why))
+
+    async def _known(self, device: str) -> Any:
+        """Actor of a device. Raises `MachineAway`."""
+        return await _of_cluster(lambda: ray.get_actor(_name(device), namespace=NAMESPACE))
+
+
+def _name(device: str) -> str:
+    return f"device:{device}"
+
+
+def _actor(device: str, machine: str) -> Any:
+    """The actor of a device, made if there is none."""
+    remote = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=4)
+    return (
+        remote(DeviceActor)
+        .options(
+            name=_name(device),
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            label_selector={MACHINE: machine},
+        )
+        .remote(device)
+    )
+
+
+def _facts(prefix: str) -> dict[str, bytes]:
+    keys = internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
+    found = {key.decode(): internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+async def _of_cluster(ask: Callable[[], T]) -> T:
+    """Answer of the cluster itself. Raises `MachineAway`."""
+    try:
+        async with asyncio.timeout(AWAY_S):
+            return await asyncio.to_thread(ask)
+    except TimeoutError:
+        raise MachineAway(f"the cluster does not answer within {AWAY_S:g} s") from None
+    except (ray.exceptions.RayError, ValueError, RuntimeError, ConnectionError) as error:
+        raise MachineAway(f"the cluster does not answer ({_line(error)})") from None
+
+
+async def _answer(asked: Any, timeout_s: float = AWAY_S) -> Any:
+    """Answer of an agent. Raises `MachineAway`."""
+    try:
+        return await asyncio.to_thread(ray.get, asked, timeout=timeout_s)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        raise MachineAway(f"its agent does not answer ({_line(error)})") from None
+
+
+def _check(why: str) -> None:
+    if why:
+        raise StaleEpoch(why)
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,152 @@
+"""A device server's end of its tether: lock of its device, lease, orders of a controller."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from mirage.machines.asking import asked
+from mirage.machines.seam import DeviceCall, MachineAway, StaleEpoch
+from mirage.machines.tenure import Tenure
+from mirage.machines.tether_messages import (
+    FromTether,
+    TetherAnswer,
+    TetherAway,
+    TetherCall,
+    TetherEnd,
+    TetherRenew,
+    TetherStale,
+    TetherTold,
+    ToTether,
+)
+from mirage.wire import Broken, Channel
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+ASKED_S = 5.0
+"""Seconds for who has connected to ask."""
+
+
+class DeviceServed(Exception):
+    """Another process serves this device."""
+
+
+class Tether:
+    """Holds the device's lock while the block runs; ends this process when the lease is over."""
+
+    def __init__(self, path: Path, epoch: int, lease_s: float) -> None:
+        """`path` of the socket, beside which the lock lies. Raises `DeviceServed`, `OSError`."""
+        self._lock = os.open(
+            path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            self._listening = socket.socket(socket.AF_UNIX)
+            self._listening.bind(str(path))
+        except BlockingIOError:
+            os.close(self._lock)
+            raise DeviceServed(f"{path}: another process serves this device") from None
+        path.chmod(0o600)
+        self._listening.listen(16)
+        self._listening.settimeout(LOOK_S)
+        self._path, self._tenure = path, Tenure(epoch, lease_s, time.monotonic())
+        self._changing = threading.Lock()
+        self._admin: Path | None = None
+        self._url, self._is_ready, self._sign = "", False, time.monotonic()
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, name="mirage-tether", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The socket goes first: until the lock is free, nobody follows."""
+        self._over.set()
+        self._path.unlink(missing_ok=True)
+        self._listening.close()
+        os.close(self._lock)
+
+    # -- what the server says -----------------------------------------------------------
+
+    def listens(self, url: str, admin: Path) -> None:
+        """The server has an address, and a socket for operators."""
+        self._url, self._admin = url, admin
+
+    def beats(self) -> None:
+        """The event loop lives."""
+        self._sign = time.monotonic()
+
+    def write(self, url: str) -> None:
+        """All that can start is ready: see `SaysReady`."""
+        self._is_ready = True
+
+    def remove(self) -> None:
+        """It is ready no more."""
+        self._is_ready = False
+
+    # -- what it is told ----------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            with suppress(TimeoutError):
+                try:
+                    there = self._listening.accept()[0]
+                except OSError as error:
+                    if isinstance(error, TimeoutError):
+                        raise
+                    continue
+                threading.Thread(target=self._hear, args=(there,), daemon=True).start()
+            if not self._tenure.left_s(time.monotonic()):
+                log.warning("the lease of this device server is over: it drains and ends")
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    def _hear(self, there: socket.socket) -> None:
+        there.settimeout(ASKED_S)
+        channel: Channel[ToTether] = Channel(there, ToTether)
+        try:
+            with suppress(Broken):
+                channel.say(self._answer(channel.wait()[0]))
+        finally:
+            channel.close()
+
+    def _answer(self, message: ToTether) -> FromTether:
+        if isinstance(message, TetherRenew):
+            with self._changing:
+                self._tenure.renew(message.lease_s, time.monotonic())
+            return self._told()
+        try:
+            with self._changing:
+                self._tenure.obeys(message.epoch)
+        except StaleEpoch:
+            return TetherStale(self._tenure.epoch)
+        if isinstance(message, TetherEnd):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return self._told()
+        return self._called(message)
+
+    def _called(self, message: TetherCall) -> FromTether:
+        if self._admin is None:
+            return TetherAway("it has not begun to listen")
+        try:
+            answer = asked(self._admin, DeviceCall(message.method, message.path, message.body))
+        except MachineAway as error:
+            return TetherAway(str(error))
+        return TetherAnswer(answer.status, answer.body)
+
+    def _told(self) -> TetherTold:
+        now = time.monotonic()
+        left_s, silent_s = self._tenure.left_s(now), now - self._sign
+        return TetherTold(
+            os.getpid(), self._tenure.epoch, left_s, self._url, self._is_ready, silent_s
+        )

@@ -1,0 +1,132 @@
+"""One device, served by a process that nobody is the parent of.
+
+``python -m mirage.serve.machine.tethered ORDER SOCKET EPOCH LEASE_S``. It has an address and a
+router of its own, and goes on for the lease after its last agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mirage.config import Config
+from mirage.errors import CommandFailed, InputRefused
+from mirage.machines.tether import DeviceServed, Tether
+from mirage.processes.exits import exits
+from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.access.forms import AccessKey, AccessTable
+from mirage.serve.access.server_keys import KeySource, ServerKeys
+from mirage.serve.adoption.left import LeftRun
+from mirage.serve.adoption.record import ConfigRecord
+from mirage.serve.apply.applier import Origin
+from mirage.serve.apply.source import ConfigSource, Written
+from mirage.serve.apply.state_file import StateFile
+from mirage.serve.domain import Domain
+from mirage.serve.entry import OwnAddress
+from mirage.serve.hubs import HubFolders
+from mirage.serve.logs import LogFormat, LogPlan, log_by
+from mirage.serve.means import Means
+from mirage.serve.profiled import profiled
+from mirage.serve.routing.inner import Overview
+from mirage.serve.rundir import RunDir
+from mirage.serve.said import speak_for
+from mirage.serve.supervisor import ServeOptions, serve_behind
+from mirage.serve.together import together
+
+BEAT_S = 0.5
+
+
+class TetheredOrder(msgspec.Struct, frozen=True):
+    """All that a tethered server has to know."""
+
+    device: str
+    config: ConfigRecord
+    lease_s: float | None
+    """Of its engines, if this process is killed; instead of that of the configuration."""
+    host: str
+    """Address to listen on; the port is any free one."""
+    key: AccessKey
+    """Key that routers send."""
+    log_level: int
+    log_format: LogFormat
+    startup_timeout_s: float | None = None
+
+
+class TetheredAddress(OwnAddress):
+    """Address that the tether tells, beside signs of life of the event loop."""
+
+    def __init__(
+        self,
+        tether: Tether,
+        config: Config,
+        domain: Domain,
+        overview: Overview,
+        rundir: RunDir,
+        reaper: ReaperClient,
+    ) -> None:
+        super().__init__(config, domain, overview, rundir, reaper)
+        self._tether = tether
+
+    async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
+        """See `RequestEntry`."""
+        url = await super().begin(host, port, keys, left)
+        self._tether.listens(url, self.admin_socket)
+        return url
+
+    async def keep(self) -> None:
+        """Never returns."""
+        await together([super().keep(), self._beats()])
+
+    async def _beats(self) -> None:
+        while True:
+            self._tether.beats()
+            await asyncio.sleep(BEAT_S)
+
+
+def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
+    """Serve until a signal; the exit code. Raises as `serve` does."""
+    told = order.config
+    path = Path(told.path)
+    written = Written(told.raw, path, Path(told.folder), told.sha256)
+    folders = HubFolders({name: Path(folder) for name, folder in told.models.items()})
+    source = ConfigSource(
+        path, told.policy, told.memory, told.tiers, order.lease_s, proposed=written, folders=folders
+    )
+    config = source.config(written)
+    options = ServeOptions(
+        order.host,
+        0,
+        startup_timeout_s=order.startup_timeout_s,
+        keys=ServerKeys(KeySource(plain=order.key)),
+    )
+    origin = Origin(source, written, told.sha256, StateFile(None))
+    entry = partial(TetheredAddress, tether)
+    return serve_behind(entry, config, origin, options, means, tether, profiled(config))
+
+
+def main(means: Means | None = None) -> None:
+    """Serve the device of an order until a signal comes, or the lease is over."""
+    parser = argparse.ArgumentParser(prog="tethered")
+    parser.add_argument("order", type=Path)
+    parser.add_argument("socket", type=Path)
+    parser.add_argument("epoch", type=int)
+    parser.add_argument("lease_s", type=float)
+    given = parser.parse_args()
+    order = msgspec.json.decode(given.order.read_bytes(), type=TetheredOrder)
+    log_by(LogPlan(order.log_format, device=order.device), order.log_level)
+    speak_for(order.device)
+    with exits(interrupted="", failures=(CommandFailed,)):
+        try:
+            with Tether(given.socket, given.epoch, given.lease_s) as tether:
+                sys.exit(serve_tethered(order, tether, means or Means()))
+        except DeviceServed as error:
+            raise InputRefused(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()
