@@ -15,7 +15,7 @@ class TetherRenew(Message, frozen=True):
 
 
 class TetherCall(Message, frozen=True):
-    """A controller's request at the socket for operators, answered by `TetherAnswer` if it can be."""
+    """A request of a controller at the socket for operators, which `TetherAnswer` answers."""
 
     epoch: int
     method: str
