@@ -1,0 +1,182 @@
+"""A Ray cluster of several nodes on this machine, each a machine of its own to us."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from tethered import environment, order, ready, until
+
+from mirage.machines.seam import MachineAway
+from mirage.machines.tether_messages import TetherTold
+
+HOST = "127.0.0.2"
+"""A loopback address: Ray takes 127.0.0.1 for whichever address the machine has outside."""
+MIB = 2**20
+STORE_BYTES = 80 * MIB
+TOKEN = os.urandom(32).hex()
+"""Ray reads it, and whether one is asked for, once in each process."""
+SYSTEM = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 4,
+}
+
+
+class RayHouse:
+    """Nodes m1, m2 ... beside a head without devices. The caller's process is a driver."""
+
+    def __init__(self, folder: Path, machines: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        from mirage.machines.ray.machines import RayMachines
+
+        self.folder = folder
+        self._kept = {"object_store_memory": STORE_BYTES, "node_ip_address": HOST}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": SYSTEM}
+        self.cluster = Cluster(initialize_head=True, head_node_args={**head, **self._kept})
+        self.nodes: dict[str, Any] = {}
+        for number in range(1, machines + 1):
+            self.join(f"m{number}")
+        self.connect()
+        self.machines = RayMachines(1)
+
+    def connect(self) -> None:
+        import ray
+
+        ray.init(
+            address=self.cluster.address,
+            _node_ip_address=HOST,
+            log_to_driver=False,
+            namespace="mirage",
+            logging_level=logging.ERROR,
+        )
+        self.cluster.wait_for_nodes()
+
+    def join(self, name: str) -> None:
+        """Add a machine."""
+        from mirage.machines.ray.machines import MACHINE
+
+        self.nodes[name] = self.cluster.add_node(num_cpus=1, labels={MACHINE: name}, **self._kept)
+
+    def raylet(self, name: str) -> psutil.Process:
+        return psutil.Process(self.nodes[name].all_processes["raylet"][0].process.pid)
+
+    def lose(self, name: str) -> None:
+        """Kill a raylet."""
+        process = self.nodes[name].all_processes["raylet"][0].process
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        import ray
+
+        with suppress(Exception):
+            ray.shutdown()
+        for process in self.of_ray():
+            with suppress(psutil.Error):
+                process.send_signal(signal.SIGCONT)
+        with suppress(Exception):
+            self.cluster.shutdown()
+        psutil.wait_procs(self.of_ray(), timeout=10)
+        for process in self.of_ray():
+            with suppress(psutil.Error):
+                process.kill()
+
+    def of_ray(self) -> list[psutil.Process]:
+        """Processes of this cluster."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            with suppress(psutil.Error):
+                told = process.info["cmdline"] or []
+                if any(str(self.folder / "ray") in word for word in told):
+                    found.append(process)
+        return found
+
+    # -- devices ------------------------------------------------------------------------
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+    def start(self, device: str, machine: str, *tenants: str, lease_s: float = 60.0) -> TetherTold:
+        """Have a server of a device, and wait until it is ready."""
+        given = order(self.folder / "models", device, *tenants, lease_s=lease_s)
+        self.do(self.machines.start(device, machine, msgspec.json.encode(given)))
+        return self.ready(device)
+
+    def told(self, device: str) -> TetherTold | None:
+        try:
+            return self.do(self.machines.told(device))
+        except MachineAway:
+            return None
+
+    def ready(self, device: str) -> TetherTold:
+        told: TetherTold = until(lambda: ready(self.told(device)), f"{device} is ready")
+        return told
+
+    def agent(self, device: str) -> int:
+        """Process of a device's agent. Raises if it does not answer."""
+        import ray
+
+        actor = ray.get_actor(f"device:{device}", namespace="mirage")
+        return int(ray.get(actor.told.remote(), timeout=5)["agent"])
+
+    def new_agent(self, device: str, before: int, timeout_s: float = 60.0) -> float:
+        """Seconds until the device has another agent that hears its server."""
+
+        def there() -> bool:
+            with suppress(Exception):
+                return self.agent(device) != before
+            return False
+
+        begun = time.monotonic()
+        until(there, f"{device} has another agent", timeout_s)
+        return time.monotonic() - begun
+
+
+@contextmanager
+def ray_house(short: Path, machines: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayHouse]:
+    """A cluster with its embedded store and its token; device servers lie in `short`."""
+    if find_spec("ray") is None:
+        pytest.skip("the extra cluster is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
+    variables = environment(short) | {
+        "MIRAGE_NODE_FOLDER": str(folder / "n"),
+        "RAY_TMPDIR": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(folder / "gcs"),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "60",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for name in ("gcs", "ray"):
+        (folder / name).mkdir()
+    house = None
+    try:
+        house = RayHouse(folder, machines)
+        yield house
+    except BaseException:
+        for log in folder.glob("n/*/server.log"):
+            print(log, log.read_text()[-3000:])
+        raise
+    finally:
+        if house is not None:
+            house.close()
+        shutil.rmtree(folder, ignore_errors=True)
