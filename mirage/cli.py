@@ -110,6 +110,11 @@ OWN_MODULES = {
         "tune_command",
         "Find the settings with which CONFIG serves a trace best, by simulation.",
     ),
+    "node": (
+        "mirage.machines.ray.commands",
+        "node_command",
+        "Join machines to one cluster, show what runs there, and leave.",
+    ),
     "doctor": (
         "mirage.doctor.command",
         "doctor_command",
@@ -124,6 +129,8 @@ SERVING = frozenset(
 """Commands among them that need no more than `mirage serve` does."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
+CLUSTER = ("ray",)
+"""Package of the extra `cluster`, for `node` and `serve --cluster`."""
 TOP = ("textual",)
 """Packages of the extra `top`, which is for that command alone."""
 
@@ -272,6 +279,14 @@ def serve(
             help="Write the configuration proposed for MODELs to FILE, and serve nothing.",
         ),
     ] = None,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster",
+            help="Have the machines of this one's cluster serve CONFIG, by the machine of each "
+            "device.",
+        ),
+    ] = False,
     trust: TrustOption = None,
     ask_socket: Annotated[
         Path | None,
@@ -310,6 +325,12 @@ def serve(
     access = ServerKeys(key_source(keys, os.environ), open_to_all=no_keys)
     for listening, _ in addresses:
         access.check_listening(listening)
+    if cluster:
+        from mirage.serve.machine.cluster_command import serve_on_machines
+
+        source = ConfigSource(Path(str(words[0])), policy, None, tiers)
+        own = context.obj.tethered if context.obj else Means().tethered
+        raise typer.Exit(serve_on_machines(source, access, log_format, lease, own))
     options = ServeOptions(
         *addresses[0],
         ready_file,
@@ -450,7 +471,9 @@ def _register_own(asked_for: list[str]) -> None:
     """Commands whose options come from their own modules, which are loaded only if needed."""
     for name, (module, function, summary) in OWN_MODULES.items():
         if asked_for == [name]:
-            if name == "top":
+            if name == "node":
+                _check_extra(name, "cluster", CLUSTER)
+            elif name == "top":
                 _check_extra(name, "top", TOP)
             elif name not in SERVING:
                 _check_extra(name, "tools", TOOLS)

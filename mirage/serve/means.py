@@ -13,6 +13,7 @@ from mirage.serve.launcher import SERVER
 from mirage.serve.outside import MARGIN_BYTES
 
 DEVICE_SERVER = ("-m", "mirage.serve.machine.device_server")
+TETHERED = ("-m", "mirage.serve.machine.tethered")
 DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}
 
 
@@ -27,6 +28,8 @@ class Means:
     """Program by kind of device, exits with 0 if it can use one; none for one that cannot fail."""
     device_server: tuple[str, ...] = DEVICE_SERVER
     """Server of one of several devices."""
+    tethered: tuple[str, ...] = TETHERED
+    """Server of a device of one of several machines."""
     start: Start | None = None
     """Function that makes a server a child process; None: as `warm_starts` of the configuration has
     it."""

@@ -69,7 +69,7 @@ class RayHouse:
 
     def join(self, name: str) -> None:
         """Add a machine."""
-        from mirage.machines.ray.machines import MACHINE
+        from mirage.machines.ray.actor import MACHINE
 
         self.nodes[name] = self.cluster.add_node(num_cpus=1, labels={MACHINE: name}, **self._kept)
 

@@ -53,7 +53,7 @@ def order(folder: Path, device: str, *tenants: str, lease_s: float = 60.0) -> Ag
     record = ConfigRecord(raw, str(config), str(folder), "")
     key = AccessKey("cluster", digest(SECRET), None, admin=True, metrics=True)
     server = TetheredOrder(
-        device, record, 60.0, "127.0.0.1", key, logging.INFO, LogFormat.TEXT, None
+        device, record, 60.0, "127.0.0.1", (key,), logging.INFO, LogFormat.TEXT, None
     )
     return AgentOrder(1, lease_s, 5.0, PROGRAM, msgspec.json.encode(server))
 

@@ -24,6 +24,7 @@ def means() -> Means:
         server=(str(HERE / "fake_engine.py"),),
         probe=(str(HERE / "fake_probe.py"),),
         device_server=(str(HERE / "device_with_fakes.py"),),
+        tethered=(str(HERE / "tethered_with_fakes.py"),),
         start=start_program,
         device={"host": ("-c", told["FAKE_DEVICE"])} if "FAKE_DEVICE" in told else {},
         hello_s=0.5 if told["FAKE_ENGINE"] == "mute" else usual.hello_s,

@@ -15,6 +15,10 @@ FOLDER = "MIRAGE_NODE_FOLDER"
 """Variable of a machine's Ray processes: folder of device servers there."""
 
 
+MACHINE = "mirage-machine"
+"""Label of a node: the machine's name."""
+
+
 class DeviceActor:
     """Answers are plain values, so that no class of ours is kept by Ray."""
 

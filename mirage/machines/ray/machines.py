@@ -12,7 +12,7 @@ from ray.experimental import internal_kv
 
 from mirage.machines.agent import AgentOrder
 from mirage.machines.board import NewsBoard
-from mirage.machines.ray.actor import DeviceActor
+from mirage.machines.ray.actor import MACHINE, DeviceActor
 from mirage.machines.seam import (
     DeviceAnswer,
     DeviceCall,
@@ -24,8 +24,6 @@ from mirage.machines.seam import (
 from mirage.machines.tether_messages import TetherTold
 
 NAMESPACE = "mirage"
-MACHINE = "mirage-machine"
-"""Label of a node: the machine's name."""
 AWAY_S = 5.0
 """Seconds for an answer of an agent or of the cluster itself."""
 CALL_S = 640.0
@@ -34,6 +32,8 @@ LOOK_S = 0.5
 """Seconds between two looks for who is lost."""
 OWN = ("agent",)
 """Keys of what an actor tells that are not its server's."""
+DEVICE, LEAVES = "device:", "leaves:"
+"""Facts: the machine of each device that was started, and lives of machines that leave."""
 T = TypeVar("T")
 
 
@@ -50,16 +50,18 @@ class RayMachines:
 
     async def there(self) -> Sequence[MachineThere]:
         """See `Machines`."""
+        leave = {life.decode() for life in (await self.facts(LEAVES)).values()}
         return [
             MachineThere(node["Labels"][MACHINE], node["NodeManagerAddress"], node["NodeID"])
             for node in await _of_cluster(ray.nodes)
-            if node["Alive"] and MACHINE in node["Labels"]
+            if node["Alive"] and MACHINE in node["Labels"] and node["NodeID"] not in leave
         ]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
         """See `Machines`; `order` is an `AgentOrder` as JSON, whose epoch is replaced by this."""
         self._devices[device] = machine
         own = msgspec.structs.replace(msgspec.json.decode(order, type=AgentOrder), epoch=self.epoch)
+        await self.put(f"{DEVICE}{device}", machine.encode())
         actor = await _of_cluster(lambda: _actor(device, machine))
         _check(await _answer(actor.obeys.remote(msgspec.json.encode(own))))
 
@@ -95,6 +97,17 @@ class RayMachines:
 
     # -- beside the verbs ---------------------------------------------------------------
 
+    async def devices(self) -> dict[str, str]:
+        """Machine of each device that was started by anybody. Raises `MachineAway`."""
+        told = await self.facts(DEVICE)
+        return {key.removeprefix(DEVICE): value.decode() for key, value in told.items()}
+
+    async def leaves(self, machine: str) -> None:
+        """A machine is not there for anybody until it joins again. Raises `MachineAway`."""
+        for one in await self.there():
+            if one.name == machine:
+                await self.put(f"{LEAVES}{machine}", one.life.encode())
+
     async def told(self, device: str) -> TetherTold | None:
         """A device's server as its agent saw it last. Raises `MachineAway`."""
         told = await _answer((await self._known(device)).told.remote())
@@ -107,6 +120,7 @@ class RayMachines:
         actor = await self._known(device)
         _check(await _answer(actor.end.remote(self.epoch)))
         await _of_cluster(lambda: ray.kill(actor))
+        await _of_cluster(lambda: _forget(device))
         self._devices.pop(device, None)
 
     async def keep(self) -> None:
@@ -157,6 +171,10 @@ def _facts(prefix: str) -> dict[str, bytes]:
     keys = internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
     found = {key.decode(): internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _forget(device: str) -> None:
+    internal_kv._internal_kv_del(f"{DEVICE}{device}", namespace=NAMESPACE)
 
 
 async def _of_cluster(ask: Callable[[], T]) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -50,11 +51,27 @@ class TetheredOrder(msgspec.Struct, frozen=True):
     """Of its engines, if this process is killed; instead of that of the configuration."""
     host: str
     """Address to listen on; the port is any free one."""
-    key: AccessKey
-    """Key that routers send."""
+    keys: tuple[AccessKey, ...]
+    """Keys that open it."""
     log_level: int
     log_format: LogFormat
     startup_timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class OrderedKeys(KeySource):
+    """Keys that came with an order."""
+
+    keys: tuple[AccessKey, ...] = ()
+
+    def read(self) -> tuple[AccessKey, ...]:
+        """All of them."""
+        return self.keys
+
+    @property
+    def told(self) -> str:
+        """Words for who sees which keys hold."""
+        return "the order"
 
 
 class TetheredAddress(OwnAddress):
@@ -102,7 +119,7 @@ def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
         order.host,
         0,
         startup_timeout_s=order.startup_timeout_s,
-        keys=ServerKeys(KeySource(plain=order.key)),
+        keys=ServerKeys(OrderedKeys(keys=order.keys)),
     )
     origin = Origin(source, written, told.sha256, StateFile(None))
     entry = partial(TetheredAddress, tether)

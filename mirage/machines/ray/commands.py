@@ -1,0 +1,137 @@
+"""`mirage node`: this machine joins others, and leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+
+from mirage.errors import InputRefused
+from mirage.machines.epoch import PREFIX
+from mirage.machines.ray.connected import connected
+from mirage.machines.ray.node import PORT, NodeFolder
+from mirage.machines.seam import MachineAway
+
+ENDS_S = 60.0
+
+
+class NodeVerb(StrEnum):
+    """Act of `mirage node`."""
+
+    START = "start"
+    JOIN = "join"
+    STATUS = "status"
+    LEAVE = "leave"
+
+
+def node_command(
+    verb: Annotated[NodeVerb, typer.Argument(help="What to do.")],
+    head: Annotated[
+        str | None,
+        typer.Argument(metavar="[HOST:PORT]", help="Head to join.", show_default=""),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of this machine, as devices name it.", show_default="host name"),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Private address of this machine, at which others reach it.")
+    ] = "",
+    port: Annotated[int, typer.Option(help="Port of the head that is started.")] = PORT,
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Copy of the head's secret, to join.",
+            show_default="the one in the folder",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder of this machine.", show_default="~/.local/state/mirage/node"),
+    ] = None,
+) -> None:
+    """Join machines to one cluster, show what runs there, and leave.
+
+    `start` runs the head here until Ctrl-C, `join` a node of another machine's head; device
+    servers go on then. `leave` ends those of this machine, which drain, and its node.
+    """
+    there = NodeFolder(folder)
+    if verb in (NodeVerb.START, NodeVerb.JOIN):
+        _run(there, verb, head, name or socket.gethostname(), host, port, secret)
+    elif verb is NodeVerb.STATUS:
+        with connected(there):
+            _print(asyncio.run(_lines()))
+    else:
+        process = psutil.Process(there.running().pid)
+        with connected(there) as node:
+            _print(asyncio.run(_left(node.name)))
+        process.terminate()
+        process.wait(ENDS_S)
+
+
+def _run(
+    there: NodeFolder,
+    verb: NodeVerb,
+    head: str | None,
+    name: str,
+    host: str,
+    port: int,
+    secret: Path | None,
+) -> None:
+    """Never returns. Raises `InputRefused` and `CommandFailed`."""
+    if not host:
+        raise InputRefused("--host: name the private address at which others reach this machine")
+    if verb is NodeVerb.JOIN:
+        if head is None:
+            raise InputRefused("mirage node join HOST:PORT: name the head as its start says")
+        if secret is not None:
+            there.take_secret(secret)
+        there.run(name, host, head)
+    there.make_secret()
+    _print([f"others join with {host}:{port} and a copy of {there.secret_file}"])
+    there.run(name, host, None, port)
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+async def _lines() -> list[str]:
+    from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
+
+    machines = RayMachines(0)
+    lines = [f"machine {one.name} at {one.address}" for one in await machines.there()]
+    for device, machine in (await machines.devices()).items():
+        try:
+            told = await machines.told(device)
+            said = "no server answers" if told is None else f"{told.url or 'no address yet'}"
+            if told is not None:
+                said += f", process {told.pid}, {'ready' if told.is_ready else 'starts'}"
+                said += f", {told.left_s:.0f} s of its lease are left"
+        except MachineAway as error:
+            said = str(error)
+        lines.append(f"device {device} on {machine}: {said}")
+    return lines
+
+
+async def _left(machine: str) -> list[str]:
+    from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
+
+    epochs = await RayMachines(0).facts(PREFIX)
+    newest = max((int(key.removeprefix(PREFIX)) for key in epochs), default=0)
+    machines = RayMachines(newest)
+    await machines.leaves(machine)
+    lines = []
+    for device, its in (await machines.devices()).items():
+        if its == machine:
+            await machines.end(device)
+            lines.append(f"device {device}: its server drains and ends")
+    return lines

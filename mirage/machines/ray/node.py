@@ -1,0 +1,139 @@
+"""This machine as a node: its folder, its secret, and the command that runs Ray's processes.
+
+Ray checks a token at each call, listens on one address, and keeps its tables on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from mirage.errors import CommandFailed, InputRefused
+from mirage.machines.ray.actor import FOLDER, MACHINE
+from mirage.private_file import read_private, replace_private
+
+PORT = 6390
+STORE_BYTES = 80 * 2**20
+"""Bytes of Ray's own object store, which nothing of ours uses; the least that it takes."""
+HEAD_AWAY_S = 3600
+"""Seconds for which nodes wait for a head that is away."""
+SYSTEM = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 4,
+}
+"""A machine is missed after about two seconds, by Ray's defaults after fourteen."""
+LONGEST_SECRET = 4096
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """The node that runs here."""
+
+    name: str
+    pid: int
+    begun: float
+    """Time of the process's start, by which another one of that id is told from it."""
+    address: str
+    """Address of the head."""
+    host: str
+    """Address of this machine."""
+
+
+class NodeFolder:
+    """Folder of this machine: the cluster's secret, the record, and device servers."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        self.path = folder or Path(os.environ.get(FOLDER) or Path(state) / "mirage" / "node")
+        self.secret_file, self._record = self.path / "secret", self.path / "node.json"
+
+    def secret(self) -> str:
+        """The cluster's secret. Raises `InputRefused` if there is none."""
+        try:
+            return read_private(self.secret_file, LONGEST_SECRET).decode().strip()
+        except OSError as error:
+            raise InputRefused(
+                f"{self.secret_file}: no secret of a cluster can be read ({error}): mirage node "
+                "start makes one, and mirage node join takes a copy"
+            ) from None
+
+    def make_secret(self) -> None:
+        """Make one, unless it is there. Raises `OSError`."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.secret_file.exists():
+            replace_private(self.secret_file, secrets.token_hex(32).encode())
+
+    def take_secret(self, copy: Path) -> None:
+        """Take the head's. Raises `InputRefused`."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            replace_private(self.secret_file, read_private(copy, LONGEST_SECRET))
+        except OSError as error:
+            raise InputRefused(f"{copy}: cannot be read ({error}): copy it with mode 600") from None
+
+    def node(self) -> NodeRecord | None:
+        """The node that runs; None if none does."""
+        try:
+            told = msgspec.json.decode(self._record.read_bytes(), type=NodeRecord)
+            return told if psutil.Process(told.pid).create_time() == told.begun else None
+        except (OSError, psutil.Error, msgspec.DecodeError):
+            return None
+
+    def running(self) -> NodeRecord:
+        """The node that runs. Raises `CommandFailed`."""
+        if (told := self.node()) is None:
+            raise CommandFailed(f"{self.path}: no node runs here: mirage node start, or join")
+        return told
+
+    def environment(self) -> dict[str, str]:
+        """Variables of Ray's processes, and of who connects to them. Raises `InputRefused`."""
+        return {
+            FOLDER: str(self.path),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": derived(self.secret(), "ray"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_gcs_storage": "rocksdb",
+            "RAY_gcs_storage_path": str(self.path / "gcs"),
+            "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_AWAY_S),
+        }
+
+    def run(self, name: str, host: str, head: str | None, port: int = PORT) -> None:
+        """Become the node's process; never returns. Raises `InputRefused` and `CommandFailed`.
+
+        `head` is the address of a head elsewhere; None starts one here, at `port`.
+        """
+        if (there := self.node()) is not None:
+            raise CommandFailed(f"node {there.name!r} runs here, process {there.pid}: leave first")
+        environment = self.environment()
+        (self.path / "gcs").mkdir(exist_ok=True)
+        begun = psutil.Process().create_time()
+        address = head or f"{host}:{port}"
+        record = NodeRecord(name, os.getpid(), begun, address, host)
+        replace_private(self._record, msgspec.json.encode(record))
+        words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
+        words += ["--labels", f"{MACHINE}={name}", "--num-cpus", "1", "--num-gpus", "0"]
+        words += ["--object-store-memory", str(STORE_BYTES), "--log-style", "record"]
+        if head is None:
+            words += ["--head", "--port", str(port), "--include-dashboard", "false"]
+            words += ["--system-config", json.dumps(SYSTEM)]
+        else:
+            words += ["--address", head]
+        command = Path(sys.executable).with_name("ray")
+        program = str(command) if command.exists() else shutil.which("ray")
+        if program is None:
+            raise CommandFailed("Ray has no command here: pip install '.[cluster]'")
+        os.execve(program, [program, *words], {**os.environ, **environment})
+
+
+def derived(secret: str, purpose: str) -> str:
+    """A token for one purpose, from which neither the secret nor another token is found."""
+    return sha256(f"mirage {purpose} {secret}".encode()).hexdigest()
