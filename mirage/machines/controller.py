@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 REACHED_S = 1.0
 """Seconds to reach an address."""
+FIRST_S = 60.0
+"""Seconds for which a machine that was not seen yet is waited for."""
 AGAIN_S = 30.0
 """Seconds after which what a device refused is tried again."""
 WELL = frozenset({"ready", "sleeping", "waking"})
@@ -45,7 +47,7 @@ class _Told(msgspec.Struct):
 
 
 class ClusterPlan(Protocol):
-    """What is served: models, devices, and how a device is told."""
+    """Plan of what is served: models, devices, and how a device is told."""
 
     @property
     def models(self) -> Sequence[SpreadModel]:
@@ -73,6 +75,8 @@ class ClusterController:
         """Life of the machine and order, of each device that was started."""
         self._refused: dict[str, tuple[tuple[str, ...], float]] = {}
         """Models that a device refused, and the time until which they are not tried again."""
+        self._awaited, self._until = set(plan.machine_of), time.monotonic() + FIRST_S
+        """Devices whose machines were not seen yet, and until when they are waited for."""
         self._urls: dict[str, str] = {}
         """Addresses of servers, as they were told last."""
 
@@ -93,7 +97,14 @@ class ClusterController:
         told = dict(zip(near, await asyncio.gather(*map(self._told, near)), strict=True))
         away = [device for device in devices if device not in near]
         serve = await asyncio.gather(*map(self._is_reached, away))
-        there = {*near, *(device for device, does in zip(away, serve, strict=True) if does)}
+        self._awaited -= set(near)
+        if time.monotonic() > self._until:
+            self._awaited.clear()
+        there = {
+            *near,
+            *self._awaited,
+            *(device for device, does in zip(away, serve, strict=True) if does),
+        }
         self._place([device for device in devices if device in there])
         for device in near:
             await self._start(device, machines[devices[device]])

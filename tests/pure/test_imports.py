@@ -49,6 +49,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("mirage/control/planner.py", "import time", "no clock"),
         ("mirage/serve/fit.py", "import vllm", "vLLM is imported"),
         ("mirage/engine/backend.py", "import cuda.bindings", "cuda-python is imported"),
+        ("mirage/machines/agent.py", "import ray", "Ray is imported"),
+        ("mirage/machines/ray/actor.py", "import mirage.serve.fit", "nobody imports upwards"),
         ("mirage/simulate/build.py", "import benchmarks.bounds", "in no wheel"),
         ("vmm/driver.py", "import vmm.host", "no circle"),
     ],

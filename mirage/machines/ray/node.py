@@ -33,6 +33,8 @@ SYSTEM = {
 }
 """A machine is missed after about two seconds, by Ray's defaults after fourteen."""
 LONGEST_SECRET = 4096
+FREE_PORTS = ("min-worker", "max-worker", "dashboard-agent-listen")
+"""Ports of Ray that are any free ones."""
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -122,6 +124,7 @@ class NodeFolder:
         words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
         words += ["--labels", f"{MACHINE}={name}", "--num-cpus", "1", "--num-gpus", "0"]
         words += ["--object-store-memory", str(STORE_BYTES), "--log-style", "record"]
+        words += [word for port in FREE_PORTS for word in (f"--{port}-port", "0")]
         if head is None:
             words += ["--head", "--port", str(port), "--include-dashboard", "false"]
             words += ["--system-config", json.dumps(SYSTEM)]

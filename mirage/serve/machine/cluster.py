@@ -92,7 +92,7 @@ def served_cluster(
     lease_s: float,
     program: tuple[str, ...],
 ) -> ServedCluster:
-    """What a file says of several machines. Raises `ConfigError`."""
+    """Devices of a file in several machines. Raises `ConfigError`."""
     raw, machine_of = _without_machines(written.raw, written.path)
     parts = machine_parts(raw, written.path, written.folder)
     sections = {one["name"]: dict(one) for one in written.raw["devices"]}

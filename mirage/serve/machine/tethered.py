@@ -48,7 +48,7 @@ class TetheredOrder(msgspec.Struct, frozen=True):
     device: str
     config: ConfigRecord
     lease_s: float | None
-    """Of its engines, if this process is killed; instead of that of the configuration."""
+    """Seconds for its engines if this process is killed; instead of those of the configuration."""
     host: str
     """Address to listen on; the port is any free one."""
     keys: tuple[AccessKey, ...]
