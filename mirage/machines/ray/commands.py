@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 
-from mirage.errors import InputRefused
+from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.epoch import PREFIX
 from mirage.machines.ray.connected import connected
-from mirage.machines.ray.node import PORT, NodeFolder
+from mirage.machines.ray.node import PORT, NodeFolder, NodeRecord
 from mirage.machines.seam import MachineAway
+from mirage.processes.marks import MarkedProcess
 
 ENDS_S = 60.0
 
@@ -69,11 +70,9 @@ def node_command(
         with connected(there):
             _print(asyncio.run(_lines()))
     else:
-        process = psutil.Process(there.running().pid)
         with connected(there) as node:
             _print(asyncio.run(_left(node.name)))
-        process.terminate()
-        process.wait(ENDS_S)
+        _end(node)
 
 
 def _run(
@@ -97,6 +96,19 @@ def _run(
     there.make_secret()
     _print([f"others join with {host}:{port} and a copy of {there.secret_file}"])
     there.run(name, host, None, port)
+
+
+def _end(node: NodeRecord) -> None:
+    """Raises `CommandFailed`."""
+    if (process := MarkedProcess.found(node.process)) is None:
+        return
+    try:
+        process.send_signal(signal.SIGTERM)
+        process.wait(ENDS_S)
+    except TimeoutError as error:
+        raise CommandFailed(f"the node of Ray does not end: {error}") from None
+    finally:
+        process.close()
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -14,11 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.ray.actor import FOLDER, MACHINE
 from mirage.private_file import read_private, replace_private
+from mirage.processes.marks import ProcessMark, mark_of
 
 PORT = 6390
 STORE_BYTES = 80 * 2**20
@@ -41,9 +41,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """The node that runs here."""
 
     name: str
-    pid: int
-    begun: float
-    """Time of the process's start, by which another one of that id is told from it."""
+    process: ProcessMark
     address: str
     """Address of the head."""
     host: str
@@ -86,9 +84,9 @@ class NodeFolder:
         """The node that runs; None if none does."""
         try:
             told = msgspec.json.decode(self._record.read_bytes(), type=NodeRecord)
-            return told if psutil.Process(told.pid).create_time() == told.begun else None
-        except (OSError, psutil.Error, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError):
             return None
+        return told if mark_of(told.process.pid) == told.process else None
 
     def running(self) -> NodeRecord:
         """The node that runs. Raises `CommandFailed`."""
@@ -114,12 +112,15 @@ class NodeFolder:
         `head` is the address of a head elsewhere; None starts one here, at `port`.
         """
         if (there := self.node()) is not None:
-            raise CommandFailed(f"node {there.name!r} runs here, process {there.pid}: leave first")
+            raise CommandFailed(
+                f"node {there.name!r} runs here, process {there.process.pid}: leave first"
+            )
         environment = self.environment()
         (self.path / "gcs").mkdir(exist_ok=True)
-        begun = psutil.Process().create_time()
+        mark = mark_of(os.getpid())
+        assert mark is not None, "this process lives"
         address = head or f"{host}:{port}"
-        record = NodeRecord(name, os.getpid(), begun, address, host)
+        record = NodeRecord(name, mark, address, host)
         replace_private(self._record, msgspec.json.encode(record))
         words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
         words += ["--labels", f"{MACHINE}={name}", "--num-cpus", "1", "--num-gpus", "0"]
