@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import psutil
 import pytest
 import yaml
 from operated import ROSTER
-from supervised import HERE, WITH_FAKES, assert_gone, write_config
+from supervised import WITH_FAKES, assert_gone, write_config
 from tethered import ask, environment, log_of, until
 
 from mirage.machines.ray.node import NodeFolder, derived
@@ -30,6 +29,7 @@ pytestmark = [
 ]
 
 HEAD, PORT = "127.0.0.2", 16390
+TIDY = "resource_tracker", "reaper.py"
 
 
 class OneMachine:
@@ -90,20 +90,21 @@ class OneMachine:
         return []
 
     def lost(self, process: subprocess.Popen[str], server: int) -> None:
-        """All of its processes are killed at once."""
-        first = psutil.Process(server)
-        engines = [one for one in psutil.process_iter(["environ"]) if self._is_ours(one)]
-        everything = {first, *first.children(recursive=True), *engines}
-        everything |= {psutil.Process(process.pid), *self.of_ray(process)}
+        """All of its processes are killed at once, but those that tidy up /dev/shm."""
+        everything = {one for one in psutil.process_iter() if is_of(one, self.files)}
+        everything |= {psutil.Process(server), psutil.Process(process.pid), *self.of_ray(process)}
         for one in everything:
             with suppress(psutil.Error):
-                one.kill()
+                if not any(word in " ".join(one.cmdline()) for word in TIDY):
+                    one.kill()
         process.wait()
 
-    def _is_ours(self, process: psutil.Process) -> bool:
-        with suppress(psutil.Error):
-            return (process.environ().get("TMPDIR") or "").startswith(str(self.files))
-        return False
+
+def is_of(process: psutil.Process, folder: Path) -> bool:
+    """True if its temporary files lie there."""
+    with suppress(psutil.Error):
+        return (process.environ().get("TMPDIR") or "").startswith(str(folder))
+    return False
 
 
 @pytest.fixture(name="root")
@@ -111,6 +112,10 @@ def _root() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
     (folder / "ray").mkdir()
     yield folder
+    for one in psutil.process_iter():
+        if is_of(one, folder) and one.pid != os.getpid():
+            with suppress(psutil.Error):
+                one.kill()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -136,7 +141,7 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
     assert refused.returncode == 2 and "no secret of a cluster" in refused.stderr, refused.stderr
     with ExitStack() as over:
         words = ("node", "start", "--name", "m1", "--host", HEAD, "--port", str(PORT))
-        head, lines = over.enter_context(first.runs(*words))
+        _, lines = over.enter_context(first.runs(*words))
         until(lambda: any("started" in line.lower() for line in lines), "the head runs")
         secret = str(NodeFolder(first.folder).secret_file)
         key = derived(NodeFolder(first.folder).secret(), "devices")
@@ -156,7 +161,7 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
 
         try:
             until(lambda: serves("left", "a") and serves("right", "b"), "both serve")
-            assert ask(address("left"), "b", key)[0] == 404
+            assert ask(address("left"), "b", key)[0] == 404, "it waited for the other machine"
             assert ask(address("left"), "a", "another key")[0] == 401
             status = first.mirage("node", "status")
             assert status.returncode == 0, status.stderr
@@ -176,13 +181,13 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
             print("".join(said), log_of(first.folder / "left"), log_of(second.folder / "right"))
             raise
         of_servers = {
-            one for one in psutil.process_iter() if first._is_ours(one) or second._is_ours(one)
-        } - {psutil.Process()}
+            one
+            for one in psutil.process_iter()
+            if is_of(one, root) and any("mirage" in word for word in one.cmdline())
+        }
         for machine in (second, first):
             left = machine.mirage("node", "leave")
             assert left.returncode == 0, left
             assert "its server drains and ends" in left.stdout
     assert_gone(of_servers)
-    assert head.returncode is not None
     assert not list(first.files.iterdir()) and not list(second.files.iterdir())
-    _ = (HERE, signal)
