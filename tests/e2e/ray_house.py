@@ -133,7 +133,8 @@ class RayHouse:
         import ray
 
         actor = ray.get_actor(f"device:{device}", namespace="mirage")
-        return int(ray.get(actor.told.remote(), timeout=5)["agent"])
+        told: Any = ray.get(actor.told.remote(), timeout=5)
+        return int(told["agent"])
 
     def new_agent(self, device: str, before: int, timeout_s: float = 60.0) -> float:
         """Seconds until the device has another agent that hears its server."""

@@ -153,9 +153,10 @@ def _name(device: str) -> str:
 
 def _actor(device: str, machine: str) -> Any:
     """The actor of a device, made if there is none."""
-    remote = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=4)
+    remote: Any = ray.remote  # its types know no class by its name
+    made = remote(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=4)
     return (
-        remote(DeviceActor)
+        made(DeviceActor)
         .options(
             name=_name(device),
             namespace=NAMESPACE,
