@@ -15,9 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from mirage.config import load
-from mirage.doctor import disk, engine, gpu, host
+from mirage.doctor import disk, engine, gpu, host, node
 from mirage.doctor.finding import Finding, FindingState
 from mirage.errors import InputRefused
+from mirage.machines.ray.node import NodeFolder
 from mirage.processes.exits import exits
 
 STYLES = {FindingState.WORKS: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
@@ -47,7 +48,7 @@ def doctor_command(
     with console.status("Looking at memory, GPU, disk and vLLM ..."):
         found = [*host.findings(), *gpu.findings(device)]
         found += [finding for path in tried for finding in disk.findings(path)]
-        found += engine.findings()
+        found += [*engine.findings(), *node.findings(NodeFolder())]
     able = served_from(found)
     if as_json:
         print(json.dumps({"findings": [asdict(f) for f in found], "serves_from": able}, indent=2))

@@ -20,6 +20,8 @@ from operated import ROSTER
 from supervised import WITH_FAKES, assert_gone, write_config
 from tethered import ask, environment, log_of, until
 
+from mirage.doctor.finding import FindingState
+from mirage.doctor.node import findings
 from mirage.machines.ray.node import NodeFolder, derived
 
 pytestmark = [
@@ -165,6 +167,10 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
             assert ask(address("left"), "a", "another key")[0] == 401
             status = first.mirage("node", "status")
             assert status.returncode == 0, status.stderr
+            (is_node, is_open) = findings(NodeFolder(first.folder))
+            assert is_node.found == f"m1 at {HEAD}, head at {HEAD}:{PORT}"
+            assert is_open.state is FindingState.LIMITED and str(PORT) in is_open.found
+            assert not list(findings(NodeFolder(root / "nobody")))
             assert "machine m2 at 127.0.0.3" in status.stdout, status.stdout
             assert f"device right on m2: {address('right')}" in status.stdout, status.stdout
             pid = int(status.stdout.split("device right")[1].split("process ")[1].split(",")[0])
