@@ -33,8 +33,10 @@ BY_ANOTHER = {
     "pydantic_core": "pydantic",
     "yarl": "aiohttp",
 }
-LAZY = {"mirage.workload.formats.pieces"}
-"""Modules that serving can do without: they are imported when a trace is JSON."""
+RAY = {"mirage.machines.ray.connected", "mirage.machines.ray.machines"}
+"""Modules that are imported by who has joined a cluster: the extra `cluster` has what they need."""
+LAZY = {"mirage.workload.formats.pieces", *RAY}
+"""Modules that serving can do without; the first is imported when a trace is JSON."""
 DISTRIBUTIONS = {
     "huggingface_hub": "huggingface-hub",
     "prometheus_client": "prometheus-client",
@@ -160,7 +162,7 @@ def test_top_alone_needs_its_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-@pytest.mark.parametrize("command", sorted(set(cli.OWN_MODULES) - cli.SERVING - {"top"}))
+@pytest.mark.parametrize("command", sorted(set(cli.OWN_MODULES) - cli.SERVING - {"node", "top"}))
 def test_a_tool_without_its_packages_says_what_to_install(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,3 +174,14 @@ def test_a_tool_without_its_packages_says_what_to_install(
         f"mirage {command} needs optuna, scipy: run pip install '.[tools]' in the checkout of "
         "MIRAGE"
     )
+
+
+def test_a_node_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputRefused, match=r"node needs ray: run pip install '\.\[cluster\]'"):
+        cli._register_own(["node"])
+
+
+def test_one_minor_version_of_ray_is_what_the_extra_has() -> None:
+    (told,) = project()["optional-dependencies"]["cluster"]
+    assert re.fullmatch(r"ray==\d+\.\d+\.\*", told)
