@@ -148,7 +148,7 @@ def test_all_that_is_imported_is_in_an_extra() -> None:
     extras = project()["optional-dependencies"]
     serving = third_parties(SERVING, LAZY) - BY_VLLM
     needed = {BY_ANOTHER.get(name, name) for name in third_parties(OURS) - serving} - serving
-    assert needed - BY_VLLM == {*cli.TOOLS, *cli.TOP} - BY_VLLM
+    assert needed - BY_VLLM == {*cli.TOOLS, *cli.TOP, *cli.CLUSTER} - BY_VLLM
     assert set(cli.TOOLS) == names(extras["tools"])
     assert set(cli.TOP) == names(extras["top"])
 
