@@ -67,8 +67,8 @@ class Forward:
     ) -> None:
         """`passage` hears that it is sent, and what its answer says.
 
-        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. Where this engine
-        has read nothing of it or turns it away, `others` is asked if a replica may have it.
+        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. `others` tells
+        if a replica may have it, where this engine has read nothing of it or turns it away.
         """
         self._others = others
         self._known_as, self._quiet_s = known_as, quiet_s
