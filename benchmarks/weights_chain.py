@@ -1,6 +1,6 @@
 """Time for one machine's weights to reach three others: one after the other, at once, and chained.
 
-python benchmarks/weights_chain.py [--mib 96] [--rate 24MiB] [--repeats 3]
+python benchmarks/weights_chain.py [--mib 96] [--rate 8MiB] [--repeats 3]
 
 Each machine is a store with a server of `mirage weights` on loopback, which sends `--rate` a
 second: that stands for its link. In turn, each receiver knows the first machine alone and starts
@@ -122,7 +122,7 @@ WAYS: dict[str, Callable[[WeightMachines, Sequence[str]], None]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=int, default=96)
-    parser.add_argument("--rate", default="24MiB")
+    parser.add_argument("--rate", default="8MiB")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     took: dict[str, list[float]] = {way: [] for way in WAYS}
