@@ -20,6 +20,7 @@ from mirage.machines.outside import TetherClient, start_outside
 from mirage.machines.seam import DeviceAnswer, DeviceCall, MachineAway, StaleEpoch
 from mirage.machines.tether_messages import TetherTold
 from mirage.private_file import replace_private
+from mirage.processes.marks import ProcessMark, mark_of
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class OutsideAgent:
         self._lock, self._over = threading.Lock(), threading.Event()
         self._started = 0.0
         """Time of the last start that gave no sign of life yet; 0 if none."""
+        self._child: ProcessMark | None = None
+        """Process of the last start."""
         self._pause_s = PAUSE_S
         self._heard = time.monotonic()
         with suppress(OSError, msgspec.DecodeError):
@@ -123,12 +126,18 @@ class OutsideAgent:
             if (pid := self._client.pid()) is not None:  # it listens, and does not answer
                 if now - self._heard > order.hang_s:
                     self._kill(pid)
-            elif not self._started or now - self._started > self._pause_s:
+            elif not self._begins(now) and now - self._started > self._pause_s:
                 self._start(order, now)
             return
         self._started, self._pause_s, self._heard = 0.0, PAUSE_S, now
-        if told.silent_s > (order.hang_s if told.url else IMPORT_S):
+        if told.url and told.silent_s > order.hang_s:  # before, models may be fetched
             self._kill(told.pid)
+
+    def _begins(self, now: float) -> bool:
+        """True while a process that was started imports what it needs."""
+        child = self._child
+        lives = child is not None and mark_of(child.pid) == child
+        return lives and now - self._started < IMPORT_S
 
     def _start(self, order: AgentOrder, now: float) -> None:
         """Whoever holds the lock is not disturbed: a second server refuses to start."""
@@ -139,6 +148,7 @@ class OutsideAgent:
         words: Sequence[str] = (*order.program, str(self._given), str(self._socket))
         told = (str(order.epoch), f"{order.lease_s:g}")
         pid = start_outside((*words, *told), self._log, os.environ)
+        self._child = mark_of(pid)
         log.info("a server was started in %s: process %d", self._file.parent, pid)
 
     def _kill(self, pid: int) -> None:

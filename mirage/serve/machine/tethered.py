@@ -35,7 +35,7 @@ from mirage.serve.means import Means
 from mirage.serve.profiled import profiled
 from mirage.serve.routing.inner import Overview
 from mirage.serve.rundir import RunDir
-from mirage.serve.said import speak_for
+from mirage.serve.said import say, speak_for
 from mirage.serve.supervisor import ServeOptions, serve_behind
 from mirage.serve.together import together
 
@@ -114,6 +114,7 @@ def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
     source = ConfigSource(
         path, told.policy, told.memory, told.tiers, order.lease_s, proposed=written, folders=folders
     )
+    source.fetch(written, say)
     config = source.config(written)
     options = ServeOptions(
         order.host,
