@@ -6,8 +6,9 @@ the link, between two models once in each turn, and brings larger batches to tho
 
 At once an idle model has its layers brought back when it wakes, and nobody knows when that is.
 While nobody waits for its memory, it rests for long beside its way back. While somebody does, it
-rests for as long as its way back takes: that costs at most twice what would have been best, had one
-known when it wakes.
+lends once it has paused for longer than it lately used to, or for as long as lending takes to pay
+for the way back and for what is computed anew then: that costs at most twice what would have been
+best, had one known when it wakes.
 """
 
 from __future__ import annotations
@@ -106,20 +107,32 @@ def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:
 
 
 def rest_enough(
-    way_back_s: float, longest_s: float, most_s: float, *, awaited: bool = False
+    way_back_s: float, longest_s: float, most_s: float, *, pays_after_s: float | None = None
 ) -> float:
     """Seconds without work after which a model that runs beside others lends all it may.
 
     `way_back_s`: what loading all of that takes, 0 while unknown; `longest_s`: the longest that
-    it lately had no work before more came; `most_s` is always enough; `awaited`: whether requests
-    of others wait for memory.
+    it lately had no work before more came; `most_s` is always enough; `pays_after_s`: seconds after
+    which lending has paid (`pays_after`), None while nobody waits for memory.
 
-    If they do, as long as the way back takes. Else bringing it back takes `WAY_BACK_PART` of the
-    time that was waited for it at most, and who never paused for half as long is likely to pause
-    for longer than so far.
+    Who never paused for half as long is likely to pause for longer than so far. If somebody waits,
+    one rests for as long as the way back takes at least, and no longer than until it would have
+    paid. Else bringing it back takes `WAY_BACK_PART` of the time that was waited for it at most.
     """
     if way_back_s <= 0:
         return most_s
-    if awaited:
-        return min(most_s, way_back_s)
+    if pays_after_s is not None:
+        return min(most_s, pays_after_s, max(way_back_s, 2 * longest_s))
     return min(most_s, max(way_back_s / WAY_BACK_PART, 2 * longest_s))
+
+
+@lru_cache(maxsize=64)
+def pays_after(lent: float, part: float, way_back_s: float, anew_s: float) -> float:
+    """Seconds of lending that bring as much as it costs to call in all that was lent.
+
+    `lent`: of the KV memory with all layers in place; `part`: as in `worth_lending`, of those who
+    wait; `anew_s`: what computing the KV anew takes that lies in it, which keeps all others from
+    their tokens.
+    """
+    gain = _gain(lent, min(part, MOST_PART), inf)
+    return way_back_s + anew_s / gain if gain > 0 else inf

@@ -68,7 +68,7 @@ from mirage.control.covering import most_lent
 from mirage.control.demand import lacks_admission
 from mirage.control.hidden_layers import slots
 from mirage.control.latest import Latest
-from mirage.control.lending import rest_enough
+from mirage.control.lending import pays_after, rest_enough
 from mirage.control.moves import Move, PassRecord, Reason, moves
 from mirage.control.newcomers import closed_bytes, open_extents
 from mirage.control.passes import Choices, Pass, hold_shares, passes
@@ -141,9 +141,9 @@ class Planner:
         """
         streams = max(1, sum([t.active for t in tenants]))
         terms = Terms(self._device_bytes, self._policy, self._rules, streams, turns)
-        rows = self._asking(tenants, terms, now)
         models = sum([footprint(t.shape, 0, 0) for t in tenants])
         free = self._device_bytes - reserved_bytes - models
+        rows = self._asking(tenants, free, terms, now)
         donors, lent = self._lending(tenants, rows, free, turns)
         steps = self._passes.of(turns is None, wakes)
         filled = self._filled.of(rows, donors, free, lent, steps)
@@ -155,15 +155,15 @@ class Planner:
         return Plan(targets, filled.steps)
 
     def _asking(
-        self, tenants: Sequence[TenantSnapshot], terms: Terms, now: float
+        self, tenants: Sequence[TenantSnapshot], free: int, terms: Terms, now: float
     ) -> tuple[TenantRow, ...]:
-        """Rows before any pass."""
+        """Rows before any pass; `free` bytes are there with all layers in place."""
         rules, turns = terms.rules, terms.turns is not None
-        waiting = set() if turns else {t.name for t in tenants if lacks_admission(t.report)}
+        waiting = [] if turns else [t for t in tenants if lacks_admission(t.report)]
 
         def rests(t: TenantSnapshot) -> bool:
-            awaited = bool(waiting - {t.name})
-            return turns or now - t.last_busy >= _enough(t, rules, awaited=awaited)
+            others = [other for other in waiting if other is not t]
+            return turns or now - t.last_busy >= _enough(t, rules, others, free)
 
         rows = tuple(self._rows[t.name].of(t, terms, rests(t)) for t in tenants)
         keeping = not turns and _keeps_prefixes(terms.policy, rules)
@@ -198,10 +198,18 @@ class _Filled(NamedTuple):
     """Bytes that layers and experts pay for."""
 
 
-def _enough(t: TenantSnapshot, rules: Rules, *, awaited: bool) -> float:
-    """Seconds without work after which it has rested."""
-    way_back_s = most_remapped(t.tenant, t.shape, rules) * t.report.layer_load_s
-    return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s, awaited=awaited)
+def _enough(
+    t: TenantSnapshot, rules: Rules, waiting: Sequence[TenantSnapshot], kv_bytes: int
+) -> float:
+    """Seconds without work after which it has rested, while others are `waiting` for memory."""
+    most = most_remapped(t.tenant, t.shape, rules)
+    way_back_s, pays_after_s = most * t.report.layer_load_s, None
+    if waiting and kv_bytes > 0:
+        nbytes = most * t.shape.layer_bytes
+        staying = min([other.staying_part for other in waiting])
+        anew_s = nbytes * max([other.byte_s for other in waiting])
+        pays_after_s = pays_after(nbytes / kv_bytes, staying, way_back_s, anew_s)
+    return rest_enough(way_back_s, t.longest_pause_s, rules.rest_s, pays_after_s=pays_after_s)
 
 
 def _passes(policy: Policy, rules: Rules, at_once: bool, wakes: bool) -> tuple[Pass, ...]:

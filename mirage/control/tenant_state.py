@@ -16,6 +16,7 @@ from mirage.control.demand import lacks_admission, still_wanted
 from mirage.control.profiled import NOT_PROFILED, UNPROFILED, Profiled
 from mirage.control.token_waits import token_waits
 from mirage.control.windows import RecentMax, RecentMean, RecentRate
+from mirage.geometry import token_bytes
 from mirage.protocol import Allotment, ModelShape, Report
 from scheduler.clocked import Clocked
 from scheduler.tenants import Activity, Tenant
@@ -79,6 +80,11 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
         return max(
             self.report.layers_remapped, self.allotment.layers_remapped if self.allotment else 0
         )
+
+    @property
+    def byte_s(self) -> float:
+        """Seconds in which a byte of its KV memory is computed; 0 while unknown."""
+        return self.report.token_s / token_bytes(self.shape)
 
     @property
     def staying_part(self) -> float:

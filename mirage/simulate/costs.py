@@ -20,6 +20,8 @@ class ExpertTimes(NamedTuple):
 
 
 NO_EXPERTS = ExpertTimes()
+USUAL_PROMPT = 512
+"""Tokens."""
 
 
 class StepCosts:
@@ -40,6 +42,8 @@ class StepCosts:
         self._holding, self.co_runners = holding, co_runners
         self.step_s = roofline.compute_ps(Work(0, 0)) / PS
         """Seconds of a step beside its tokens, of an engine alone that streams nothing."""
+        self.token_s = roofline.added_ps(0, USUAL_PROMPT) / USUAL_PROMPT / PS
+        """Seconds by which one more token of a prompt lengthens a step, of such an engine."""
 
     def bounds(self, tokens: int) -> tuple[CostBound, ...]:
         """All bounds of the next step, which computes so many tokens."""

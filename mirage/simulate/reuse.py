@@ -37,8 +37,6 @@ class Reuse:
     """Blocks that are counted by each of several requests, once for each but one."""
     again = 0
     """Blocks that no request had and that one took again."""
-    token_s = 0.0
-    """By which one more token of a prompt lengthens a step."""
     keeps_below = False
     """True if blocks that leave the device are kept below it."""
 
@@ -96,7 +94,7 @@ class PrefixCache(Reuse):
         window: int = 0,
     ) -> None:
         self.block_tokens, self._savings = block_tokens, savings
-        self.token_s, self.keeps_below = savings.token_s, demotion is not None
+        self.keeps_below = demotion is not None
         self._demotion, self._window = demotion, window
         self._used: Counter[Name] = Counter()
         """Blocks by requests that hold them."""

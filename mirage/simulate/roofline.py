@@ -111,6 +111,11 @@ class BoundedSteps:
         """
         return max([bound.at(work) for bound in self.bounds(NOTHING_STREAMED, co_runners)])
 
+    def added_ps(self, first: int, tokens: int) -> int:
+        """Picoseconds that `tokens` of a prompt, from number `first` on, add to a step."""
+        work = Work(0, 0, tokens, tokens * (2 * first + tokens + 1))
+        return max([bound.at(work) - bound.fixed for bound in self.bounds(NOTHING_STREAMED, 1)])
+
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
         """All bounds of a step, its overhead included."""
         bounds = [plus(_times(bound, co_runners, 1), self.overhead) for bound in self.compute]

@@ -89,7 +89,7 @@ class Speaker:
                 self._costs.load_ps / PS,
                 self._costs.layer_compute_s(queues.batch),
                 *self._costs.expert_times(),
-                token_s=queues.reuse.token_s,
+                token_s=self._costs.token_s,
                 step_s=self._costs.step_s,
             ),
             cached=Cached(queues.reuse.cached, queues.reuse.again, queues.reuse.keeps_below),
