@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, log
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from mirage.control.lending import (
     MOST_PART,
     PARAMETERS_PART,
     WAY_BACK_PART,
+    pays_after,
     rest_enough,
     worth_keeping,
     worth_lending,
@@ -126,6 +129,24 @@ def test_a_rest_is_long_beside_its_way_back_and_beside_all_pauses_or_the_longest
     if way_back and rest < most:
         assert way_back <= WAY_BACK_PART * rest * (1 + 1e-9)
         assert rest >= 2 * pause
-    assert rest_enough(0.0, pause, most) == rest_enough(0.0, pause, most, awaited=True) == most
-    if way_back:
-        assert rest_enough(way_back, pause, most, awaited=True) == min(way_back, most)
+    assert rest_enough(0.0, pause, most) == rest_enough(0.0, pause, most, pays_after_s=1.0) == most
+
+
+@given(st.floats(0.01, 100), st.floats(0, 1e3), st.floats(0, 1e3), st.floats(1, 1e3))
+def test_while_others_wait_it_rests_for_its_way_back_its_pauses_or_until_lending_pays(
+    way_back: float, pause: float, most: float, times: float
+) -> None:
+    rest = rest_enough(way_back, pause, most, pays_after_s=times * way_back)
+    assert min(most, way_back) <= rest <= min(most, times * way_back)
+    if rest < min(most, times * way_back):
+        assert rest == max(way_back, 2 * pause)
+
+
+@given(st.floats(1e-3, 10), st.floats(0.01, 1), st.floats(0, 100), st.floats(0, 100))
+def test_lending_has_paid_when_larger_batches_have_brought_what_is_computed_anew(
+    lent: float, part: float, way_back: float, anew: float
+) -> None:
+    pays = pays_after(lent, part, way_back, anew)
+    brought = log(tokens(lent, inf, min(part, MOST_PART))) * (pays - way_back)
+    assert brought == pytest.approx(anew, abs=1e-6)
+    assert pays_after(0.0, part, way_back, anew) == inf

@@ -17,6 +17,7 @@ from mirage.config import Policy
 from mirage.control.covering import covers
 from mirage.control.expert_asks import experts_out
 from mirage.control.hidden_layers import hidden_layers
+from mirage.control.lending import pays_after
 from mirage.control.newcomers import closed_bytes
 from mirage.control.planner import Plan, Planner
 from mirage.control.rules import Rules
@@ -24,7 +25,7 @@ from mirage.control.spilling import TurnLengths
 from mirage.control.targets import base, most_experts, most_remapped, unnumbered
 from mirage.control.tenant_rows import Terms
 from mirage.control.tenant_state import TenantSnapshot
-from mirage.geometry import experts_gain, footprint
+from mirage.geometry import experts_gain, footprint, token_bytes
 from mirage.protocol import Allotment, Report
 from mirage.units import ceil_div
 from scheduler.tenants import Tenant
@@ -463,6 +464,28 @@ def test_at_once_it_rests_for_its_way_back_while_requests_of_others_wait_for_mem
     queue = {"waiting": 3, "admission_extents": 34, "kv_usable_extents": usable}
     asks = structs.replace(asks, report=structs.replace(asks.report, **queue))
     asleep = tenant("b", active=False, times=(0.05, 1e-3), last_busy=5.0)
+    assert planned(asks, asleep, now=5.0 + rest + 1e-6)["b"][0] == 8
+    assert planned(asks, asleep, now=5.0 + rest - 1e-6)["b"][0] < 8
+
+
+@pytest.mark.parametrize(
+    ("pause", "token_s", "rest"),
+    [(0.0, 0.01, 0.45), (1.0, 0.01, 2.0), (1.0, 0.0, 0.45), (99.0, 0.0, 0.45), (99.0, 0.01, None)],
+)
+def test_at_once_it_rests_longer_where_it_comes_back_often_and_much_is_computed_anew(
+    pause: float, token_s: float, rest: float | None
+) -> None:
+    """Twice its longest pause, until lending has paid; the way back, where that is unknown."""
+    asks = tenant("a", 10, 0, 24, times=(1.0, 0.1))
+    queue = {"waiting": 3, "admission_extents": 34, "kv_usable_extents": 10, "token_s": token_s}
+    asks = structs.replace(asks, report=structs.replace(asks.report, **queue))
+    asleep = tenant("b", active=False, times=(0.05, 1e-3), last_busy=5.0)
+    asleep = structs.replace(asleep, longest_pause_s=pause)
+    if rest is None:
+        anew_s = 9 * SHAPE.layer_bytes / token_bytes(SHAPE) * token_s
+        kv_bytes = 20 * SHAPE.extent_bytes
+        rest = pays_after(9 * SHAPE.layer_bytes / kv_bytes, 0.5, 0.45, anew_s)
+        assert rest > 2.0
     assert planned(asks, asleep, now=5.0 + rest + 1e-6)["b"][0] == 8
     assert planned(asks, asleep, now=5.0 + rest - 1e-6)["b"][0] < 8
 
