@@ -456,8 +456,8 @@ class Remap(Strict):
     requests get no more than its share."""
     favour: Literal["latency", "throughput"] = "latency"
     """Choice of what newcomers leave free while layers of their model are away, or of any in turns:
-    all that running requests ask for, and in turns that drain a quarter of what layers pay for
-    while all of them grow, so that few are preempted; or only what they soon need."""
+    what running requests take in twice `lookahead_steps`, and in turns that drain a quarter of what
+    layers pay for while all of them grow, so that few are preempted; or a quarter of the former."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     experts: bool = False

@@ -45,6 +45,15 @@ def blocks_soon(groups: KVGroups, running: int, lookahead_steps: int) -> int:
     return groups.grown(running * lookahead_steps, parts=2)
 
 
+def blocks_later(groups: KVGroups, running: int, lookahead_steps: int) -> int:
+    """Blocks of twice `lookahead_steps`, which newcomers leave free while layers are lent.
+
+    Not all up to `growth_level`: where in its steps a demand lies is chance, and up to five times
+    what is asked ahead stayed free.
+    """
+    return groups.grown(2 * running * lookahead_steps) if running else 0
+
+
 def growth_level(used_blocks: int, ahead: int) -> int:
     """KV blocks in total with which running requests find `ahead` free ones beside theirs.
 

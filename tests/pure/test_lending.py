@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.lending import (
+    CALLED_IN,
     LEAST_GAIN,
     MOST_PART,
     PARAMETERS_PART,
@@ -148,5 +149,5 @@ def test_lending_has_paid_when_larger_batches_have_brought_what_is_computed_anew
 ) -> None:
     pays = pays_after(lent, part, way_back, anew)
     brought = log(tokens(lent, inf, min(part, MOST_PART))) * (pays - way_back)
-    assert brought == pytest.approx(anew, abs=1e-6)
+    assert brought == pytest.approx(CALLED_IN * anew, abs=1e-6)
     assert pays_after(0.0, part, way_back, anew) == inf

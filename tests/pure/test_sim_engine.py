@@ -41,6 +41,9 @@ class Given:
     def compute_ps(self, work: Work, co_runners: int = 1) -> int:
         return max(bound.at(work) for bound in self._bounds)
 
+    def added_ps(self, first: int, tokens: int) -> int:
+        return 0
+
 
 class Streaming100(Given):
     """The same, where a step that streams takes 100 picoseconds at least."""
@@ -332,10 +335,10 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
     ("kept", "lent", "running"),
     [("soon", False, 3), ("soon", True, 3), ("lent", False, 3), ("lent", True, 2)],
 )
-def test_where_layers_are_lent_newcomers_leave_all_that_running_requests_ask_for(
+def test_where_layers_are_lent_newcomers_leave_what_running_requests_soon_need_and_more(
     kept: str, lent: bool, running: int
 ) -> None:
-    """Of eight free blocks the two that run ask for four, and soon need one; one waits for six."""
+    """Of eight free blocks the two that run need one soon, and four in twice 16 steps."""
     world = Alone()
     waits = SimulatedRequest(9, 0, 85, 20)
     engine = decoding(

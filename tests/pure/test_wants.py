@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
@@ -42,10 +44,18 @@ def test_newcomers_leave_free_what_is_closed_to_them(kept, left) -> None:
     assert wants(kept).left_free(3, 10, None, wanted, lent=True) == open_to_all
 
 
-@pytest.mark.parametrize(("lent", "as_if"), [(False, "soon"), (True, "asked")])
-def test_newcomers_leave_more_while_layers_are_lent(lent: bool, as_if: str) -> None:
-    def wanted() -> Demand:
-        return Demand(30, 40, 50)
+@given(st.integers(0, 100), st.integers(0, 1000))
+def test_newcomers_leave_more_while_layers_are_lent_however_demand_is_rounded(
+    running: int, growth: int
+) -> None:
+    """What running requests take in twice the eight steps that are asked ahead."""
 
-    left = wants("lent").left_free(3, 10, None, wanted, lent=lent)
-    assert left == wants(as_if).left_free(3, 10, None, wanted, lent=lent)
+    def wanted() -> Demand:
+        return Demand(30, 30 + growth, 50 + growth)
+
+    def left(open_extents: int | None, *, lent: bool) -> int:
+        return wants("lent").left_free(running, 10, open_extents, wanted, lent=lent)
+
+    assert left(None, lent=False) == wants("soon").left_free(running, 10, None, wanted, lent=False)
+    assert left(None, lent=True) == wants().groups.grown(16 * running)
+    assert left(8, lent=True) == left(None, lent=True) + 8

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirage.config import Kept
-from mirage.control.demand import Demand, blocks_ahead, blocks_soon, demand, kept_free
+from mirage.control.demand import Demand, blocks_ahead, blocks_later, blocks_soon, demand, kept_free
 from mirage.control.growth_hold import GrowthHold
 from mirage.facts import KVGroups
 
@@ -44,17 +44,22 @@ class Wants:
     ) -> int:
         """Blocks that waiting requests leave free, of extents that are all or in part open to them.
 
-        `wanted` is the demand of this moment; `lent`: whether layers of the model are away, or of
-        any in turns. Then memory is so short that who grows beyond what was left free is preempted,
-        and computed anew in longer steps; in a turn that drains all that it began grow together.
+        `wanted` is the demand of this moment, whose growth is left free if `kept` is "asked";
+        `lent`: whether layers of the model are away, or of any in turns. Then memory is so short
+        that who grows beyond what was left free is preempted, and computed anew in longer steps; in
+        a turn that drains all that it began grow together.
         """
         if self.kept == "nothing":
             return 0
         if self.kept == "soon" or (self.kept == "lent" and not lent):
             return blocks_soon(self.groups, running, self.lookahead_steps)
-        asked = wanted()
+        if self.kept == "lent":
+            ahead = blocks_later(self.groups, running, self.lookahead_steps)
+        else:
+            asked = wanted()
+            ahead = max(0, asked.growth - asked.used)
         return kept_free(
             usable_extents * self.extent_blocks,
             None if open_extents is None else open_extents * self.extent_blocks,
-            max(0, asked.growth - asked.used),
+            ahead,
         )
