@@ -83,6 +83,9 @@ class Even:
     def compute_ps(self, work: Work, co_runners: int = 1) -> int:
         return STEP
 
+    def added_ps(self, first: int, tokens: int) -> int:
+        return 0
+
 
 class One(Alone):
     """A world of one engine, in which time is counted in steps; nobody is refused by default."""
