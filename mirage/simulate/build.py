@@ -12,6 +12,7 @@ from mirage.config import TenantSection as Served
 from mirage.control.arbiter import Arbiter
 from mirage.control.controller import Controller
 from mirage.control.draining import Draining
+from mirage.control.placement.placed import Stand
 from mirage.control.roster.roster import Roster
 from mirage.control.roster.specs import TenantSpec
 from mirage.control.targets import base, entitled
@@ -29,7 +30,7 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.loads import TierLoads
 from mirage.simulate.reuse import PrefixCache
 from mirage.simulate.roofline import LAYER_SETS, PS, Roofline, Sets
-from mirage.simulate.rostered import RosteredDomain, begin
+from mirage.simulate.rostered import RosteredDomain, begin, begin_placed
 from mirage.simulate.routing import Routers
 from mirage.simulate.savings import Savings
 from mirage.simulate.tally import Tally
@@ -57,12 +58,14 @@ def world(
     arrivals: Mapping[str, Iterator[SimulatedRequest]] | None = None,
     max_num_seqs: Mapping[str, int] | None = None,
     start: int = 0,
+    stands: Mapping[str, Stand | None] | None = None,
 ) -> World:
     """Engines with their requests, and the deciders of their memory.
 
     `arrivals` are the requests of each tenant, instead of those that the experiment draws, and
     `max_num_seqs` the most in one step, instead of the same for all. Time begins at `start`
-    picoseconds.
+    picoseconds. With a roster, `stands` are the tenants that are or may come there, and how each
+    begins; None is on disk.
     """
     sharing = setup.experiment.sharing
     co_running = sharing.mode == "spatial" and not sharing.isolated
@@ -73,7 +76,7 @@ def world(
     hierarchy = Hierarchy(setup.speeds, POLICIES[tiers.policy]) if tiers else None
     walls = [t.name for t in setup.experiment.tenants] if sharing.isolated else [None]
     if setup.experiment.roster is not None:
-        _add_rostered(made, setup, variant, seed, arrivals, max_num_seqs)
+        _add_rostered(made, setup, variant, seed, arrivals, max_num_seqs, stands)
         return made
     for wall in walls:
         config = setup.config(variant, only=wall)
@@ -94,19 +97,24 @@ def _add_rostered(
     seed: int,
     arrivals: Mapping[str, Iterator[SimulatedRequest]],
     max_num_seqs: Mapping[str, int] | None,
+    stands: Mapping[str, Stand | None] | None,
 ) -> None:
     """Engines of which as many are awake as fit, and who decides which."""
     section, coming, rules = setup.experiment.roster, variant.coming, setup.rules(variant)
     assert section is not None
-    memory, tenants = setup.device_bytes, [setup.served(t.name) for t in setup.experiment.tenants]
+    asked = [t for t in setup.experiment.tenants if stands is None or t.name in stands]
+    memory, tenants = setup.device_bytes, [setup.served(t.name) for t in asked]
     speeds = coming.speeds(section, setup.hardware)
     roster = Roster(memory, coming.rules(section))
     for t in tenants:
         spec = TenantSpec(t.name, t.share, t.priority, t.floor_layers, t.max_percent, **UNBOUNDED)
         own = coming.bytes_of(spec, setup.shapes[t.name], setup.hardware, rules)
         roster.applied(spec, own, speeds.times(own), made.now_s())
-    popular = sorted(setup.experiment.tenants, key=lambda t: -(t.rate or 0))
-    begin(roster, [t.name for t in popular], made.now_s())
+    if stands is None:
+        popular = sorted(asked, key=lambda t: -(t.rate or 0))
+        begin(roster, [t.name for t in popular], made.now_s())
+    else:
+        begin_placed(roster, stands, made.now_s())
     engines = [
         _Builder(setup, variant, memory, t, max_num_seqs, seed).engine(arrivals[t.name], made, None)
         for t in tenants

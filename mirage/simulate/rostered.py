@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from mirage.control.arbiter import Arbiter
+from mirage.control.placement.placed import Stand
 from mirage.control.roster.member import DrainGoal
 from mirage.control.roster.orders import RosterOrder, RosterVerb
 from mirage.control.roster.roster import Roster
@@ -71,6 +72,23 @@ class RosteredDomain(SimulatedDomain):
         if name in self._joined:
             return self.engines[name].holding.held_bytes
         return self.arbiter.controller.reserved_bytes(name)
+
+    # -- what a placement wants ----------------------------------------------------------
+
+    def wish(self, name: str, wish: LifeState, now: int) -> None:
+        """A tenant shall be ready, sleep or stop. One that stops leaves no weights in the host."""
+        self.roster.kept(name, kept=wish is not LifeState.STOPPED)
+        self.roster.wished(name, wish, now / PS)
+        self.decide(now)
+
+    def is_ready(self, name: str, since: int) -> bool:
+        """True if it is ready, or was since then."""
+        member = self.roster.members[name]
+        return member.state is LifeState.READY or member.ready_at * PS > since
+
+    def is_gone(self, name: str) -> bool:
+        """True if it has no process."""
+        return self.roster.members[name].state in GONE
 
     # -- events -------------------------------------------------------------------------
 
@@ -220,6 +238,23 @@ def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
         state = LifeState.READY if name in awake else state
         place = WeightsPlace.DEVICE if name in awake else WeightsPlace.HOST
         roster.adopted(name, Life(state, place), now)
+
+
+def begin_placed(roster: Roster, stands: Mapping[str, Stand | None], now: float = 0.0) -> None:
+    """Each begins as it stands, those first that are awake, as far as they fit; else asleep."""
+    left = roster.device_bytes
+    left -= sum(roster.members[name].own.asleep for name, stand in stands.items() if stand)
+    for name, stand in sorted(stands.items(), key=lambda each: each[1] is not Stand.AWAKE):
+        own = roster.members[name].own
+        if stand is None:
+            roster.kept(name, kept=False)
+            life = Life(LifeState.STOPPED, WeightsPlace.DISK, keeps=False)
+        elif stand is Stand.AWAKE and own.yields <= left:
+            left -= own.yields
+            life = Life(LifeState.READY, WeightsPlace.DEVICE)
+        else:
+            life = Life(LifeState.SLEEPING, WeightsPlace.HOST)
+        roster.adopted(name, life, now)
 
 
 def _first(names: Iterable[str], nbytes: Mapping[str, int], most: int) -> set[str]:

@@ -116,6 +116,16 @@ class World:
         engine.come(request, now)
         self.next_time = min(self.next_time, engine.next_event)
 
+    def happens(self, event: At, now: int) -> None:
+        """Something that nobody here knew of happens now; all before has happened."""
+        if not self._started:
+            self._start()
+        self.now = now
+        event(now)
+        self._wake_stirred()
+        self.observer.happened()
+        self.next_time = now
+
     def _start(self) -> None:
         self._started = True
         for domain in self.domains:

@@ -140,9 +140,17 @@ class _Search:
             return replace(self._past, settled=None, placement=None)
         return replace(self._past, settled=self._facts, placement=self._present)
 
+    @property
+    def hopeless(self) -> bool:
+        """True if even a placement that serves all requests within limits would not be chosen."""
+        wanted = any(self._facts.asked(name) > 0 for name in self._absent)
+        return not wanted and 1 - self.first.worth <= self._rules.gain
+
     def best(self) -> _Found:
         """The best of whole proposals, improved by single changes, less what brings nothing."""
         found = self.first
+        if self.hopeless:
+            return found
         most = self._rules.evaluations * PROPOSED
         for proposed in proposals(self.pressures):
             if self.court.asked >= most:

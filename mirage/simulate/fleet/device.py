@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
+from mirage.control.placement.placed import Stand
+from mirage.control.roster.states import LifeState
 from mirage.simulate import build
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
@@ -12,6 +15,7 @@ from mirage.simulate.experiment import Setup
 from mirage.simulate.fleet.feed import Feed
 from mirage.simulate.fleet.schema import Outage
 from mirage.simulate.roofline import NEVER, PS
+from mirage.simulate.rostered import RosteredDomain
 from mirage.simulate.variants import Variant
 from mirage.simulate.world import Observer, World
 
@@ -51,6 +55,8 @@ class PlacedDevice:
         """Requests sent here that have not finished; it says nothing of tenants with a feed."""
         self.engines: list[Engine] = []
         """Engines of all lives in their order."""
+        self.stands: dict[str, Stand | None] | None = None
+        """State in which each tenant begins the next life; None if the roster chooses."""
         self.world: World | None = None
         """None while the device is lost."""
         self._here: dict[str, Engine] = {}
@@ -71,6 +77,7 @@ class PlacedDevice:
             skipping=self._skipping,
             arrivals=arrivals,
             start=now,
+            stands=self.stands,
         )
         world.observer = self._observe(self, world)
         self.world = world
@@ -99,6 +106,26 @@ class PlacedDevice:
         assert self.world is not None, "a lost device takes nothing"
         self.in_flight[tenant] += 1
         self.world.come(self._here[tenant], request, now)
+
+    def wish(self, tenant: str, wish: LifeState, now: int) -> None:
+        """A tenant of a roster shall be ready, sleep or stop; all before `now` has happened."""
+        assert self.world is not None, "a lost device obeys nobody"
+        self.world.happens(partial(self._roster.wish, tenant, wish), now)
+
+    def is_ready(self, tenant: str, since: int) -> bool:
+        """True if it is ready, or was after `since`."""
+        return self._roster.is_ready(tenant, since)
+
+    def is_gone(self, tenant: str) -> bool:
+        """True if it has no process here."""
+        return self._roster.is_gone(tenant)
+
+    @property
+    def _roster(self) -> RosteredDomain:
+        assert self.world is not None, "a lost device has no roster"
+        (domain,) = self.world.domains
+        assert isinstance(domain, RosteredDomain), "without a roster nothing comes or goes"
+        return domain
 
     def lose(self) -> list[tuple[str, SimulatedRequest]]:
         """The device is lost; requests that have not finished, with their tenants."""

@@ -20,6 +20,7 @@ from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.fleet.device import DeviceObserver, PlacedDevice
 from mirage.simulate.fleet.feed import Feed
+from mirage.simulate.fleet.moving import FleetMover
 from mirage.simulate.fleet.routes import ReplicaLoad, Route, ServedRoutes
 from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.roofline import NEVER, PS
@@ -63,14 +64,18 @@ class Fleet:
         route: Route | None = None,
         observer: FleetObserver | None = None,
         arrivals: Mapping[str, Iterator[SimulatedRequest]] | None = None,
+        past: Mapping[str, Iterable[SimulatedRequest]] | None = None,
     ) -> None:
         """`arrivals` are the requests of each tenant, instead of those that are drawn.
 
-        The route is that of `mirage serve` if left out.
+        The route is that of `mirage serve` if left out. `past` are requests before the run, with
+        negative arrivals, which a placement that moves knows of.
         """
         self._observer, self._route = observer or FleetObserver(), route or ServedRoutes()
         arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
-        self._feeds = {t: Feed(arrivals[t]) for t, on in setup.placement.items() if len(on) == 1}
+        moving = setup.experiment.moving
+        alone = {t for t, on in setup.placement.items() if len(on) == 1 and moving is None}
+        self._feeds = {t: Feed(arrivals[t]) for t in setup.placement if t in alone}
         self.devices = {
             name: PlacedDevice(
                 name,
@@ -85,6 +90,8 @@ class Fleet:
             for name, of in setup.devices.items()
         }
         self._replicas = {t: [self.devices[d] for d in on] for t, on in setup.placement.items()}
+        self.mover = None if moving is None else FleetMover(setup, variant, self.devices, past)
+        """Moves models over time; None if each stays where it is."""
         self._changes = _changes(setup)
         routed = [tenant for tenant in arrivals if tenant not in self._feeds]
         self._arrivals = merge(*(_keyed(i, t, arrivals[t]) for i, t in enumerate(routed)))
@@ -109,9 +116,13 @@ class Fleet:
         while (time := self._next_time()) < until:
             if self._changes and self._changes[0][0] == time:
                 self._change(*self._changes.popleft()[1:], time, until)
+            elif self.mover is not None and self.mover.next_time == time:
+                self.mover.tick(time)
             elif self._next is not None and self._next[0] == time:
                 _, _, _, tenant, request = self._next
                 self._next = next(self._arrivals, None)
+                if self.mover is not None:
+                    self.mover.came(tenant, request)
                 if not self._send(tenant, request, time):
                     self._lose(tenant, request, LossCause.NO_REPLICA)
             else:
@@ -127,10 +138,12 @@ class Fleet:
                 device.world.check()
 
     def _next_time(self) -> int:
-        """Time of the next change, routing decision or meeting."""
+        """Time of the next change, routing decision or meeting; once nobody comes, no move."""
         change = self._changes[0][0] if self._changes else NEVER
-        arrival = self._next[0] if self._next is not None else NEVER
-        return min(change, arrival, self._together)
+        if self._next is None:
+            return min(change, self._together)
+        tick = NEVER if self.mover is None else self.mover.next_time
+        return min(change, self._next[0], self._together, tick)
 
     def _meet(self, now: int) -> None:
         """All devices are brought up to now; again later if requests are left to be told."""
@@ -144,7 +157,8 @@ class Fleet:
 
     def _send(self, tenant: str, request: SimulatedRequest, now: int) -> bool:
         """To one of the replicas that are there; False if there is none."""
-        there = [device for device in self._replicas[tenant] if device.world is not None]
+        replicas = self._replicas[tenant] if self.mover is None else self.mover.open(tenant)
+        there = [device for device in replicas if device.world is not None]
         if not there:
             return False
         for device in there:
@@ -160,9 +174,14 @@ class Fleet:
         if back:
             self._refuse(device.in_flight, now)
             device.begin(now, until)
+            if self.mover is not None:
+                self.mover.back(now)
             return
         device.advance(now)
-        for tenant, request in device.lose():
+        lost = device.lose()
+        if self.mover is not None:
+            self.mover.lost(name, now)
+        for tenant, request in lost:
             if request.first < 0 and self._send(tenant, _anew(request), now):
                 self.retried[tenant] += 1
             else:

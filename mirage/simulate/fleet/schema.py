@@ -1,13 +1,14 @@
-"""Schema of an experiment on several devices: which there are, what runs where, what fails when."""
+"""Schema of an experiment on several devices: which there are, what runs where, fails and moves."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from mirage.config import NAME, Strict
+from mirage.config import NAME, Count, Strict
+from mirage.control.placement.rules import DEFAULTS, PlacementRules
 from mirage.simulate.experiment import Experiment
 
 MOST_DEVICES = 1000
@@ -57,6 +58,42 @@ class SimulatedDevice(Strict):
         return [self.model_copy(update={"name": name, "count": None}) for name in names]
 
 
+Part = Annotated[float, Field(ge=0, le=1)]
+Interval = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class SimulatedMoving(Strict):
+    """Placement over time: how often it is decided, by what, and what a move costs."""
+
+    decide_s: Interval = 60.0
+    """Seconds between two decisions."""
+    window_s: Interval = 120.0
+    """Seconds of a window of load."""
+    windows: Annotated[int, Field(ge=1, le=20)] = 3
+    """Last whole windows that a decision looks at."""
+    judge: Literal["simulation", "arithmetic"] = "simulation"
+    """Judge of placements: each device simulated with a window's requests, or means alone."""
+    ttft_s: PositiveFloat = 2.0
+    """This and the next: limits of each request."""
+    tpot_s: PositiveFloat = 0.1
+    host_gib: PositiveFloat | None = None
+    """Host memory for masters; unlimited if left out."""
+    disk_gb_s: PositiveFloat = 2.0
+    evaluations: Count = 60
+    """This and what follows: as the rules of a placement."""
+    gain: Part = DEFAULTS.gain
+    gain_per_gib: Part = DEFAULTS.gain_per_gib
+    rest_s: Annotated[float, Field(ge=0, le=1e6)] = DEFAULTS.rest_s
+    moves_an_hour: Annotated[int, Field(ge=0, le=10_000)] = DEFAULTS.moves_an_hour
+    band: Part = DEFAULTS.band
+
+    @property
+    def rules(self) -> PlacementRules:
+        """Rules that the placement changes by."""
+        names = ("evaluations", "gain", "gain_per_gib", "rest_s", "moves_an_hour", "band")
+        return PlacementRules(**{name: getattr(self, name) for name in names})
+
+
 def _written(value: Any) -> Any:
     """A number of devices, or names alone, in full."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -72,6 +109,8 @@ class FleetExperiment(Experiment):
     devices: Annotated[list[SimulatedDevice], BeforeValidator(_written)] = Field(min_length=1)
     placement: dict[str, list[str]] = Field(default_factory=dict)
     """Devices of each tenant; several are replicas. Left out, all are on the only device."""
+    moving: SimulatedMoving | None = None
+    """Given, with a `roster`, the placement is the first one and changes by load."""
 
     @property
     def each_device(self) -> list[SimulatedDevice]:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from mirage import profiles
 from mirage.config import ConfigError
+from mirage.geometry import footprint
 from mirage.profiles import Hardware
+from mirage.protocol import ModelShape
 from mirage.simulate import variants
 from mirage.simulate.experiment import Experiment, Setup, SimulatedTenant, Workload, overridden
 from mirage.simulate.fleet.schema import FleetExperiment, Outage
@@ -38,13 +40,18 @@ class FleetSetup:
         hardware = {name: profiles.hardware(name, near) for name in named}
         self.hardware = overridden(hardware[experiment.hardware], experiment)
         """Profile of the devices that name no other."""
-        used = {device for places in self.placement.values() for device in places}
-        self.devices = {
-            d.name: self._device(d.name, hardware[d.hardware or experiment.hardware])
-            for d in devices
-            if d.name in used
-        }
-        """Experiment of each device on which anything is placed, in the order of their names."""
+        if experiment.moving is None:
+            used = {device for places in self.placement.values() for device in places}
+            self.devices = {
+                d.name: self._device(d.name, hardware[d.hardware or experiment.hardware])
+                for d in devices
+                if d.name in used
+            }
+            """Experiment of each device on which anything may be, in the order of their names."""
+        else:
+            kinds = {name: self._kind(name, of) for name, of in hardware.items()}
+            self.devices = {d.name: kinds[d.hardware or experiment.hardware] for d in devices}
+            self._check_moving()
         self.shapes = {name: self._first(name).shapes[name] for name in self.models}
 
     def comparing(self, policies: list[str]) -> FleetSetup:
@@ -68,15 +75,53 @@ class FleetSetup:
         return self.devices[self.placement[tenant][0]]
 
     def _device(self, name: str, hardware: Hardware) -> Setup:
+        what = f"device {name!r}"
+        return self._setup(what, self._tenants(name, hardware), hardware, self._on(name))
+
+    def _setup(
+        self,
+        what: str,
+        tenants: list[SimulatedTenant],
+        hardware: Hardware,
+        models: Mapping[str, profiles.Model],
+    ) -> Setup:
+        """Experiment of one device; `what` it is stands in errors."""
         experiment, workload = self.experiment, self.experiment.workload
         if workload.arrivals == "trace":  # which tells of all tenants; a device draws no requests
             workload = Workload(arrivals="trace", file=Path(SAMPLE))
         own = {field: getattr(experiment, field) for field in Experiment.model_fields}
-        own |= {"tenants": self._tenants(name, hardware), "workload": workload}
+        own |= {"tenants": tenants, "workload": workload}
         try:
-            return Setup(Experiment(**own), self.near, hardware, self._on(name), self.known)
+            return Setup(Experiment(**own), self.near, hardware, models, self.known)
         except ConfigError as error:
-            raise ConfigError(f"device {name!r}: {error}") from None
+            raise ConfigError(f"{what}: {error}") from None
+
+    def _shape(self, tenant: SimulatedTenant, hardware: Hardware) -> ModelShape:
+        """Shape of a tenant's model on a device that it has to itself."""
+        limits, model = self.experiment.limits, self.models[tenant.name]
+        longest = min(tenant.max_model_len or limits.max_model_len or model.max_len, model.max_len)
+        memory, parts = hardware.memory_bytes, self.experiment.layer_parts
+        return profiles.shape(model, hardware, limits.block_tokens, longest, memory, parts)
+
+    def _kind(self, name: str, hardware: Hardware) -> Setup:
+        """Experiment of a device on which any model may come to be, if it has room for it."""
+        here, fitting = overridden(hardware, self.experiment), []
+        for tenant in self.experiment.tenants:
+            shape = self._shape(tenant, here)
+            if footprint(shape, 0, shape.min_extents) <= here.memory_bytes:
+                fitting.append(tenant)
+        models = {tenant.name: self.models[tenant.name] for tenant in fitting}
+        return self._setup(f"devices of kind {name!r}", fitting, hardware, models)
+
+    def _check_moving(self) -> None:
+        if self.experiment.roster is None:
+            raise ConfigError("moving is for models that come and go: write roster, perhaps {}")
+        for tenant, places in self.placement.items():
+            for device in places:
+                if tenant not in self.devices[device].models:
+                    raise ConfigError(
+                        f"placement of {tenant!r}: device {device!r} has no room for it"
+                    )
 
     def _on(self, device: str) -> dict[str, profiles.Model]:
         return {name: m for name, m in self.models.items() if device in self.placement[name]}
@@ -87,17 +132,14 @@ class FleetSetup:
         tenants = [t for t in experiment.tenants if device in self.placement[t.name]]
         if experiment.roster is not None:
             return tenants
-        hardware, limits = overridden(hardware, experiment), experiment.limits
-        shapes, pressure = {}, {}
-        for t in tenants:
-            model = self.models[t.name]
-            longest = min(t.max_model_len or limits.max_model_len or model.max_len, model.max_len)
-            memory, parts = hardware.memory_bytes, experiment.layer_parts
-            shapes[t.name] = profiles.shape(
-                model, hardware, limits.block_tokens, longest, memory, parts
-            )
-            replicas = len(self.placement[t.name])
-            pressure[t.name] = (t.rate or 1.0) / replicas * model.kv_token_bytes
+        hardware = overridden(hardware, experiment)
+        shapes = {t.name: self._shape(t, hardware) for t in tenants}
+        pressure = {
+            t.name: (t.rate or 1.0)
+            / len(self.placement[t.name])
+            * self.models[t.name].kv_token_bytes
+            for t in tenants
+        }
         try:
             return filled(tenants, shapes, hardware.memory_bytes, pressure)
         except ConfigError as error:

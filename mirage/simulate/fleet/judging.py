@@ -1,0 +1,157 @@
+"""A judge of placements by the simulator's core: each device runs its part of a window's requests.
+
+Requests of replicas are dealt by the speed of their devices' memory, without a router. So devices
+know nothing of each other, and a placement that differs on two devices has two to be simulated:
+what was simulated is kept. A window begins without a queue, and moves cost nothing there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.judging import ModelVerdict, WindowVerdict
+from mirage.control.placement.placed import DevicePlacement, Stand, parts
+from mirage.simulate import build
+from mirage.simulate.batch import SimulatedRequest
+from mirage.simulate.engine import Engine
+from mirage.simulate.experiment import Setup
+from mirage.simulate.fleet.load_log import SentRow, WindowRows
+from mirage.simulate.roofline import PS
+from mirage.simulate.variants import Variant
+from mirage.simulate.world import Observer, World
+
+BEYOND = 2.0
+"""Windows after which a run is over, whatever is left: that is late in any case."""
+
+
+class LatencyLimits(NamedTuple):
+    """Limits of one request, in picoseconds."""
+
+    ttft: float
+    tpot: float
+    """Mean time of each token after the first."""
+
+    @classmethod
+    def of_seconds(cls, ttft_s: float, tpot_s: float) -> LatencyLimits:
+        """Limits in seconds."""
+        return cls(ttft_s * PS, tpot_s * PS)
+
+    def kept(self, request: SimulatedRequest, now: int) -> bool:
+        """True of a request within both, whose last token comes now."""
+        after = max(1, request.output - 1)
+        late = request.first - request.arrival > self.ttft
+        return not late and now - request.first <= self.tpot * after
+
+
+class ReplicaPart(NamedTuple):
+    """One model on one device: how it stands, and the requests that it gets of all replicas."""
+
+    model: str
+    stand: Stand
+    index: int
+    """Position among its model's replicas; -1 of one that gets none."""
+    weights: tuple[float, ...]
+
+
+class SimulatedVerdicts:
+    """Requests within limits of each device that was simulated, by window."""
+
+    def __init__(
+        self, setups: Mapping[str, Setup], variant: Variant, limits: LatencyLimits
+    ) -> None:
+        """`setups` by device; equal devices have the same object, and share verdicts."""
+        self._setups, self._variant, self._limits = setups, variant, limits
+        self._known: dict[int, dict[tuple[int, tuple[ReplicaPart, ...]], Mapping[str, int]]] = {}
+        self.runs = 0
+        """Devices that were simulated so far."""
+
+    def forget(self, before: int) -> None:
+        """Verdicts of windows before that number are asked for no more."""
+        self._known = {n: known for n, known in self._known.items() if n >= before}
+
+    def within(
+        self, device: str, window: WindowRows, there: tuple[ReplicaPart, ...]
+    ) -> Mapping[str, int]:
+        """Number of each model's requests that the device serves within limits."""
+        setup = self._setups[device]
+        known = self._known.setdefault(window.number, {})
+        key = id(setup), there
+        if key not in known:
+            known[key] = self._simulated(setup, window, there)
+        return known[key]
+
+    def _simulated(
+        self, setup: Setup, window: WindowRows, there: tuple[ReplicaPart, ...]
+    ) -> Mapping[str, int]:
+        rows = {p.model: list(dealt(window.rows.get(p.model, ()), p)) for p in there}
+        if not any(rows.values()):
+            return {}
+        self.runs += 1
+        arrivals = {
+            name: iter([SimulatedRequest(n, *row) for n, row in enumerate(each)])
+            for name, each in rows.items()
+        }
+        popular = sorted(there, key=lambda p: -len(rows[p.model]))
+        stands = {p.model: p.stand for p in popular}
+        world = build.world(setup, self._variant, 0, arrivals=arrivals, stands=stands)
+        world.observer = seen = WithinLimits(world, self._limits)
+        world.run(until=round(BEYOND * window.seconds * PS))
+        return seen.kept
+
+
+class WithinLimits(Observer):
+    """Counts requests of each model within limits."""
+
+    def __init__(self, world: World, limits: LatencyLimits) -> None:
+        self._world, self._limits = world, limits
+        self.kept: Counter[str] = Counter()
+
+    def finished(self, engine: Engine, request: SimulatedRequest) -> None:
+        self.kept[engine.name] += self._limits.kept(request, self._world.now)
+
+
+class SimulatedJudge:
+    """`PlacementJudge` for facts whose windows these are."""
+
+    def __init__(
+        self, facts: PlacementFacts, windows: Sequence[WindowRows], verdicts: SimulatedVerdicts
+    ) -> None:
+        self._facts, self._windows, self._verdicts = facts, windows, verdicts
+
+    def __call__(self, placement: DevicePlacement, window: int) -> WindowVerdict:
+        facts, asked = self._facts, self._windows[window]
+        gets = {model.name: parts(facts, placement, model.name) for model in facts.models}
+        within: Counter[str] = Counter()
+        for device in facts.devices:
+            there = tuple(
+                _part(name, stand, device.name, gets[name])
+                for name, stand in placement.on(device.name).items()
+            )
+            within.update(self._verdicts.within(device.name, asked, there))
+        return {
+            name: ModelVerdict(float(within[name]), float(len(rows)))
+            for name, rows in asked.rows.items()
+            if rows
+        }
+
+
+def _part(model: str, stand: Stand, device: str, gets: Mapping[str, float]) -> ReplicaPart:
+    if device not in gets:
+        return ReplicaPart(model, stand, -1, ())
+    return ReplicaPart(model, stand, list(gets).index(device), tuple(gets.values()))
+
+
+def dealt(rows: Sequence[SentRow], part: ReplicaPart) -> Iterator[SentRow]:
+    """Rows that one replica gets: each goes to the one that has least of its due."""
+    if part.index < 0:
+        return
+    given = [0] * len(part.weights)
+    for number, row in enumerate(rows, 1):
+        due = [number * weight - had for weight, had in zip(part.weights, given, strict=True)]
+        to = due.index(max(due))
+        given[to] += 1
+        if to == part.index:
+            yield row
