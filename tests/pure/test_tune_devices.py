@@ -1,4 +1,4 @@
-"""Counting the devices that a traffic needs: needs, packing, windows, and a whole small count."""
+"""Counting the devices that a traffic needs: windows, and a whole small count."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mirage import profiles
 from mirage.config import ConfigError
 from mirage.simulate.experiment import Experiment
 from mirage.tools.report.slo import Slo
 from mirage.tools.tune.fleet import result
 from mirage.tools.tune.fleet.command import FILES, SizeWish, parse_kinds, size
 from mirage.tools.tune.fleet.counting import CountJob
-from mirage.tools.tune.fleet.needs import USABLE, ModelNeed, need, placed, replicas
 from mirage.tools.tune.fleet.steps import STEPS
 from mirage.tools.tune.fleet.trial import enough
 from mirage.tools.tune.fleet.windows import windows
-from tests.examples import examples
 
 pytestmark = pytest.mark.pure
 
-GB = 10**9
 LOOSE = Slo(ttft_ms=2000, tpot_ms=100)
 
 
@@ -41,66 +35,6 @@ def experiment(**more: Any) -> Experiment:
         "workload": {"arrivals": "poisson", "requests": 1, "lengths": "short"},
     }
     return Experiment.model_validate(written | more)
-
-
-# -- needs and packing ------------------------------------------------------------------
-
-
-def test_a_model_needs_more_of_a_device_the_more_it_is_asked() -> None:
-    model, device = profiles.model("llama-3-8b"), profiles.hardware("h100")
-    shape = profiles.shape(model, device, 16, 512, device.memory_bytes)
-    once = need("a", model, shape, device, [(0, 100, 50)] * 100, 100.0)
-    twice = need("a", model, shape, device, [(0, 100, 50)] * 200, 100.0)
-    assert twice.busy == pytest.approx(2 * once.busy)
-    assert twice.running == pytest.approx(2 * once.running)
-    assert twice.kv_bytes == pytest.approx(2 * once.kv_bytes)
-    assert once.asleep < once.resident(sleeps=True) < once.least == once.resident(sleeps=False)
-    idle = need("a", model, shape, device, [], 100.0)
-    assert (idle.busy, idle.resident(sleeps=True)) == (0.0, idle.asleep)
-
-
-needs = st.lists(
-    st.builds(
-        ModelNeed,
-        name=st.uuids().map(str),
-        least=st.integers(5 * GB, 40 * GB),
-        asleep=st.integers(GB, 4 * GB),
-        running=st.floats(0, 50),
-        busy=st.floats(0, 3),
-        kv_bytes=st.floats(0, 50 * GB),
-    ),
-    min_size=1,
-    max_size=12,
-    unique_by=lambda one: one.name,
-)
-
-
-@given(models=needs, number=st.integers(1, 12), part=st.floats(0.3, 1.0), sleeps=st.booleans())
-@examples(200)
-def test_a_placement_holds_all_replicas_apart_and_no_device_too_much(
-    models: list[ModelNeed], number: int, part: float, sleeps: bool
-) -> None:
-    devices, memory = [f"d{i}" for i in range(number)], 80 * GB
-    counts = replicas(models, part, number)
-    found = placed(models, devices, memory, counts, sleeps)
-    assert found == placed(models, devices, memory, counts, sleeps)
-    if found is None:
-        return
-    for each in models:
-        assert len(set(found[each.name])) == len(found[each.name]) == counts[each.name]
-    for device in devices:
-        there = [m for m in models if device in found[m.name]]
-        if sleeps and there:
-            awake = max(m.least - m.asleep for m in there)
-            assert sum(m.asleep for m in there) + awake <= USABLE * memory
-        if not sleeps:
-            assert sum(m.least for m in there) <= USABLE * memory
-
-
-def test_what_fits_nowhere_has_no_placement() -> None:
-    models = [ModelNeed(name, 50 * GB, GB, 0.0, 0.1, 0.0) for name in "ab"]
-    assert placed(models, ["x"], 80 * GB, {"a": 1, "b": 1}, sleeps=False) is None
-    assert placed(models, ["x"], 80 * GB, {"a": 1, "b": 1}, sleeps=True) == {"a": ["x"], "b": ["x"]}
 
 
 # -- windows ----------------------------------------------------------------------------
@@ -139,8 +73,8 @@ def test_windows_of_a_trace_lie_over_its_whole_length(tmp_path: Path) -> None:
 
 
 def test_a_count_is_enough_and_the_same_again() -> None:
-    (window, *_) = windows(experiment(), Path(), 0, 20.0)
-    job = CountJob(window, Path(), "h100", LOOSE)
+    (window, before, *_) = windows(experiment(), Path(), 0, 20.0)
+    job = CountJob(window, before, Path(), "h100", LOOSE)
     found = job.run()
     assert found == job.run()
     counts = found["devices"]
@@ -151,8 +85,8 @@ def test_a_count_is_enough_and_the_same_again() -> None:
 
 
 def test_limits_that_nobody_can_keep_have_no_count() -> None:
-    (window, *_) = windows(experiment(), Path(), 0, 20.0)
-    found = CountJob(window, Path(), "h100", Slo(ttft_ms=0.001)).run()
+    (window, before, *_) = windows(experiment(), Path(), 0, 20.0)
+    found = CountJob(window, before, Path(), "h100", Slo(ttft_ms=0.001)).run()
     assert set(found["devices"].values()) == {None}
 
 
@@ -163,8 +97,8 @@ def test_one_device_too_few_is_not_enough() -> None:
     together = {name: ["x"] for name in rows}
     apart = {name: [name] for name in rows}
     args = (static, rows, 20.0, tight)
-    assert enough(window.experiment, Path(), "h100", apart, *args)
-    assert not enough(window.experiment, Path(), "h100", together, *args)
+    assert enough(window.experiment, Path(), "h100", list(rows), apart, *args)
+    assert not enough(window.experiment, Path(), "h100", ["x"], together, *args)
 
 
 def test_the_command_writes_a_page_and_says_what_each_step_saves(

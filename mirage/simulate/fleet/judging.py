@@ -51,7 +51,7 @@ class ReplicaPart(NamedTuple):
 
     model: str
     stand: Stand
-    index: int
+    place: int
     """Position among its model's replicas; -1 of one that gets none."""
     weights: tuple[float, ...]
 
@@ -146,12 +146,12 @@ def _part(model: str, stand: Stand, device: str, gets: Mapping[str, float]) -> R
 
 def dealt(rows: Sequence[SentRow], part: ReplicaPart) -> Iterator[SentRow]:
     """Rows that one replica gets: each goes to the one that has least of its due."""
-    if part.index < 0:
+    if part.place < 0:
         return
     given = [0] * len(part.weights)
     for number, row in enumerate(rows, 1):
         due = [number * weight - had for weight, had in zip(part.weights, given, strict=True)]
         to = due.index(max(due))
         given[to] += 1
-        if to == part.index:
+        if to == part.place:
             yield row

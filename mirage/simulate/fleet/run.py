@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from mirage.control.placement.steps import MoveVerb
 from mirage.simulate import workload
 from mirage.simulate.fleet.fleet import Fleet, LossCause
+from mirage.simulate.fleet.moving import FleetMover
 from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.run import Metrics, measured, metrics
 
@@ -41,7 +43,14 @@ def run_fleet(
         figures |= _lost(fleet.lost[tenant], fleet.retried[tenant])
     whole = _lost(sum(fleet.lost.values(), Counter()), fleet.retried.total())
     devices = {name: metrics(device.engines, start) for name, device in fleet.devices.items()}
-    return {**found, **whole, "devices": devices}
+    moved = {} if fleet.mover is None else _moved(fleet.mover)
+    return {**found, **whole, **moved, "devices": devices}
+
+
+def _moved(mover: FleetMover) -> Metrics:
+    """Steps of placements that were carried out, and bytes that came for them."""
+    verbs = (MoveVerb.START, MoveVerb.WAKE, MoveVerb.SLEEP, MoveVerb.STOP)
+    return {f"placed_{verb}s": mover.done[verb] for verb in verbs} | {"placed_bytes": mover.loaded}
 
 
 def _lost(causes: Counter[LossCause], retried: int) -> Metrics:

@@ -49,9 +49,12 @@ class FleetSetup:
             }
             """Experiment of each device on which anything may be, in the order of their names."""
         else:
-            kinds = {name: self._kind(name, of) for name, of in hardware.items()}
+            if experiment.roster is None:
+                raise ConfigError("moving is for models that come and go: write roster, perhaps {}")
+            asked = {d.hardware or experiment.hardware for d in devices}
+            kinds = {name: self._kind(name, hardware[name]) for name in sorted(asked)}
             self.devices = {d.name: kinds[d.hardware or experiment.hardware] for d in devices}
-            self._check_moving()
+            self._check_room()
         self.shapes = {name: self._first(name).shapes[name] for name in self.models}
 
     def comparing(self, policies: list[str]) -> FleetSetup:
@@ -110,12 +113,12 @@ class FleetSetup:
             shape = self._shape(tenant, here)
             if footprint(shape, 0, shape.min_extents) <= here.memory_bytes:
                 fitting.append(tenant)
+        if not fitting:
+            raise ConfigError(f"devices of kind {name!r} have no room for any of the models")
         models = {tenant.name: self.models[tenant.name] for tenant in fitting}
         return self._setup(f"devices of kind {name!r}", fitting, hardware, models)
 
-    def _check_moving(self) -> None:
-        if self.experiment.roster is None:
-            raise ConfigError("moving is for models that come and go: write roster, perhaps {}")
+    def _check_room(self) -> None:
         for tenant, places in self.placement.items():
             for device in places:
                 if tenant not in self.devices[device].models:

@@ -60,7 +60,11 @@ def size(path: Path, wish: SizeWish, output: Path) -> result.Result:
         profiles.hardware(kind, near)
     each = windows(asked, near, wish.seed, wish.seconds)
     make_room(output, [output / name for name in FILES])
-    jobs = [CountJob(window, near, kind, wish.slo) for kind in wish.kinds for window in each]
+    jobs = [
+        CountJob(window, each[number - 1], near, kind, wish.slo)
+        for kind in wish.kinds
+        for number, window in enumerate(each)
+    ]
     with counting(len(jobs), what="tune") as seen:
         runs = run_all(jobs, wish.processes, seen)
     built = result.build(asked.title, str(wish.slo), wish.seconds, runs, _words(path, wish, output))

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
 from mirage import profiles
+from mirage.control.placement.facts import PlaceMachine, PlacementFacts
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.pressure import Pressures
+from mirage.control.placement.proposing import best_fit, greedy, proposals
 from mirage.profiles import Model
 from mirage.simulate import workload
+from mirage.simulate.coming import SimulatedRoster
 from mirage.simulate.experiment import Experiment, SimulatedTenant, overridden
+from mirage.simulate.fleet.facts import MACHINE, UNLIMITED, place_device, place_model
+from mirage.simulate.fleet.load_log import SentRow, WindowRows
 from mirage.tools.report.slo import Slo
-from mirage.tools.tune.fleet.needs import ModelNeed, Row, need, placed, replicas
 from mirage.tools.tune.fleet.steps import PARTS, STEPS, SizeStep
-from mirage.tools.tune.fleet.trial import enough
+from mirage.tools.tune.fleet.trial import NO_LIMIT_MS, enough
 
 MOST = 512
 """Devices; who needs more gets no number."""
 Placement = dict[str, list[str]]
+Rows = dict[str, list[SentRow]]
+DISK_BYTES_S = 2e9
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class AskedWindow:
         longest, own = self.models[tenant].max_len, self.tenant(tenant).max_model_len
         return min(own or self.experiment.limits.max_model_len or longest, longest)
 
-    def rows(self) -> dict[str, list[Row]]:
+    def rows(self) -> Rows:
         """Requests of each model."""
         drawn = workload.requests(self, self.seed)
         return {
@@ -53,6 +61,8 @@ class CountJob:
     """One window on one kind of device."""
 
     window: AskedWindow
+    before: AskedWindow
+    """Window whose requests are known when this one begins."""
     near: Path
     hardware: str
     slo: Slo
@@ -60,7 +70,7 @@ class CountJob:
     def run(self, begun: Callable[[Any], None] = lambda world: None) -> dict[str, Any]:
         """Devices by step, None where no number was enough; and requests of the window."""
         rows = self.window.rows()
-        search = _CountSearch(self, rows)
+        search = _CountSearch(self, rows, self.before.rows())
         counts: dict[str, int | None] = {}
         for step in STEPS:
             counts[step.name] = search.fewest(step)
@@ -76,16 +86,17 @@ class CountJob:
 class _CountSearch:
     """Counts of devices, step by step."""
 
-    def __init__(self, job: CountJob, rows: Mapping[str, Sequence[Row]]) -> None:
-        self._job, self._rows = job, rows
-        asked, window = job.window.experiment, job.window
-        device = overridden(profiles.hardware(job.hardware, job.near), asked)
-        self._bytes = device.memory_bytes
-        self._needs = [self._need(t.name, device, window.seconds) for t in asked.tenants]
+    def __init__(self, job: CountJob, rows: Rows, before: Rows) -> None:
+        self._job, self._rows, self._rows_before = job, rows, before
+        self._hardware = overridden(
+            profiles.hardware(job.hardware, job.near), job.window.experiment
+        )
         self._alone: dict[str, int] | None = None
         """Replicas of each model that has its devices to itself."""
         self._before: int | None = None
         """Devices of the step before."""
+        self._standing: dict[int, Placement | None] = {}
+        """Placement that was enough for the window before, by the number of devices."""
         self.trials = 0
 
     def fewest(self, step: SizeStep) -> int | None:
@@ -95,11 +106,10 @@ class _CountSearch:
             return self._before
         if self._before is None:
             return None
-        least = max(1, ceil(sum(each.busy for each in self._needs)))
         high = next((n for n in _upwards(self._before) if self._enough(step, n)), None)
         if high is None:
             return None
-        low = min(least, high) - 1
+        low = 0
         while high - low > 1:
             middle = (low + high) // 2
             if self._enough(step, middle):
@@ -110,60 +120,97 @@ class _CountSearch:
         return high
 
     def _dedicated(self, step: SizeStep) -> int | None:
+        pressures = Pressures(self._facts(self._rows, 1, step))
+        weights = {name: pressures.weight(name) for name in self._rows}
         for part in PARTS:
-            counts = replicas(self._needs, part, MOST)
-            numbers = iter(range(sum(counts.values())))
+            counts = {
+                name: MOST if weight == inf else min(MOST, max(1, ceil(weight / part)))
+                for name, weight in weights.items()
+            }
+            if sum(counts.values()) > MOST:
+                return None
+            numbers = iter(range(MOST))
             placement = {
                 name: [f"d{next(numbers):03}" for _ in range(count)]
                 for name, count in counts.items()
             }
-            if self._tried(step, placement):
+            if self._tried(step, next(numbers), placement, self._rows):
                 self._alone = counts
                 return sum(counts.values())
         return None
 
     def _enough(self, step: SizeStep, number: int) -> bool:
         """True if some placement on so many devices is enough."""
-        return any(self._tried(step, each) for each in self._proposed(step, number))
+        if not step.stands:
+            return self._first(step, number, self._rows) is not None
+        if number not in self._standing:
+            self._standing[number] = self._first(step, number, self._rows_before)
+        found = self._standing[number]
+        before = self._rows_before if step.moves else None
+        return found is not None and self._tried(step, number, found, self._rows, before)
 
-    def _proposed(self, step: SizeStep, number: int) -> Iterator[Placement]:
-        devices = [f"d{place:03}" for place in range(number)]
+    def _first(self, step: SizeStep, number: int, rows: Rows) -> Placement | None:
+        """The first placement that is enough for those requests."""
+        proposed = self._proposed(step, number, rows)
+        return next((each for each in proposed if self._tried(step, number, each, rows)), None)
+
+    def _proposed(self, step: SizeStep, number: int, rows: Rows) -> Iterator[Placement]:
+        """Placements of all models, by their loads."""
         assert self._alone is not None
-        ways = [{name: min(count, number) for name, count in self._alone.items()}]
-        if step.chosen:
-            ways += [replicas(self._needs, part, number) for part in PARTS]
-        seen: list[Placement] = []
-        for counts in ways:
-            found = placed(self._needs, devices, self._bytes, counts, step.sleeps)
-            if found is not None and found not in seen:
-                seen.append(found)
-                yield found
+        pressures = Pressures(self._facts(rows, number, step))
+        alone = {name: min(count, number) for name, count in self._alone.items() if rows[name]}
+        packed = (best_fit(pressures, alone), greedy(pressures, alone))
+        seen: list[DevicePlacement] = []
+        for each in (*packed, *(proposals(pressures) if step.chosen else ())):
+            if each is not None and each not in seen and len(each.by_model) == len(rows):
+                seen.append(each)
+                yield each.devices
 
-    def _tried(self, step: SizeStep, placement: Placement) -> bool:
+    def _tried(
+        self,
+        step: SizeStep,
+        number: int,
+        placement: Placement,
+        rows: Rows,
+        before: Rows | None = None,
+    ) -> bool:
         self.trials += 1
         job = self._job
-        return enough(
-            job.window.experiment,
-            job.near,
-            job.hardware,
-            placement,
-            step,
-            self._rows,
-            job.window.seconds,
-            job.slo,
-        )
+        devices = _names(number)
+        args = (placement, step, rows, job.window.seconds, job.slo, before)
+        return enough(job.window.experiment, job.near, job.hardware, devices, *args)
 
-    def _need(self, name: str, device: profiles.Hardware, seconds: float) -> ModelNeed:
-        window, asked = self._job.window, self._job.window.experiment
-        shape = profiles.shape(
-            window.models[name],
-            device,
-            asked.limits.block_tokens,
-            window.max_len(name),
-            device.memory_bytes,
-            asked.layer_parts,
+    def _facts(self, rows: Rows, number: int, step: SizeStep) -> PlacementFacts:
+        """Facts of so many devices, and of models with those requests."""
+        job, hardware = self._job, self._hardware
+        window, asked = job.window, job.window.experiment
+        models = tuple(
+            place_model(
+                name,
+                window.models[name],
+                profiles.shape(
+                    window.models[name],
+                    hardware,
+                    asked.limits.block_tokens,
+                    window.max_len(name),
+                    hardware.memory_bytes,
+                    asked.layer_parts,
+                ),
+                sleeps=step.sleeps,
+                start_s=SimulatedRoster().start_s,
+                ttft_s=(job.slo.ttft_ms or NO_LIMIT_MS) / 1e3,
+                tpot_s=(job.slo.tpot_ms or NO_LIMIT_MS) / 1e3,
+            )
+            for name in rows
         )
-        return need(name, window.models[name], shape, device, self._rows[name], seconds)
+        devices = tuple(place_device(name, hardware) for name in _names(number))
+        machines = (PlaceMachine(MACHINE, UNLIMITED, DISK_BYTES_S),)
+        load = WindowRows(0, window.seconds, rows).load
+        return PlacementFacts(devices, machines, models, (load,))
+
+
+def _names(number: int) -> list[str]:
+    return [f"d{place:03}" for place in range(number)]
 
 
 def _upwards(first: int) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mirage.config import ConfigError
@@ -13,18 +13,23 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import LEAST_RATE, Experiment, Workload
 from mirage.simulate.fleet.device import DeviceObserver, PlacedDevice
 from mirage.simulate.fleet.fleet import Fleet, FleetObserver
-from mirage.simulate.fleet.schema import FleetExperiment, SimulatedDevice
+from mirage.simulate.fleet.load_log import SentRow
+from mirage.simulate.fleet.schema import FleetExperiment, SimulatedDevice, SimulatedMoving
 from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.roofline import PS
 from mirage.simulate.variants import VARIANTS
 from mirage.simulate.world import World
 from mirage.tools.report.slo import Slo
-from mirage.tools.tune.fleet.needs import Row
 from mirage.tools.tune.fleet.steps import SizeStep
 from mirage.tools.tune.goals import CompletedRequest
 
 ENOUGH, ENOUGH_EACH = 0.99, 0.95
 """Part of all requests, and of those of each model, that must keep the limits."""
+
+
+DECISIONS, PIECES, EVALUATIONS = 10, 5, 20
+"""Decisions in a window, the parts of it whose loads they look at, and what each has judged."""
+NO_LIMIT_MS = 1e8
 
 
 class Hopeless(Exception):
@@ -34,7 +39,7 @@ class Hopeless(Exception):
 class Judge(FleetObserver):
     """Counts requests that miss the limits, and gives up when they are too many."""
 
-    def __init__(self, rows: Mapping[str, Sequence[Row]], slo: Slo) -> None:
+    def __init__(self, rows: Mapping[str, Sequence[SentRow]], slo: Slo) -> None:
         self.slo, self.missed = slo, Counter[str]()
         self._most = int((1 - ENOUGH) * sum(map(len, rows.values())))
         self._most_each = {name: int((1 - ENOUGH_EACH) * len(each)) for name, each in rows.items()}
@@ -75,14 +80,18 @@ def enough(
     asked: Experiment,
     near: Path,
     hardware: str,
+    devices: Sequence[str],
     placement: Mapping[str, list[str]],
     step: SizeStep,
-    rows: Mapping[str, Sequence[Row]],
+    rows: Mapping[str, Sequence[SentRow]],
     seconds: float,
     slo: Slo,
+    before: Mapping[str, Sequence[SentRow]] | None = None,
 ) -> bool:
-    """True if a placement on devices of one kind keeps the limits; False where it does not fit."""
-    devices = sorted({device for places in placement.values() for device in places})
+    """True if a placement on devices of one kind keeps the limits; False where it does not fit.
+
+    One that moves knows of the requests of the window `before`.
+    """
     own = {name: getattr(asked, name) for name in Experiment.model_fields}
     rates = {name: max(LEAST_RATE, len(each) / seconds) for name, each in rows.items()}
     own |= {
@@ -90,6 +99,7 @@ def enough(
         "roster": SimulatedRoster() if step.sleeps else None,
         "tenants": [t.model_copy(update={"rate": rates[t.name]}) for t in asked.tenants],
         "workload": Workload(arrivals="poisson", requests=1),  # which are given
+        "moving": None if before is None else moving(seconds, slo),
     }
     try:
         setup = FleetSetup(
@@ -102,14 +112,45 @@ def enough(
         )
     except ConfigError:
         return False
-    arrivals = {
-        name: iter([SimulatedRequest(number, *row) for number, row in enumerate(each)])
-        for name, each in rows.items()
-    }
-    fleet = Fleet(setup, VARIANTS[step.policy], 0, observer=Judge(rows, slo), arrivals=arrivals)
+    past = None if before is None else _requests(before, -round(seconds * PS))
+    fleet = Fleet(
+        setup,
+        VARIANTS[step.policy],
+        0,
+        observer=Judge(rows, slo),
+        arrivals=_requests(rows),
+        past=past,
+    )
     try:
         fleet.run()
     except Hopeless:
         return False
     fleet.check()
     return True
+
+
+def moving(seconds: float, slo: Slo) -> SimulatedMoving:
+    """Moves within a window of so many seconds: decided ten times, by fifths of it."""
+    return SimulatedMoving(
+        decide_s=seconds / DECISIONS,
+        window_s=seconds / PIECES,
+        windows=2,
+        ttft_s=(slo.ttft_ms or NO_LIMIT_MS) / 1e3,
+        tpot_s=(slo.tpot_ms or NO_LIMIT_MS) / 1e3,
+        evaluations=EVALUATIONS,
+    )
+
+
+def _requests(
+    rows: Mapping[str, Sequence[SentRow]], later: int = 0
+) -> dict[str, Iterator[SimulatedRequest]]:
+    """Requests of each model, by so many picoseconds later."""
+    return {
+        name: iter(
+            [
+                SimulatedRequest(number, arrival + later, prompt, output)
+                for number, (arrival, prompt, output) in enumerate(each)
+            ]
+        )
+        for name, each in rows.items()
+    }
