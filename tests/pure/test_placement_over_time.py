@@ -20,7 +20,7 @@ from tests.examples import examples
 from tests.pure.placement_world import StepBooks, noisy, some_facts, some_placement
 
 pytestmark = pytest.mark.pure
-RULES = PlacementRules(evaluations=24, moves_an_hour=6)
+RULES = PlacementRules(evaluations=8, moves_an_hour=6)
 OPENS, CLOSES = (MoveVerb.START, MoveVerb.WAKE), (MoveVerb.SLEEP, MoveVerb.STOP)
 
 
@@ -62,7 +62,7 @@ def test_memory_holds_at_every_step_of_hours_and_each_change_adds_first(seed: in
         present, past = decision.placement, decision.past
 
 
-@examples(1200)
+@examples(800)
 @given(st.integers(0, 2**32))
 def test_nothing_is_taken_back_before_it_has_rested_while_loads_stay_in_their_band(
     seed: int,
