@@ -356,8 +356,11 @@ def serve(
         source = ConfigSource(path, policy, memory, tiers, lease, tls, proposed)
         kept, file, machine = StateFile(state), source.written(), None
         if has_devices(file.raw):
-            machine = declared_machine(source, file, state)
-            machine.fetch(say)
+            declared_devices = declared_machine(source, file, state)
+            declared_devices.fetch(say)
+            machine = declared_devices.placed(means.probe)
+            for told in machine.lines:
+                say(told)
         else:
             written, line = kept.choose(file)
             if line:
@@ -413,7 +416,7 @@ def check(
         say = (lambda line: None) if proposed else typer.echo
         heads = [""]
         if has_devices(file.raw):
-            machine = declared_machine(source, file)
+            machine = declared_machine(source, file).outlined(probe)
             typer.echo("\n".join(machine.lines))
             heads = [f"device {device.name}:" for device in machine.devices]
             found = [checked(device.config, probe, say) for device in machine.devices]

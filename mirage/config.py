@@ -209,6 +209,8 @@ def _is_section(annotation: Any) -> bool:
 class DeviceSection(Strict):
     """The memory that all tenants share: a part of the host's, or of one GPU's."""
 
+    name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
+    """Name of one of several devices; such a one may have no tenant."""
     kind: Literal["host", "cuda"] = "host"
     index: int = Field(default=0, ge=0)
     """Index of the GPU, as ``nvidia-smi`` counts."""
@@ -730,7 +732,7 @@ class Config(Strict):
     """One file: the device, its tenants, how they share it, what to replay."""
 
     device: DeviceSection
-    tenants: list[TenantSection] = Field(min_length=1)
+    tenants: list[TenantSection]
     sharing: SharingSection = SharingSection()
     remap: Remap = Remap()
     roster: RosterSection = RosterSection()
@@ -766,6 +768,8 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _tenants_fit_together(self) -> Config:
+        if not self.tenants and not self.device.name:
+            raise ValueError("tenants: found [], write 1 entry or more")
         names = [t.name for t in self.tenants]
         if twice := {n for n in names if names.count(n) > 1}:
             raise ValueError(f"tenant name {sorted(twice)[0]!r} is used twice: names must differ")

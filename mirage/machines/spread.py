@@ -28,7 +28,8 @@ def spread(
     """Models of each device that is `there`.
 
     A model is on its homes. One without any goes to the device with the most room, those with the
-    most pressure first, and stays where it was `before`. Without a device nothing is anywhere.
+    most pressure first, of equals those with the largest share. It stays where it was `before`.
+    Without a device nothing is anywhere.
     """
     found: dict[str, list[str]] = {device: [] for device in there}
     taken = dict.fromkeys(there, 0.0)
@@ -44,7 +45,7 @@ def spread(
             put(model, device)
         if not homes:
             strays.append(model)
-    for model in sorted(strays, key=lambda one: (-one.pressure, one.name)):
+    for model in sorted(strays, key=lambda one: (-one.pressure, -one.percent, one.name)):
         stays = [device for device in found if model.name in before.get(device, ())]
         if found:
             put(model, min(stays or found, key=lambda device: (taken[device], device)))

@@ -32,7 +32,7 @@ def check_limits(config: Config) -> None:
     An engine reserves addresses at least for its share, of a GPU's memory as well.
     """
     _check_promised(config)
-    share = max(tenant.share or 100.0 for tenant in config.tenants)
+    share = max((tenant.share or 100.0 for tenant in config.tenants), default=0.0)
     needed = ENGINE_ADDRESSES + int(config.device.memory * share / 100)
     if (most := address_bytes()) is not None and most < needed:
         allowed, wanted = sizes(most, needed)

@@ -121,6 +121,11 @@ class _RegistryCollector(Collector):
             for cause, count in causes.items():
                 servers.add_metric([device, cause], float(count))
         yield servers
+        text = "Moves of models between several devices that are over"
+        moves = CounterMetricFamily("mirage_placement_moves", text, labels=["result"])
+        for result, count in self._registry.sources.moves().items():
+            moves.add_metric([result], float(count))
+        yield moves
         yield from self._adapters()
         yield from self._masters()
         sources, tenants = self._registry.sources, self._registry.backends

@@ -74,7 +74,7 @@ def _with_vllm(
     fits, too_large = fit(left, facts)
     found = refused | by_vllm | too_large
     in_order = {t.name: found[t.name] for t in config.tenants if t.name in found}
-    if not fits:
+    if in_order and not fits:
         raise refusal(in_order)
     return Preflight(fits, in_order, named, config)
 

@@ -165,6 +165,8 @@ class DeviceSources:
     """Tenants that come and go; None if none do."""
     server_ends: Callable[[], Mapping[str, Mapping[str, int]]] = dict
     """Servers of several devices that ended too early, by the device's name and the cause."""
+    moves: Callable[[], Mapping[str, int]] = dict
+    """Moves of models between several devices that are over, by their result."""
 
 
 NOTHING = DeviceSources()

@@ -318,7 +318,7 @@ class Supervisor:
         """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
         await self._domain.tenants.started()
         managers, failures = self._domain.managers, self._domain.failures
-        if len(failures) == len(managers):
+        if managers and len(failures) == len(managers):
             if self._domain.device.reason:
                 raise EngineFailed(self._domain.device.reason)
             why = "; ".join(str(failures[name]) for name in managers)

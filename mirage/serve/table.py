@@ -27,8 +27,8 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
     free = config.device.memory - granted
     left = f"in no share {size(free)}" if free >= 0 else f"shares exceed it by {size(-free)}"
     lines.append(f"device {size(config.device.memory)}, {left}, policy {config.policy.value}")
-    page = next(iter(fits.values())).page
-    if page.reason:
+    page = next((fit.page for fit in fits.values()), None)
+    if page is not None and page.reason:
         lines.append(f"pages of {size(page.bytes)}: {page.reason}")
     lines += [_model_line(config, name, fit) for name, fit in fits.items()]
     return "\n".join(lines)

@@ -328,8 +328,9 @@ async def complete(
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
     ``silent`` without one, ``die`` ends the engine by a fault, ``raise`` by an exception, ``illegal
     address`` and ``ecc`` by one of the GPU, ``kill`` from outside, ``eat`` takes all the memory
-    there is, ``wait`` answers in half a second, ``fail`` fails and the engine lives. ``drip`` is a
-    whole stream of `max_tokens` events, ten a second."""
+    there is, ``wait`` answers in half a second,
+    ``tokens`` at once as if it had computed `max_tokens`, ``fail`` fails and the engine lives.
+    ``drip`` is a whole stream of `max_tokens` events, ten a second."""
     body = await request.json()
     if (model := body["model"]) not in (name, *adapters):
         return web.json_response({"error": {"message": f"no {model} here"}}, status=404)
@@ -351,6 +352,9 @@ async def complete(
         return web.json_response({"error": {"message": "no"}}, status=500)
     if prompt == "wait":
         await asyncio.sleep(0.5)
+    if prompt == "tokens":
+        usage = {"prompt_tokens": 100, "completion_tokens": body["max_tokens"]}
+        return web.json_response({"server": os.getpid(), "usage": usage})
     return web.json_response({"server": os.getpid(), "core": child.pid} | adapted)
 
 

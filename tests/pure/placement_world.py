@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 
-from mirage.control.placement.books import fits
+from mirage.control.placement.books import device_bytes, fits, host_bytes
 from mirage.control.placement.facts import (
     DeviceSpeed,
     LoadWindow,
@@ -79,6 +79,13 @@ def some_placement(random: Random, facts: PlacementFacts) -> DevicePlacement:
         if device.name not in placement.of(model.name) and fits(facts, placement, place):
             placement = placement.put(*place)
     return placement
+
+
+def overfull(facts: PlacementFacts, placement: DevicePlacement) -> list[str]:
+    """Names of devices and machines whose memory a placement exceeds."""
+    devices = (d for d in facts.devices if device_bytes(facts, placement, d.name) > d.nbytes)
+    hosts = (m for m in facts.machines if host_bytes(facts, placement, m.name) > m.nbytes)
+    return [*(d.name for d in devices), *(m.name for m in hosts)]
 
 
 def noisy(random: Random, facts: PlacementFacts, part: float) -> PlacementFacts:

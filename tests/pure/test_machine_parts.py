@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from mirage.config import ConfigError, made
-from mirage.serve.machine.parts import MachineParts, machine_parts
-from mirage.serve.machine.placing import PlaceWish, placed
+from mirage.serve.machine.parts import MachineFile, machine_file
 from mirage.serve.upgrading import upgraded_text
 
 pytestmark = pytest.mark.pure
@@ -30,12 +29,8 @@ def content(*tenants: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {"devices": devices, "tenants": list(tenants)} | changes
 
 
-def parts(raw: dict[str, Any], **keys: Any) -> MachineParts:
-    return machine_parts(raw, FILE, FILE.parent, **keys)
-
-
-def names(found: MachineParts) -> dict[str, list[str]]:
-    return {one.name: [t["name"] for t in one.raw["tenants"]] for one in found.devices}
+def parts(raw: dict[str, Any], **keys: Any) -> MachineFile:
+    return machine_file(raw, FILE, FILE.parent, **keys)
 
 
 def test_each_part_is_a_configuration_of_one_device() -> None:
@@ -43,33 +38,38 @@ def test_each_part_is_a_configuration_of_one_device() -> None:
         tenant("a", device="left"), tenant("b", devices=["left", "right"]), policy="pooled"
     )
     found = parts(raw)
-    assert names(found) == {"left": ["a", "b"], "right": ["b"]}
-    left, right = (made(one.raw, one.path, FILE.parent) for one in found.devices)
+    assert found.named == {"a": ("left",), "b": ("left", "right")}
+    every = [found.part("left", ["a", "b"]), found.part("right", ["b"])]
+    left, right = (made(one.raw, one.path, FILE.parent) for one in every)
+    assert [t.name for t in left.tenants] == ["a", "b"]
+    assert [t.name for t in right.tenants] == ["b"]
     assert (left.device.memory, right.device.memory) == (1 << 30, 2 << 30)
     assert left.policy == right.policy == "pooled"
-    assert [one.path.name for one in found.devices] == ["many.yaml#left", "many.yaml#right"]
-    assert found.places["b"].devices == ("left", "right")
+    assert [one.path.name for one in every] == ["many.yaml#left", "many.yaml#right"]
     assert [t.name for t in found.common.tenants] == ["a", "b"]
 
 
-def test_who_names_no_device_goes_where_most_is_free() -> None:
-    found = parts(content(tenant("a", 60), tenant("b", 30), tenant("c", 50, device="left")))
-    assert names(found) == {"left": ["b", "c"], "right": ["a"]}
-    assert found.places["a"].why == "the most is free there (100 %, its share is 60 %)"
-    assert found.places["c"].why == "named in the file"
+def test_a_device_of_several_may_be_empty_and_no_other() -> None:
+    part = parts(content(tenant("a"))).part("right", ())
+    assert made(part.raw, part.path, FILE.parent).tenants == []
+    with pytest.raises(ConfigError, match=r"tenants: found \[\], write 1 entry"):
+        made({"device": {"memory": "1GiB"}, "tenants": []}, FILE, FILE.parent)
+    with pytest.raises(ConfigError, match="unknown key 'placement'"):
+        made({"device": {"memory": "1GiB"}, "tenants": [tenant("a")], "placement": {}}, FILE, FILE)
 
 
-def test_more_than_a_device_has_comes_and_goes() -> None:
-    told = placed(["x"], [PlaceWish("a", 70), PlaceWish("b", 60)])
-    assert told["a"].devices == told["b"].devices == ("x",)
-    assert told["b"].why.endswith("(30 %, its share is 60 %): tenants come and go there")
-    assert placed(["x", "y"], [PlaceWish("a", None), PlaceWish("b", None)])["b"].devices == ("y",)
+def test_rules_of_moves_are_a_section() -> None:
+    found = parts(content(tenant("a"), placement={"decide_s": 5.0, "gain_percent": 2.0}))
+    assert found.placement.decide_s == 5 and found.placement.rules.gain == 0.02
+    with pytest.raises(ConfigError, match=r"placement\.decide_s"):
+        parts(content(tenant("a"), placement={"decide_s": 0}))
 
 
 def test_blocks_on_a_disk_lie_apart() -> None:
     tiers = {"host": {"bytes": "1MiB"}, "ssd": {"directory": "kv", "bytes": "1MiB"}}
     found = parts(content(tenant("a"), tenant("b"), tiers=tiers))
-    folders = [one.raw["tiers"]["ssd"]["directory"] for one in found.devices]
+    every = [found.part(name, ["a", "b"]) for name in found.devices]
+    folders = [one.raw["tiers"]["ssd"]["directory"] for one in every]
     assert folders == ["/here/kv/left", "/here/kv/right"]
 
 
@@ -80,8 +80,8 @@ def test_all_is_every_gpu() -> None:
         "tenants": [tenant("a"), tenant("b")],
     }
     found = parts(raw, gpus=(0, 1))
-    assert [one.raw["device"]["index"] for one in found.devices] == [0, 1]
-    assert list(names(found)) == ["gpu0", "gpu1"]
+    assert [found.part(name, ()).raw["device"]["index"] for name in found.devices] == [0, 1]
+    assert list(found.devices) == ["gpu0", "gpu1"]
     with pytest.raises(ConfigError, match="lists no GPU here"):
         parts(raw)
 
@@ -92,7 +92,7 @@ REFUSED = {
         tenant("a", device="left", devices=["right"])
     ),
     "devices has 'left' twice": content(tenant("a", devices=["left", "left"])),
-    "device 'right' has no tenant": content(tenant("a", device="left")),
+    "tenants: found [], write 1 entry": content(),
     "two are named 'left'": content(tenant("a"), devices=[device("left"), device("left")]),
     "two have the GPU 0": content(
         tenant("a"), devices=[device("x", kind="cuda"), device("y", kind="cuda")]
@@ -126,7 +126,7 @@ def test_other_commands_say_that_they_take_one_device() -> None:
 
 def test_each_part_has_the_version_of_the_file() -> None:
     found = parts({"version": 1} | content(tenant("a"), tenant("b")))
-    assert [one.raw["version"] for one in found.devices] == [1, 1]
+    assert [found.part(name, ()).raw["version"] for name in found.devices] == [1, 1]
 
 
 def test_a_file_with_devices_is_printed_in_the_newest_keys(tmp_path: Path) -> None:

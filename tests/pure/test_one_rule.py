@@ -18,10 +18,6 @@ DEFINITIONS = {
     "step_times.step_time": "the time whose bounds `step_cost_bounds` gives",
 }
 """Names that no server calls: they define, or invert, what one does."""
-AWAITED = {
-    "placement": "placement of models on several devices, which no server carries out yet",
-}
-"""Folders of rules that wait for a server of several devices."""
 Name = tuple[str, str]
 """A module of `mirage.control` and what it defines."""
 
@@ -77,9 +73,7 @@ def test_each_public_name_has_a_user_that_serves() -> None:
     every, reached = used_by_serving(CONTROL, [ROOT / folder for folder in SERVING])
     assert len(every) > 150 and len(reached & every) > 150
     unserved = [".".join(n) for n in every - reached if not n[1].startswith("_")]
-    awaited = {name.split(".")[0] for name in unserved} & AWAITED.keys()
-    assert awaited == AWAITED.keys(), "a folder that serves is awaited no more"
-    assert sorted(n for n in unserved if n.split(".")[0] not in AWAITED) == sorted(DEFINITIONS)
+    assert sorted(unserved) == sorted(DEFINITIONS)
 
 
 def test_one_without_such_a_user_would_be_found(tmp_path: Path) -> None:

@@ -11,19 +11,18 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_world import StepBooks, noisy, some_facts, some_placement
-
-from mirage.control.placement.books import overfull
-from mirage.control.placement.deciding import PlacementDecision, Placer
-from mirage.control.placement.facts import LoadWindow, ModelLoad, PlacementFacts
-from mirage.control.placement.judging import ModelVerdict, PlacementJudge, WindowVerdict
-from mirage.control.placement.placed import NOWHERE, DevicePlacement, Stand
-from mirage.control.placement.plain import (
+from placement_world import StepBooks, noisy, overfull, some_facts, some_placement
+from plain_facts import (
     PlainMachine,
     PlainModel,
     first_placement,
     plain_facts,
 )
+
+from mirage.control.placement.deciding import PlacementDecision, Placer
+from mirage.control.placement.facts import LoadWindow, ModelLoad, PlacementFacts
+from mirage.control.placement.judging import ModelVerdict, PlacementJudge, WindowVerdict
+from mirage.control.placement.placed import NOWHERE, DevicePlacement, Stand
 from mirage.control.placement.roofline_judge import RooflineJudge
 from mirage.control.placement.rules import HOUR_S, PlacementPast, PlacementRules, near
 from mirage.control.placement.steps import MoveVerb
@@ -196,7 +195,7 @@ def test_the_words_of_a_first_placement_and_its_steps() -> None:
         "  host memory of this machine: masters 30.0 GiB of 1,000.0 GiB",
         "why: 0.0% of 7,200 requests within limits before, 100.0% after",
     ]
-    assert step_lines(decision)[:2] == [
+    assert step_lines(decision.steps)[:2] == [
         "1. start a on gpu0: 4.0 GiB of 40.0 GiB, 15.0 GiB from disk in 38 s; "
         "0.0% of its 4,800 requests within limits before, 100.0% after",
         "2. route a on gpu0: a is served by gpu0",
@@ -221,7 +220,7 @@ def test_the_example_of_the_page_is_what_is_decided() -> None:
 
     page = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
     facts, moves = decided(llama=40.0, opt=4.0)
-    lines = [*placement_lines(facts, moves), *step_lines(moves)]
+    lines = [*placement_lines(facts, moves), *step_lines(moves.steps)]
     assert "".join(f"    {line}\n" for line in lines) in page
     _, stays = decided(llama=30.0, opt=2.0)
     assert stays.steps == ()
@@ -298,7 +297,7 @@ for seed in range(12):
     present = some_placement(random, facts)
     placer = Placer(PlacementRules(evaluations=30))
     decision = placer.decide(facts, RooflineJudge(facts), present, PlacementPast(), 0.0)
-    print(placement_lines(facts, decision), step_lines(decision))
+    print(placement_lines(facts, decision), step_lines(decision.steps))
 """
 
 

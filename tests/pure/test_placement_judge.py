@@ -8,13 +8,13 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_world import some_facts, some_placement
+from placement_world import overfull, some_facts, some_placement
+from plain_facts import PlainMachine, PlainModel, plain_facts
 
-from mirage.control.placement.books import opened_bytes, overfull
+from mirage.control.placement.books import opened_bytes
 from mirage.control.placement.facts import ModelLoad, PlacementFacts, PlaceModel
 from mirage.control.placement.judging import PlacementCourt
 from mirage.control.placement.placed import NOWHERE, DevicePlacement, Stand
-from mirage.control.placement.plain import PlainMachine, PlainModel, plain_facts
 from mirage.control.placement.pressure import Pressures
 from mirage.control.placement.proposing import aligned, best_fit, counts, greedy, proposals
 from mirage.control.placement.roofline_judge import RooflineJudge

@@ -7,9 +7,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_world import StepBooks, some_facts, some_placement
+from placement_world import StepBooks, overfull, some_facts, some_placement
 
-from mirage.control.placement.books import overfull
 from mirage.control.placement.facts import (
     DeviceSpeed,
     PlaceDevice,

@@ -39,13 +39,6 @@ def fits(facts: PlacementFacts, placement: DevicePlacement, place: ReplicaPlace)
     return host_bytes(facts, placement, machine.name) + master <= machine.nbytes
 
 
-def overfull(facts: PlacementFacts, placement: DevicePlacement) -> list[str]:
-    """Names of devices and machines whose memory a placement exceeds."""
-    devices = (d for d in facts.devices if device_bytes(facts, placement, d.name) > d.nbytes)
-    hosts = (m for m in facts.machines if host_bytes(facts, placement, m.name) > m.nbytes)
-    return [*(d.name for d in devices), *(m.name for m in hosts)]
-
-
 def opened_bytes(facts: PlacementFacts, present: DevicePlacement, wanted: DevicePlacement) -> int:
     """Bytes that starts and wakes load for a placement.
 

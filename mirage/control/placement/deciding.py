@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import inf
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from mirage.control.placement.books import device_bytes, opened_bytes
 from mirage.control.placement.facts import PlacementFacts
-from mirage.control.placement.judging import PlacementCourt, PlacementJudge, Sentence
-from mirage.control.placement.neighbours import neighbours
+from mirage.control.placement.judging import PlacementJudge, Sentence
 from mirage.control.placement.placed import DevicePlacement
-from mirage.control.placement.pressure import Pressures
-from mirage.control.placement.proposing import aligned, proposals
 from mirage.control.placement.reasons import reasoned
 from mirage.control.placement.rules import DEFAULTS, PlacementPast, PlacementRules
-from mirage.control.placement.steps import MovePath, MoveStep, path_towards
+from mirage.control.placement.searching import PlacementSearch, ReachedPlacement
+from mirage.control.placement.steps import MoveStep
 from mirage.units import GIB, size
-
-PROPOSED = 0.5
-"""Part of all evaluations that whole proposals may take; the local search has the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +28,6 @@ class PlacementDecision:
     """Verdict on the present placement; None if nothing was judged."""
     after: Sentence | None
     evaluations: int = 0
-
-
-class _Found(NamedTuple):
-    """A placement that can be reached, and its worth."""
-
-    path: MovePath
-    sentence: Sentence
-    nbytes: int
-    """Bytes that are loaded for it."""
-    worth: float
-    """Part of requests within limits, less the price of those bytes."""
 
 
 class Placer:
@@ -71,11 +52,13 @@ class Placer:
         if past.holds(facts, present, self.rules):
             why = f"loads are within {self.rules.band:.0%} of those that it was found best for"
             return PlacementDecision(present, (), why, past, None, None)
-        search = _Search(self.rules, facts, judge, present, past, now)
+        search = PlacementSearch(self.rules, facts, judge, present, past, now)
         best, first = search.best(), search.first
         asked = search.court.asked
         pays = best.worth - first.worth > self.rules.gain or search.urgent(best.path)
         if not best.path.steps or not pays:
+            if (spare := search.spare()) is not None:
+                return self._closed(facts, present, search, spare, now)
             return PlacementDecision(
                 present,
                 (),
@@ -95,123 +78,26 @@ class Placer:
             best.path.reached, steps, why, after, first.sentence, best.sentence, asked
         )
 
-
-class _Search:
-    """One search for the best placement that can be reached."""
-
-    def __init__(
+    def _closed(
         self,
-        rules: PlacementRules,
         facts: PlacementFacts,
-        judge: PlacementJudge,
         present: DevicePlacement,
-        past: PlacementPast,
+        search: PlacementSearch,
+        spare: ReachedPlacement,
         now: float,
-    ) -> None:
-        self._rules, self._facts, self._present, self._past = rules, facts, present, past
-        self._absent = {m.name for m in facts.models if not present.of(m.name)}
-        self._resting = past.resting(rules, now) - self._absent
-        self._left = past.left(rules, now) if present.places else inf
-        self.pressures = Pressures(facts)
-        self.court = PlacementCourt(facts, judge, rules.evaluations)
-        sentence = self.court.sentence(present)
-        assert sentence is not None
-        self.first = _Found(MovePath((), present, ()), sentence, 0, sentence.part)
-
-    @property
-    def limit(self) -> str:
-        """Limits of moves that hold now, in words; empty if there is none."""
-        said = []
-        if self._resting:
-            said.append(
-                f"{', '.join(sorted(self._resting))} moved less than {self._rules.rest_s:g} s ago"
-            )
-        if self._left < self._rules.moves_an_hour:
-            said.append(f"{self._left} of {self._rules.moves_an_hour} moves an hour are left")
-        return "; ".join(said)
-
-    def urgent(self, found: MovePath) -> bool:
-        """True if a model comes that is asked for and has no process anywhere."""
-        return any(self._facts.asked(name) > 0 and found.reached.of(name) for name in self._absent)
-
-    def kept(self) -> PlacementPast:
-        """Memory after a decision to stay: it holds for such loads, unless a limit made it."""
-        if self.limit:
-            return replace(self._past, settled=None, placement=None)
-        return replace(self._past, settled=self._facts, placement=self._present)
-
-    @property
-    def hopeless(self) -> bool:
-        """True if even a placement that serves all requests within limits would not be chosen."""
-        wanted = any(self._facts.asked(name) > 0 for name in self._absent)
-        return not wanted and 1 - self.first.worth <= self._rules.gain
-
-    def best(self) -> _Found:
-        """The best of whole proposals, improved by single changes, less what brings nothing."""
-        found = self.first
-        if self.hopeless:
-            return found
-        most = self._rules.evaluations * PROPOSED
-        for proposed in proposals(self.pressures):
-            if self.court.asked >= most:
-                break
-            found = self._better(found, aligned(self._facts, self._present, proposed))
-        return self._pruned(self._improved(found))
-
-    def _improved(self, found: _Found) -> _Found:
-        """Found by a local search, which goes on from the first change that is better."""
-        improved = True
-        while improved and self.court.is_open:
-            improved = False
-            for wanted in neighbours(self.pressures, found.path.reached, found.sentence):
-                better = self._better(found, wanted)
-                if better is not found:
-                    found, improved = better, True
-                    break
-                if not self.court.is_open:
-                    break
-        return found
-
-    def _pruned(self, found: _Found) -> _Found:
-        """Found without the changes of models that stay for as much."""
-        for name in sorted(set(found.path.moved)):
-            without = found.path.reached.instead(name, self._present.of(name))
-            found = self._better(found, without)
-        return found
-
-    def _better(self, found: _Found, wanted: DevicePlacement) -> _Found:
-        """Placement that is reached towards `wanted`, if it is better; else `found`."""
-        way = path_towards(
-            self._facts, self._present, wanted, resting=self._resting, budget=self._left
+    ) -> PlacementDecision:
+        """Decision to close a replica."""
+        before, path = search.first.sentence, spare.path
+        why = (
+            f"{spare.sentence.part:.1%} of {before.asked:,.0f} requests are within limits without "
+            f"a replica of {path.moved[0]}, as with it"
         )
-        if not way.steps and found is self.first:
-            return found
-        if (sentence := self.court.sentence(way.reached)) is None:
-            return found
-        nbytes = opened_bytes(self._facts, self._present, way.reached)
-        worth = sentence.part - self._rules.gain_per_gib * nbytes / GIB
-        other = _Found(way, sentence, nbytes, worth)
-        return other if self._rank(other) > self._rank(found) else found
-
-    def _rank(self, found: _Found) -> tuple[float, ...]:
-        """Worth first; of equals the most that is awake and asked for, or at least has a process.
-
-        Then the fewest moves, the fewest bytes, and the least pressure.
-        """
-        facts, reached = self._facts, found.path.reached
-        awake = sum(1 for m in facts.models if reached.awake(m.name) and facts.asked(m.name) > 0)
-        nbytes = sum(device_bytes(facts, reached, d.name) for d in facts.devices)
-        return (
-            round(found.worth, 6),
-            awake,
-            len(reached.by_model),
-            -len(found.path.moved),
-            -nbytes,
-            -self.pressures.worst(reached),
-        )
+        steps = reasoned(facts, path, present, before, spare.sentence)
+        past, asked = search.past.after(path.moved, now), search.court.asked
+        return PlacementDecision(path.reached, steps, why, past, before, spare.sentence, asked)
 
 
-def _stays(first: Sentence, best: _Found, rules: PlacementRules, limit: str) -> str:
+def _stays(first: Sentence, best: ReachedPlacement, rules: PlacementRules, limit: str) -> str:
     kept = f"{first.part:.1%} of {first.asked:,.0f} requests are within limits as it is"
     gain = best.sentence.part - first.part
     need = rules.gain + rules.gain_per_gib * best.nbytes / GIB

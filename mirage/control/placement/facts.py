@@ -68,11 +68,17 @@ class PlaceModel:
     """Seconds of a start beside reading the parameters."""
     hollow: bool = False
     """True if it starts asleep, and then wakes with as little as its least grant."""
+    pins: tuple[str, ...] = ()
+    """Devices that it is on and stays on; none leaves the choice to the placement."""
 
     @property
     def start(self) -> int:
         """Bytes of a device that its start takes."""
         return self.asleep if self.hollow else max(self.least, self.parameters)
+
+    def may_be_on(self, device: str) -> bool:
+        """False for another device than those that it is pinned to."""
+        return not self.pins or device in self.pins
 
     @property
     def lendable(self) -> int:
@@ -100,6 +106,8 @@ class ModelLoad:
 
 
 NO_LOAD = ModelLoad(0.0, 0.0, 0.0)
+SOME_LOAD = ModelLoad(0.1, 512.0, 128.0)
+"""Load of each model where none is known."""
 
 
 @dataclass(frozen=True, slots=True)

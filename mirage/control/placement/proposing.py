@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import ceil, inf
 
 from mirage.control.placement.books import device_bytes, fits
-from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.facts import PlacementFacts, PlaceModel
 from mirage.control.placement.packing import Bins
 from mirage.control.placement.placed import NOWHERE, DevicePlacement, ReplicaPlace, Stand
 from mirage.control.placement.pressure import Pressures
@@ -41,12 +41,14 @@ def counts(pressures: Pressures, portion: float) -> dict[str, int]:
     def wanted(weight: float) -> float:
         return len(facts.devices) if weight == inf else ceil(weight / mean / portion)
 
-    return {
-        model.name: max(
+    def count(model: PlaceModel) -> int:
+        if model.pins:
+            return sum(name in facts.device for name in model.pins)
+        return max(
             1, min(model.most_replicas, len(facts.devices), int(wanted(weights[model.name])))
         )
-        for model in asked
-    }
+
+    return {model.name: count(model) for model in asked}
 
 
 def in_turn(pressures: Pressures, replicas: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -71,6 +73,7 @@ def greedy(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement
             each.name
             for each in facts.devices
             if each.name not in placement.of(model)
+            and facts.model[model].may_be_on(each.name)
             and fits(facts, placement, ReplicaPlace(model, each.name))
         ]
         if free:
@@ -95,6 +98,7 @@ def best_fit(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlaceme
                 (bins.left_with(each.name, model, most), each.name)
                 for each in pressures.facts.devices
                 if each.name not in placement.of(model)
+                and pressures.facts.model[model].may_be_on(each.name)
                 and fits(pressures.facts, placement, ReplicaPlace(model, each.name))
             ]
             left = [each for each in left if each[0] >= 0]

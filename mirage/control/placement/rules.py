@@ -25,11 +25,16 @@ class PlacementRules:
     rest_s: float = 600.0
     """Seconds for which a model that moved stays."""
     moves_an_hour: int = 12
+    calm: float = 0.0
+    """Pressure of its other devices up to which a replica closes without which as many requests are
+    within limits; with 0 none does."""
     band: float = 0.1
     """Change of a model's load, as a part of it, up to which a placement that was found best is not
     judged again; counting noise of its requests is added."""
 
 
+MISSED = 0.0005
+"""Part of all requests by which more are within limits with a replica that is missed."""
 DEFAULTS = PlacementRules()
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mirage.control.placement.books import device_bytes, host_bytes
 from mirage.control.placement.deciding import PlacementDecision
 from mirage.control.placement.facts import PlacementFacts
 from mirage.control.placement.placed import DevicePlacement, Stand
 from mirage.control.placement.pressure import Pressures
+from mirage.control.placement.steps import MoveStep
 from mirage.units import size
 
 
@@ -24,11 +25,11 @@ def placement_lines(facts: PlacementFacts, decision: PlacementDecision) -> list[
     ]
 
 
-def step_lines(decision: PlacementDecision) -> list[str]:
-    """Lines of the steps, in their order."""
+def step_lines(steps: Iterable[MoveStep]) -> list[str]:
+    """Lines of steps, in their order."""
     return [
         f"{number}. {step.verb} {step.model} on {step.device}: {step.why}"
-        for number, step in enumerate(decision.steps, 1)
+        for number, step in enumerate(steps, 1)
     ]
 
 

@@ -25,14 +25,17 @@ from mirage.serve.apply.source import Written, written
 from mirage.serve.openai import ApiError, Handler
 
 Edit = Callable[[Written], Written]
-FIXED = "with several devices tenants change by the file and a new start: edit it, and start again"
+FIXED = "with several devices the server above says who is served here: edit its file, start again"
 
 
 class Declaring:
     """Routes that apply configurations by one `applier`. The last one applied holds."""
 
     def __init__(self, applier: ConfigApplier, *, one_of_several: bool = False) -> None:
-        """`one_of_several`: a device of a file with more, whose server would undo changes."""
+        """`one_of_several`: a device of a file with more, whose tenants the process above has.
+
+        That one says so by ``?above=1``.
+        """
         self._applier, self._is_fixed = applier, one_of_several
         self._under_way: set[asyncio.Future[web.StreamResponse]] = set()
         """Tasks that are not done: the event loop alone would not keep them."""
@@ -92,7 +95,7 @@ class Declaring:
 
     async def _apply(self, request: web.Request, edit: Edit, result: list[str]) -> web.Response:
         """200 with what differs, whether it is done or was only asked about."""
-        if self._is_fixed:
+        if self._is_fixed and not switched_on(request, "above"):
             raise ApiError(409, FIXED)
         with _refusals():
             told = await self._applier.apply(

@@ -8,7 +8,7 @@ from typing import Any
 
 from mirage.control.lent import NOBODY
 from mirage.control.moves import Kind
-from mirage.serve.admin.forms import LoanTold, WhyTold
+from mirage.serve.admin.forms import LoanTold, MoveTold, WhyTold
 from mirage.serve.admin.shown import span
 from mirage.units import size
 
@@ -18,10 +18,40 @@ LEAST = 0.5
 
 def explanation(told: WhyTold) -> str:
     """The moves of the plan, then the loans, those that last first, the largest first."""
+    if told.placements is not None:
+        return _placements(told.placements, told)
     loans = sorted(told.loans, key=lambda one: (-one.bytes_now, -one.byte_s))
     moves = [moved(move) for move in told.moves] or ["nothing moved: each has its share"]
     lent = [sentence(one) for one in loans] or ["nobody lent anything"]
     return "\n".join(["now:", *_indented(moves), f"{_window(told)}:", *_indented(lent)])
+
+
+def _placements(moves: list[MoveTold], told: WhyTold) -> str:
+    """Moves between devices, the newest last."""
+    lines = [line for move in moves for line in placement_lines(move)] or ["no model has moved"]
+    lines += [f"last decision: {told.stays}"] if told.stays else []
+    one = (f"memory on {name}: mirage why --socket {path}" for name, path in told.sockets.items())
+    return "\n".join([*lines, *one])
+
+
+def placement_lines(move: MoveTold) -> list[str]:
+    """One move: the decision, where its models were and are, its steps and how they went."""
+    when = datetime.fromtimestamp(move.t, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    lines = [f"{when} UTC, {move.result}: {move.why}"]
+    for model in dict.fromkeys(step.model for step in move.steps):
+        before, after = (_places(each.get(model, {})) for each in (move.before, move.after))
+        lines.append(f"  {model}: {before} -> {after}")
+    for number, step in enumerate(move.steps, 1):
+        took = f" in {step.seconds:.1f} s" if step.seconds else ""
+        words = f" ({step.words})" if step.words else ""
+        result = f"{step.result or 'to come'}{took}{words}"
+        lines.append(f"  {number}. {step.verb} {step.model} on {step.device}, {result}: {step.why}")
+    return lines + ([f"  way back: {move.way_back}"] if move.way_back else [])
+
+
+def _places(stands: dict[str, str]) -> str:
+    named = (name if stand == "awake" else f"{name} ({stand})" for name, stand in stands.items())
+    return ", ".join(named) or "on disk"
 
 
 def sentence(one: LoanTold) -> str:

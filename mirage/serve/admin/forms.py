@@ -170,6 +170,37 @@ class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of its requests on this memory, all together."""
 
 
+class MoveStepTold(msgspec.Struct, frozen=True):
+    """One step of a move between devices."""
+
+    verb: str
+    """``start``, ``wake``, ``route``, ``drain``, ``sleep`` or ``stop``."""
+    model: str
+    device: str
+    why: str
+    result: str = ""
+    """``under way``, ``done``, ``failed`` or ``left out``; empty before that."""
+    words: str = ""
+    """Reason of a failure, or what remains."""
+    seconds: float = 0.0
+
+
+class MoveTold(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision by which models moved between devices."""
+
+    t: float
+    why: str
+    before: dict[str, dict[str, str]]
+    """``awake`` or ``asleep`` of each model on each of its devices."""
+    after: dict[str, dict[str, str]]
+    """The same, as it was decided."""
+    result: str
+    """``under way``, ``done`` or ``failed``."""
+    way_back: str = ""
+    """Undone parts after a failure, in words."""
+    steps: list[MoveStepTold]
+
+
 class WhyTold(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of ``GET /why``: a page of loans."""
 
@@ -184,3 +215,9 @@ class WhyTold(msgspec.Struct, frozen=True, kw_only=True):
     """By the names of lender and borrower."""
     next_skip: int | None
     """`skip` of the next page; None with the last one."""
+    placements: list[MoveTold] | None = None
+    """Moves between several devices, the newest last; None of one device."""
+    stays: str = ""
+    """Reason of the last decision by which nothing moved between devices."""
+    sockets: dict[str, str] = {}
+    """Sockets of the servers of several devices, each of which tells of memory on its own."""

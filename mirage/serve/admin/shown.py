@@ -17,7 +17,7 @@ def process_table(told: TenantsTold, now: float) -> str:
     Where tenants are on several devices, ON names that of each.
     """
     rows = [HEADINGS, *(_row(tenant, now) for tenant in told.tenants)]
-    if len({tenant.device for tenant in told.tenants}) > 1:
+    if any(tenant.device != told.server.device for tenant in told.tenants):
         devices = ["ON", *(tenant.device for tenant in told.tenants)]
         rows = [(*row, device) for row, device in zip(rows, devices, strict=True)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

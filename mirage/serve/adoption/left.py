@@ -90,6 +90,13 @@ def left_models(device: str) -> dict[str, Path]:
     return {name: folder for name, folder in told.items() if folder.is_dir()}
 
 
+def left_tenants(device: str) -> list[str]:
+    """Tenants that a killed server of a device served last, if its engines may go on."""
+    records = [one for one in _dead(device) if one.boot == boot_id() and one.engines]
+    newest = max(records, key=lambda record: record.server.start, default=None)
+    return [] if newest is None else [one["name"] for one in newest.config.raw["tenants"]]
+
+
 def _dead(device: str | None) -> Iterator[RunRecord]:
     boot = boot_id()
     for path in sorted(Path(places().sockets).glob(f"{RUNS}/{RECORD}")):

@@ -200,7 +200,7 @@ class ConfigApplier:
         if not names:
             return nothing
         some = [tenant for tenant in declared.tenants if tenant.name in names]
-        device = declared.device.model_copy(update={"page": self._page})
+        device = declared.device.model_copy(update={"page": self._page or declared.device.page})
         part = declared.model_copy(update={"tenants": some, "device": device})
         found = look_at(part, self._probe)
         if found.refused:
@@ -209,9 +209,9 @@ class ConfigApplier:
         return found._replace(fits=fits, adapters={name: named[name] for name in anew})
 
     @property
-    def _page(self) -> int:
-        """Bytes of a page, which engines of one device share."""
-        return next(iter(self._fits.values())).page.bytes
+    def _page(self) -> int | None:
+        """Bytes of a page, which engines of one device share; None while it has no tenant."""
+        return next((fit.page.bytes for fit in self._fits.values()), None)
 
     def _domain_change(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -14,14 +15,23 @@ from aiohttp.hdrs import METH_ANY
 
 from mirage.config import Policy
 from mirage.errors import InputRefused
-from mirage.serve.admin.asked import as_json, known
+from mirage.serve.admin.asked import as_json, known, number
 from mirage.serve.admin.audit import audited
-from mirage.serve.admin.forms import FORM_VERSION, DeviceStatus, KeysTold, TenantsTold
+from mirage.serve.admin.explaining import LAST_S
+from mirage.serve.admin.forms import (
+    FORM_VERSION,
+    LONGEST_S,
+    DeviceStatus,
+    KeysTold,
+    TenantsTold,
+    WhyTold,
+)
 from mirage.serve.apply.revision import Revision
+from mirage.serve.machine.calls import DeviceAway, DeviceCalls
+from mirage.serve.machine.move_book import MoveBook
 from mirage.serve.openai import ApiError, errors_as_json
 from mirage.serve.private_site import PrivateSite
 
-ANSWER_S = 30.0
 AGAIN_S = 0.5
 """Seconds between two attempts to watch a device whose server is away."""
 DEVICE = "device"
@@ -33,16 +43,17 @@ class MachineAdmin:
 
     def __init__(
         self,
-        sockets: Mapping[str, Path],
+        devices: Mapping[str, DeviceCalls],
+        book: MoveBook,
         policy: Policy,
         reload_keys: Callable[[], Awaitable[str]],
     ) -> None:
-        """`sockets` are those of the devices' servers, for operators, by the devices' names.
+        """`devices` are the servers by the devices' names; moves between them are in the `book`.
 
         `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
         """
-        self._sockets, self._policy, self._reload_keys = dict(sockets), policy, reload_keys
-        self._url = ""
+        self._devices, self._policy, self._reload_keys = dict(devices), policy, reload_keys
+        self._url, self._book, self._began = "", book, time.time()
         self.site = PrivateSite()
 
     async def start(self, path: Path, url: str) -> None:
@@ -56,6 +67,7 @@ class MachineAdmin:
                 web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
                 web.get("/watch", self._watch),
                 web.post("/keys", self._keys),
+                web.get("/why", self._why),
                 web.route(METH_ANY, "/{other:.*}", self._of_one_device),
             ]
         )
@@ -73,7 +85,7 @@ class MachineAdmin:
             pid=os.getpid(),
             url=self._url,
             policy=self._policy.value,
-            device=", ".join(self._sockets),
+            device=", ".join(self._devices),
             device_bytes=sum(one.server.device_bytes for one in told),
         )
         every = TenantsTold(
@@ -87,10 +99,10 @@ class MachineAdmin:
     async def _told(self) -> dict[str, TenantsTold]:
         """Answers of the devices whose servers are there."""
         asked = await asyncio.gather(
-            *(self._asked(name, "GET", "/tenants") for name in self._sockets),
+            *(self._asked(name, "GET", "/tenants") for name in self._devices),
             return_exceptions=True,
         )
-        answers = dict(zip(self._sockets, asked, strict=True))
+        answers = dict(zip(self._devices, asked, strict=True))
         return {
             name: msgspec.json.decode(answer.body, type=TenantsTold)
             for name, answer in answers.items()
@@ -101,7 +113,7 @@ class MachineAdmin:
         """Lines of all devices, as they come."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        watching = [asyncio.create_task(self._watch_one(n, response)) for n in self._sockets]
+        watching = [asyncio.create_task(self._watch_one(n, response)) for n in self._devices]
         try:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -116,7 +128,7 @@ class MachineAdmin:
         while True:
             try:
                 async with (
-                    self._session(device) as http,
+                    self._devices[device].session() as http,
                     http.get("/watch", timeout=forever) as told,
                 ):
                     async for line in told.content:
@@ -138,6 +150,31 @@ class MachineAdmin:
             result.append(f"200 {line}")
             return as_json(KeysTold(line=line), Revision())
 
+    async def _why(self, request: web.Request) -> web.Response:
+        """Moves between the devices; what moved on one of them where that is named."""
+        if request.query.get(DEVICE) is not None:
+            return await self._of_one_device(request)
+        last_s = number(request, "last", "seconds", 0, LONGEST_S)
+        now, tenant = time.time(), request.query.get("tenant")
+        if tenant is not None:
+            known(
+                tenant,
+                {one.name: 0 for told in (await self._told()).values() for one in told.tenants},
+            )
+        since = now - (LAST_S if last_s is None else last_s)
+        told = WhyTold(
+            t=now,
+            began=self._began,
+            since=max(since, self._began),
+            moves=[],
+            loans=[],
+            next_skip=None,
+            placements=self._book.told(tenant, since),
+            stays=self._book.stays,
+            sockets={name: str(calls.socket) for name, calls in self._devices.items()},
+        )
+        return as_json(told, Revision())
+
     # -- of some ------------------------------------------------------------------------
 
     async def _one(self, request: web.Request) -> web.Response:
@@ -157,7 +194,7 @@ class MachineAdmin:
         """Devices with the tenant that a request is about. Raises `ApiError`."""
         name, told = request.match_info["name"], await self._told()
         if (device := request.query.get(DEVICE)) is not None:
-            return [known_device(device, self._sockets)]
+            return [known_device(device, self._devices)]
         found = [
             device
             for device, one in told.items()
@@ -170,27 +207,18 @@ class MachineAdmin:
     async def _of_one_device(self, request: web.Request) -> web.Response:
         """A request that is of one device alone, where that is named."""
         if (device := request.query.get(DEVICE)) is None:
-            sockets = ", ".join(f"{name}: --socket {path}" for name, path in self._sockets.items())
+            each = self._devices.items()
+            sockets = ", ".join(f"{name}: --socket {calls.socket}" for name, calls in each)
             raise ApiError(409, f"several devices are served here, ask that of one ({sockets})")
-        name = known_device(device, self._sockets)
+        name = known_device(device, self._devices)
         return await self._asked(name, request.method, request.raw_path, await request.read())
 
     async def _asked(self, device: str, method: str, path: str, body: bytes = b"") -> web.Response:
         """Answer of a device's server. Raises `ApiError` if it is away."""
-        limit = aiohttp.ClientTimeout(ANSWER_S)
         try:
-            async with (
-                self._session(device) as http,
-                http.request(method, path, data=body or None, timeout=limit) as answer,
-            ):
-                told = await answer.read()
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            raise ApiError(503, f"the server of device {device!r} is away: ask again") from None
-        return web.Response(body=told, status=answer.status, content_type=answer.content_type)
-
-    def _session(self, device: str) -> aiohttp.ClientSession:
-        connector = aiohttp.UnixConnector(str(self._sockets[device]), force_close=True)
-        return aiohttp.ClientSession("http://device", connector=connector)
+            return await self._devices[device].answer(method, path, body)
+        except DeviceAway as error:
+            raise ApiError(503, str(error)) from None
 
 
 def known_device(name: str, devices: Mapping[str, object]) -> str:

@@ -14,12 +14,12 @@ from mirage.config import ConfigError
 from mirage.machines.agent import AgentOrder
 from mirage.machines.controller import ClusterController
 from mirage.machines.seam import DeviceCall, Machines
-from mirage.machines.spread import SpreadModel
+from mirage.machines.spread import SpreadModel, spread
 from mirage.serve.access.forms import AccessKey
 from mirage.serve.adoption.record import ConfigRecord
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.logs import LogFormat
-from mirage.serve.machine.parts import OF_PLACES, machine_parts
+from mirage.serve.machine.parts import OF_PLACES, MachineFile, machine_file
 from mirage.serve.machine.tethered import TetheredOrder
 from mirage.serve.said import say
 from mirage.serve.together import together
@@ -94,27 +94,37 @@ def served_cluster(
 ) -> ServedCluster:
     """Devices of a file in several machines. Raises `ConfigError`."""
     raw, machine_of = _without_machines(written.raw, written.path)
-    parts = machine_parts(raw, written.path, written.folder)
+    file = machine_file(raw, written.path, written.folder)
     sections = {one["name"]: dict(one) for one in written.raw["devices"]}
     raws = {}
-    for part in parts.devices:
-        section = sections[part.name]
+    for name in file.devices:
+        part = file.part(name, ())
+        section = sections[name]
         device = part.raw["device"] | {k: section[k] for k in ("index",) if k in section}
         if "index" not in section:
             device.pop("index", None)
-        raws[part.name] = part.raw | {"device": device}
+        raws[name] = part.raw | {"device": device}
     tenants = {
         one["name"]: {key: value for key, value in one.items() if key not in OF_PLACES}
         for one in written.raw["tenants"]
     }
-    models = tuple(
-        SpreadModel(name, place.devices, parts.common.tenant(name).share or 0.0)
-        for name, place in parts.places.items()
-    )
     return ServedCluster(
-        written, source, raws, tenants, machine_of, models, keys, lease_s,
-        parts.common.hang_s, log_format, program,
+        written, source, raws, tenants, machine_of, _models(file), keys, lease_s,
+        file.common.hang_s, log_format, program,
     )  # fmt: skip
+
+
+def _models(file: MachineFile) -> tuple[SpreadModel, ...]:
+    """Models with their homes: the devices that they name, or the one with the most room."""
+    named = [
+        SpreadModel(name, devices, file.common.tenant(name).share or 0.0)
+        for name, devices in file.named.items()
+    ]
+    at = spread(named, list(file.devices), {})
+    return tuple(
+        one._replace(homes=tuple(device for device in at if one.name in at[device]))
+        for one in named
+    )
 
 
 def _without_machines(raw: Mapping[Any, Any], path: Path) -> tuple[dict[Any, Any], dict[str, str]]:

@@ -1,19 +1,24 @@
-"""A file with several devices, as a server's options have it: a configuration for each."""
+"""A file with several devices, as a server's options have it: placed, a configuration for each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirage.config import Config, ConfigError, TenantSection, current, made
+from mirage.control.placement.facts import PlacementFacts
 from mirage.hub.fetched import Say
 from mirage.serve.admin.one_server import visible_gpus
-from mirage.serve.adoption.left import left_models
+from mirage.serve.adoption.left import left_models, left_tenants
 from mirage.serve.apply.source import ConfigSource, Written
+from mirage.serve.ask import Probe, ask
 from mirage.serve.host_limits import host_parts
-from mirage.serve.machine.parts import ALL, DevicePart, MachineParts, machine_parts
+from mirage.serve.hubs import outlined
+from mirage.serve.machine.first import FirstPlacement, as_named, first_placement
+from mirage.serve.machine.model_facts import machine_facts, place_models
+from mirage.serve.machine.parts import ALL, MachineFile, machine_file
 from mirage.serve.succession import device_name
 from mirage.units import sizes
 from vmm.host_memory import host_memory
@@ -27,31 +32,104 @@ class DeclaredDevice(NamedTuple):
     written: Written
 
     @property
+    def tenants(self) -> list[str]:
+        """Names of its tenants."""
+        return [one["name"] for one in self.written.raw["tenants"]]
+
+    @property
     def config(self) -> Config:
         """Its configuration, with names of models at a hub."""
         return self.source.declared(self.written)
 
+    @property
+    def identity(self) -> str:
+        """Name of the device in records of runs."""
+        return device_name(self.config, self.source.path)
 
-class DeclaredMachine(NamedTuple):
-    """All devices of a file."""
 
-    parts: MachineParts
-    devices: tuple[DeclaredDevice, ...]
+class PlacedMachine(NamedTuple):
+    """All devices of a file, and where its tenants are at first."""
 
-    def fetch(self, say: Say) -> None:
-        """Fetch models that they name at a hub; see `HubFolders.fetch`."""
-        for device in self.devices:
-            known = left_models(device_name(device.config, device.source.path))
-            device.source.folders.known.update(known)
-            device.source.fetch(device.written, say)
+    declared: DeclaredMachine
+    first: FirstPlacement
+    facts: PlacementFacts | None
+    """Facts without load; None where all tenants name their devices, so that nothing moves."""
+
+    @property
+    def devices(self) -> list[DeclaredDevice]:
+        """Each device with its first tenants."""
+        places = self.first.places
+        return [
+            self.declared.device(device, [n for n, at in places.items() if device in at.devices])
+            for device in self.declared.file.devices
+        ]
 
     @property
     def lines(self) -> list[str]:
         """Lines on the placement: where each tenant goes, and why."""
-        return [
-            f"{name}: on {' and '.join(place.devices)}, {place.why}"
-            for name, place in self.parts.places.items()
-        ]
+        placed = self.first.places.items()
+        named = [f"{name}: on {' and '.join(at.devices)}, {at.why}" for name, at in placed]
+        return named + self.first.lines
+
+
+class DeclaredMachine:
+    """A file with several devices, under the options of a server."""
+
+    def __init__(self, source: ConfigSource, file: MachineFile, folder: Path) -> None:
+        """Raises `ConfigError` for devices that take more than the host has."""
+        self.file, self._source, self._folder = file, source, folder
+        self._idle_bytes: int | None = None
+        empty = [self.device(name, ()) for name in file.devices]
+        self._left_bytes = _left_beside([device.config for device in empty])
+        self._idle_bytes = self._left_bytes // 2 // len(empty)
+        self._identities = {device.name: device.identity for device in empty}
+
+    @property
+    def _whole(self) -> Written:
+        return Written(self.file.whole, self.file.path, self._folder)
+
+    def device(self, name: str, tenants: Collection[str]) -> DeclaredDevice:
+        """A device with these tenants; its keeper of weights has a part of host memory."""
+        part = self.file.part(name, tenants)
+        idle = {} if self._idle_bytes is None else {"idle_bytes": self._idle_bytes}
+        keeper = idle | (part.raw.get("keeper") or {})
+        raw = part.raw | ({"keeper": keeper} if keeper else {})
+        return DeclaredDevice(
+            name, replace(self._source, path=part.path), Written(raw, part.path, self._folder)
+        )
+
+    def fetch(self, say: Say) -> None:
+        """Fetch models that it names at a hub; see `HubFolders.fetch`."""
+        for identity in self._identities.values():
+            self._source.folders.known.update(left_models(identity))
+        self._source.fetch(self._whole, say)
+
+    def placed(self, probe: Probe) -> PlacedMachine:
+        """The file with a place for each tenant; models were fetched. Raises `ConfigError`."""
+        return self._placed(self._source.config(self._whole), probe)
+
+    def outlined(self, probe: Probe) -> PlacedMachine:
+        """The same, without weights of models at a hub. Raises as `outlined`."""
+        with outlined(self._source.declared(self._whole), lambda line: None) as seen:
+            return self._placed(seen, probe)
+
+    def _placed(self, config: Config, probe: Probe) -> PlacedMachine:
+        file = self.file
+        if all(file.named.values()):
+            return PlacedMachine(self, as_named(file.named), None)
+        told, _ = ask(config, probe)
+        models = place_models(config, told, file.devices, file.placement, file.named)
+        facts = machine_facts(file.devices, self._left_bytes, models)
+        first = first_placement(facts, self._left_places(), file.placement.rules)
+        return PlacedMachine(self, first, facts)
+
+    def _left_places(self) -> dict[str, tuple[str, ...]]:
+        """Devices of models whose engines a server that died has left."""
+        found: dict[str, tuple[str, ...]] = {}
+        for device, identity in self._identities.items():
+            for name in left_tenants(identity):
+                found[name] = (*found.get(name, ()), device)
+        return found
 
 
 def has_devices(raw: Mapping[Any, Any]) -> bool:
@@ -64,7 +142,7 @@ def tenants_in(raw: dict[Any, Any], path: Path) -> list[TenantSection]:
     keys = current(raw, path)
     if not has_devices(keys):
         return made(keys, path, path.parent).tenants
-    return machine_parts(keys, path, path.parent, _gpus(keys)).common.tenants
+    return machine_file(keys, path, path.parent, _gpus(keys)).common.tenants
 
 
 def declared_machine(
@@ -78,23 +156,8 @@ def declared_machine(
         raise ConfigError("--state keeps what is applied to one device: leave it out with devices")
     if source.memory is not None:
         raise ConfigError("--memory is for one device: write memory of each in devices")
-    parts = machine_parts(written.raw, written.path, written.folder, _gpus(written.raw))
-    devices = [_declared(source, written, part) for part in parts.devices]
-    left = _left_beside([device.config for device in devices])
-    idle = left // 2 // len(devices)
-    return DeclaredMachine(parts, tuple(_keeping(device, idle) for device in devices))
-
-
-def _declared(source: ConfigSource, written: Written, part: DevicePart) -> DeclaredDevice:
-    own = Written(part.raw, part.path, written.folder)
-    return DeclaredDevice(part.name, replace(source, path=part.path), own)
-
-
-def _keeping(device: DeclaredDevice, idle_bytes: int) -> DeclaredDevice:
-    """A device whose keeper of weights has a part of host memory, unless the file says which."""
-    raw = device.written.raw
-    keeper = {"idle_bytes": idle_bytes} | (raw.get("keeper") or {})
-    return device._replace(written=replace(device.written, raw=raw | {"keeper": keeper}))
+    file = machine_file(written.raw, written.path, written.folder, _gpus(written.raw))
+    return DeclaredMachine(source, file, written.folder)
 
 
 def _gpus(raw: Mapping[Any, Any]) -> Sequence[int]:

@@ -1,20 +1,20 @@
-"""A file with `devices`, taken apart: one configuration of one device for each."""
+"""A file with `devices`, taken apart: a configuration of one device for each set of tenants."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ConfigDict, Field, model_validator
 
 from mirage.config import Config, ConfigError, DeviceSection, Strict, made, resolved, validated
-from mirage.serve.machine.placing import PlaceWish, TenantPlaced, placed
+from mirage.serve.machine.section import PlacementSection
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
 ALL = "all"
-OF_THE_FILE = frozenset({"devices", "device", "tenants", "replay"})
+OF_THE_FILE = frozenset({"devices", "device", "tenants", "replay", "placement"})
 """Keys that a part has not, or not as the file has them."""
 OF_PLACES = frozenset({"device", "devices"})
 """Keys of a tenant that say where it is served."""
@@ -27,10 +27,11 @@ class NamedDevice(DeviceSection):
     """Name by which tenants and operators know it."""
 
 
-class DeviceList(Strict):
-    """Key `devices` of a file."""
+class OfSeveral(Strict):
+    """Keys of a file that are for several devices alone."""
 
     devices: list[NamedDevice] = Field(min_length=1)
+    placement: PlacementSection = PlacementSection()
 
 
 class TenantPlace(Strict):
@@ -62,7 +63,7 @@ class TenantPlaces(Strict):
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
-    tenants: list[TenantPlace]
+    tenants: list[TenantPlace] = Field(min_length=1)
 
 
 class DevicePart(NamedTuple):
@@ -75,37 +76,59 @@ class DevicePart(NamedTuple):
     """Name by which it is spoken of: the file's, and the device's."""
 
 
-class MachineParts(NamedTuple):
-    """A file with several devices."""
+class MachineFile(NamedTuple):
+    """A file with several devices, checked."""
 
-    devices: tuple[DevicePart, ...]
-    places: dict[str, TenantPlaced]
-    """Devices of each tenant, and why."""
+    raw: dict[Any, Any]
+    path: Path
+    devices: dict[str, DeviceSection]
+    sections: dict[str, dict[str, Any]]
+    """Sections of devices as they are written."""
+    named: dict[str, tuple[str, ...]]
+    """Devices that each tenant names, in the order of the file."""
+    placement: PlacementSection
     common: Config
     """All tenants as if on the first device: it has what holds for all."""
 
+    @property
+    def whole(self) -> dict[Any, Any]:
+        """Content of `common`."""
+        return _all_on_one(self.raw, next(iter(self.sections.values())))
 
-def machine_parts(
+    def part(self, device: str, tenants: Collection[str]) -> DevicePart:
+        """Configuration of a device with these tenants."""
+        own = [_without(one, OF_PLACES) for one in self.raw["tenants"] if one["name"] in tenants]
+        section = dict(self.sections[device])
+        raw = {**_without(self.raw, OF_THE_FILE), "device": section, "tenants": own}
+        if (ssd := self.common.tiers.ssd) is not None:
+            folder = str(resolved(ssd.directory, device))
+            tiers = self.raw["tiers"]
+            raw["tiers"] = {**tiers, "ssd": {**tiers["ssd"], "directory": folder}}
+        return DevicePart(device, raw, self.path.with_name(f"{self.path.name}#{device}"))
+
+
+def machine_file(
     raw: dict[Any, Any], path: Path, here: Path, gpus: Sequence[int] = ()
-) -> MachineParts:
-    """Parts of a file at `path`, whose paths are relative to `here`.
+) -> MachineFile:
+    """The file at `path`, whose paths are relative to `here`.
 
     `gpus` are the indexes that ``all`` stands for. Raises `ConfigError` with one line.
     """
-    listed = {"devices": _listed(raw, path, gpus)}
-    devices = validated(DeviceList, listed, path).devices
-    _check_devices(devices, path)
-    sections = {one["name"]: _without(one, {"name"}) for one in listed["devices"]}
+    keys = {"devices": _listed(raw, path, gpus)} | (
+        {"placement": raw["placement"]} if "placement" in raw else {}
+    )
+    several = validated(OfSeveral, keys, path)
+    _check_devices(several.devices, path)
+    sections = {one["name"]: dict(one) for one in keys["devices"]}
     common = made(_all_on_one(raw, next(iter(sections.values()))), path, here)
     if common.tiers.peer is not None:
         raise ConfigError(f"{path}: tiers.peer is for one device: leave it out beside devices")
     wanted = validated(TenantPlaces, {"tenants": raw["tenants"]}, path).tenants
-    wishes = [_wish(one, common, sections, path) for one in wanted]
-    places = placed(list(sections), wishes)
-    parts = tuple(_part(raw, *one, places, common, path) for one in sections.items())
-    for part in parts:
-        made(part.raw, part.path, here)
-    return MachineParts(parts, places, common)
+    named = {one.name: _known(one, sections, path) for one in wanted}
+    file = MachineFile(raw, path, {}, sections, named, several.placement, common)
+    every = (file.part(device, named) for device in sections)
+    devices = {part.name: made(part.raw, part.path, here).device for part in every}
+    return file._replace(devices=devices)
 
 
 def _listed(raw: Mapping[Any, Any], path: Path, gpus: Sequence[int]) -> Any:
@@ -137,40 +160,19 @@ def _all_on_one(raw: Mapping[Any, Any], section: Mapping[str, Any]) -> dict[Any,
     tenants = raw.get("tenants")
     if isinstance(tenants, list):
         tenants = [_without(one, OF_PLACES) if isinstance(one, dict) else one for one in tenants]
-    whole = {**_without(raw, {"devices"}), "device": dict(section)}
+    whole = {**_without(raw, {"devices", "placement"}), "device": dict(section)}
     return whole | ({"tenants": tenants} if "tenants" in raw else {})
 
 
-def _wish(one: TenantPlace, common: Config, devices: Iterable[str], path: Path) -> PlaceWish:
-    """Raises `ConfigError` for a device that is none."""
+def _known(one: TenantPlace, devices: Iterable[str], path: Path) -> tuple[str, ...]:
+    """Devices that a tenant names. Raises `ConfigError` for one that is none."""
     known = list(devices)
     for name in one.named:
         if name not in known:
             raise ConfigError(
                 f"{path}: tenant {one.name!r}: no device {name!r}: choose from {', '.join(known)}"
             )
-    return PlaceWish(one.name, common.tenant(one.name).share, one.named)
-
-
-def _part(
-    raw: Mapping[Any, Any],
-    name: str,
-    section: Mapping[str, Any],
-    places: Mapping[str, TenantPlaced],
-    common: Config,
-    path: Path,
-) -> DevicePart:
-    """Raises `ConfigError` for a device without a tenant."""
-    tenants = [
-        _without(one, OF_PLACES) for one in raw["tenants"] if name in places[one["name"]].devices
-    ]
-    if not tenants:
-        raise ConfigError(f"{path}: device {name!r} has no tenant: name it in one, or drop it")
-    own = {**_without(raw, OF_THE_FILE), "device": dict(section), "tenants": tenants}
-    if (ssd := common.tiers.ssd) is not None:
-        folder = str(resolved(ssd.directory, name))
-        own["tiers"] = {**raw["tiers"], "ssd": {**raw["tiers"]["ssd"], "directory": folder}}
-    return DevicePart(name, own, path.with_name(f"{path.name}#{name}"))
+    return one.named
 
 
 def _without(section: Mapping[Any, Any], keys: Iterable[str]) -> dict[Any, Any]:

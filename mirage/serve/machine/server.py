@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import msgspec
 
 from mirage.config import Config, ConfigError
-from mirage.errors import InputRefused
 from mirage.machines.board import NewsBoard
 from mirage.machines.keeper import DeviceEnded, DeviceKeeper
 from mirage.machines.local import HERE, LocalMachines
@@ -26,14 +24,19 @@ from mirage.processes.unread import unread_stderr
 from mirage.serve import files
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import end_left
-from mirage.serve.apply.recorded import config_record
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.errors import EngineFailed
 from mirage.serve.machine.admin import MachineAdmin
-from mirage.serve.machine.declared import DeclaredDevice, DeclaredMachine
+from mirage.serve.machine.again import ReadAgain
+from mirage.serve.machine.calls import DeviceCalls
+from mirage.serve.machine.declared import DeclaredDevice, PlacedMachine
+from mirage.serve.machine.move_book import MoveBook
+from mirage.serve.machine.moving import MachineMoves
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
 from mirage.serve.machine.order import DeviceOrder
+from mirage.serve.machine.ordering import device_order
+from mirage.serve.machine.served_device import ServedDevice
 from mirage.serve.means import Means
 from mirage.serve.ready_file import ReadyFile
 from mirage.serve.registry import DeviceSources, Registry
@@ -41,12 +44,11 @@ from mirage.serve.routing.address import ServedAddress
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.rundir import RunDir, socket_name
 from mirage.serve.said import say
-from mirage.serve.succession import device_name
 from mirage.serve.supervisor import EXIT_CODES, HANG_UP_S, ServeOptions, signals_exit
 from mirage.serve.together import together
 
 
-def serve_devices(machine: DeclaredMachine, options: ServeOptions, means: Means) -> int:
+def serve_devices(machine: PlacedMachine, options: ServeOptions, means: Means) -> int:
     """Serve until a signal; the exit code. Raises as `serve` does."""
     common = machine.devices[0].config
     ReadyFile(options.ready_file).prepare()
@@ -61,12 +63,12 @@ def serve_devices(machine: DeclaredMachine, options: ServeOptions, means: Means)
             over.enter_context(reaper)
         # The router goes with this process: its address is nobody's else.
         common = common.model_copy(update={"lease_s": 0.0})
-        run = _run(machine.devices, common, options, means, rundir, reaper, hangups)
+        run = _run(machine, common, options, means, rundir, reaper, hangups)
         return asyncio.run(run)
 
 
 async def _run(
-    devices: Sequence[DeclaredDevice],
+    machine: PlacedMachine,
     common: Config,
     options: ServeOptions,
     means: Means,
@@ -74,7 +76,7 @@ async def _run(
     reaper: ReaperClient,
     hangups: HangUps,
 ) -> int:
-    server = MachineServer(devices, common, options, means, rundir, reaper, hangups)
+    server = MachineServer(machine, common, options, means, rundir, reaper, hangups)
     return await server.run()
 
 
@@ -83,7 +85,7 @@ class MachineServer:
 
     def __init__(
         self,
-        devices: Sequence[DeclaredDevice],
+        machine: PlacedMachine,
         common: Config,
         options: ServeOptions,
         means: Means,
@@ -92,17 +94,22 @@ class MachineServer:
         hangups: HangUps,
     ) -> None:
         """`common` has the sections that hold for all devices."""
-        self._devices, self._common, self._options = devices, common, options
+        self._machine, self._devices = machine, machine.devices
+        self._common, self._options = common, options
         self._means, self._rundir, self._reaper, self._hangups = means, rundir, reaper, hangups
         self._keys, self._service = options.keys, options.service
         board = NewsBoard()
-        sockets = {one.name: self._socket("device", one.name) for one in devices}
-        self._keepers = [self._keeper(device, board) for device in devices]
+        sockets = {one.name: self._socket("device", one.name) for one in self._devices}
+        self._keepers = [self._keeper(device, board) for device in self._devices]
         self.machines = LocalMachines(self._keepers, sockets, rundir.path / "facts", board)
-        sources = DeviceSources(server_ends=lambda: {one.name: one.ends for one in self._keepers})
+        self._book = MoveBook()
+        sources = DeviceSources(
+            server_ends=lambda: {one.name: one.ends for one in self._keepers},
+            moves=lambda: self._book.results,
+        )
         registry = Registry(common.policy, 0, {}, sources)
         self._desk = RouterDesk(registry, nobody(), common.hang_s)
-        lines = {one.name: self._socket("line", one.name) for one in devices}
+        lines = {one.name: self._socket("line", one.name) for one in self._devices}
         self._address = ServedAddress(
             common,
             registry,
@@ -116,11 +123,9 @@ class MachineServer:
             options.sockets,
             lines,
         )
-        self._admin = MachineAdmin(
-            sockets,
-            common.policy,
-            self._reload_keys,
-        )
+        self._calls = {name: DeviceCalls(name, socket) for name, socket in sockets.items()}
+        self._again = ReadAgain(common.http, options.keys, self._desk, say)
+        self._admin = MachineAdmin(self._calls, self._book, common.policy, self._again.keys)
         self._ready_file = ReadyFile(options.ready_file)
         self._hung_up = asyncio.Event()
         self._signal: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -157,12 +162,12 @@ class MachineServer:
         await self._admin.start(path, url)
         say(f"operators: --socket {path}")
         listeners = {**self._address.listeners, path: self._admin.site.listen}
-        for device in self._devices:
-            order = msgspec.json.encode(self._order(device, url))
-            await self.machines.start(device.name, HERE, order)
+        orders = {device.name: self._order(device, url) for device in self._devices}
+        for name, order in orders.items():
+            await self.machines.start(name, HERE, msgspec.json.encode(order))
         work = [self.machines.keep(), self._address.keep()]
         work.append(Caretaker(self._rundir, {}, listeners).keep())
-        work += [self._say_ready(url, begun), self._hear_hangups()]
+        work += [self._say_ready(url, begun), self._hear_hangups(), self._move(orders)]
         # Device servers that hang are ended by their keepers, in the event loop that tells this.
         work.append(self._service.keep(time.monotonic_ns, lambda: self._status(url)))
         await together(work)
@@ -179,30 +184,22 @@ class MachineServer:
             ) from None
 
     def _order(self, device: DeclaredDevice, url: str) -> DeviceOrder:
-        options, name = self._options, device.name
-        logs = self._rundir.logs / name if self._rundir.keeps_logs else None
-        return DeviceOrder(
-            name,
-            config_record(device.source, device.written),
-            device.source.lease_s,
-            options.host,
+        name, rundir = device.name, self._rundir
+        return device_order(
+            device,
+            self._options,
             url,
-            str(self._socket("line", name)),
-            str(self._socket("device", name)),
-            None if logs is None else str(logs),
-            options.startup_timeout_s,
-            options.all_or_nothing,
-            logging.getLogger("mirage").getEffectiveLevel(),
-            options.logs.form,
-            None if options.logs.file is None else str(options.logs.file.absolute()),
+            self._socket("line", name),
+            self._socket("device", name),
+            rundir.logs / name if rundir.keeps_logs else None,
         )
 
     def _keeper(self, device: DeclaredDevice, board: NewsBoard) -> DeviceKeeper:
-        ssd, identity = self._common.tiers.ssd, device_name(device.config, device.source.path)
+        ssd = self._common.tiers.ssd
         return DeviceKeeper(
             device.name,
             self._rundir.path / f"{device.name}.json",
-            partial(end_left, identity),
+            partial(end_left, device.identity),
             self._means.device_server,
             self._reaper,
             self._common.hang_s,
@@ -232,6 +229,27 @@ class MachineServer:
         count = f"{every}" if there == every else f"{there} of {every}"
         say(f"ready at {url} in {time.monotonic() - begun:.0f} s ({count} devices)")
 
+    async def _move(self, orders: Mapping[str, DeviceOrder]) -> None:
+        """Have models move once each device is there, or cannot be. Never returns."""
+        facts, file = self._machine.facts, self._machine.declared.file
+        await asyncio.wait([keeper.first for keeper in self._keepers])
+        if facts is None or file.placement.off:
+            named = "each model names its devices" if facts is None else "placement.off is true"
+            self._book.stays = f"{named}: nothing moves"
+            await asyncio.Event().wait()
+            return
+        served = {
+            keeper.name: ServedDevice(
+                keeper,
+                orders[keeper.name],
+                self._calls[keeper.name],
+                self._machine.declared,
+                device.tenants,
+            )
+            for keeper, device in zip(self._keepers, self._devices, strict=True)
+        }
+        await MachineMoves(served, facts, file.placement, self._book, say).keep()
+
     def _status(self, url: str) -> str:
         """Line for the service manager."""
         there = sum(keeper.is_ready for keeper in self._keepers)
@@ -249,28 +267,9 @@ class MachineServer:
             if self._hangups.terminal_is_gone:
                 self._on_signal(signal.SIGHUP)
                 continue
-            await self._again()
+            await self._again.after_hangup()
             say("SIGHUP: with several devices the file itself is read at the next start alone")
             self._service.reloaded()
-
-    async def _again(self) -> None:
-        try:
-            if self._keys.table.keys is not None:
-                say(f"SIGHUP: {await self._reload_keys()}")
-            if (tls := self._common.http.tls) is not None:
-                await asyncio.to_thread(check_tls, self._common.http)
-                self._desk.renews()
-                await self._desk.seen()
-                say(f"SIGHUP: certificate: {tls.certificate}")
-        except InputRefused as error:
-            say(f"SIGHUP: keys or certificate stay as they were: {error}")
-
-    async def _reload_keys(self) -> str:
-        """Have the keys that their source has now; a line about them. Raises `InputRefused`."""
-        line = await self._keys.again()
-        self._desk.holds(self._keys.table)
-        await self._desk.seen()
-        return line
 
     # -- stopping -----------------------------------------------------------------------
 

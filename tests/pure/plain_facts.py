@@ -1,4 +1,4 @@
-"""A first placement from little: names and bytes alone, with loads or without."""
+"""Facts of placements from names and bytes alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from mirage.control.placement.deciding import PlacementDecision, Placer
 from mirage.control.placement.facts import (
+    SOME_LOAD,
     DeviceSpeed,
     LoadWindow,
     ModelLoad,
@@ -20,8 +21,6 @@ from mirage.control.placement.roofline_judge import RooflineJudge
 from mirage.control.placement.rules import DEFAULTS, PlacementPast, PlacementRules
 
 MACHINE = "this machine"
-SOME_LOAD = ModelLoad(0.1, 512.0, 128.0)
-"""Load of each model where none is known."""
 WINDOW_S = 600.0
 
 

@@ -1,0 +1,174 @@
+"""Search for the best placement that can be reached: proposals, single changes, a judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from mirage.control.placement.books import device_bytes, opened_bytes
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.judging import PlacementCourt, PlacementJudge, Sentence
+from mirage.control.placement.neighbours import neighbours
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.pressure import Pressures
+from mirage.control.placement.proposing import aligned, proposals
+from mirage.control.placement.rules import MISSED, PlacementPast, PlacementRules
+from mirage.control.placement.steps import MovePath, path_towards
+from mirage.units import GIB
+
+PROPOSED = 0.5
+"""Part of all evaluations that whole proposals may take; the local search has the rest."""
+
+
+class ReachedPlacement(NamedTuple):
+    """A placement that can be reached, and its worth."""
+
+    path: MovePath
+    sentence: Sentence
+    nbytes: int
+    """Bytes that are loaded for it."""
+    worth: float
+    """Part of requests within limits, less the price of those bytes."""
+
+
+class PlacementSearch:
+    """One search for the best placement that can be reached."""
+
+    def __init__(
+        self,
+        rules: PlacementRules,
+        facts: PlacementFacts,
+        judge: PlacementJudge,
+        present: DevicePlacement,
+        past: PlacementPast,
+        now: float,
+    ) -> None:
+        self._rules, self._facts, self._present, self.past = rules, facts, present, past
+        self._absent = {m.name for m in facts.models if not present.of(m.name)}
+        self._resting = past.resting(rules, now) - self._absent
+        self._left = past.left(rules, now) if present.places else inf
+        self.pressures = Pressures(facts)
+        self.court = PlacementCourt(facts, judge, rules.evaluations)
+        sentence = self.court.sentence(present)
+        assert sentence is not None
+        self.first = ReachedPlacement(MovePath((), present, ()), sentence, 0, sentence.part)
+
+    @property
+    def limit(self) -> str:
+        """Limits of moves that hold now, in words; empty if there is none."""
+        said = []
+        if self._resting:
+            said.append(
+                f"{', '.join(sorted(self._resting))} moved less than {self._rules.rest_s:g} s ago"
+            )
+        if self._left < self._rules.moves_an_hour:
+            said.append(f"{self._left} of {self._rules.moves_an_hour} moves an hour are left")
+        return "; ".join(said)
+
+    def urgent(self, found: MovePath) -> bool:
+        """True if a model comes that is asked for and has no process anywhere."""
+        return any(self._facts.asked(name) > 0 and found.reached.of(name) for name in self._absent)
+
+    def kept(self) -> PlacementPast:
+        """Memory after a decision to stay: it holds for such loads, unless a limit made it."""
+        if self.limit:
+            return replace(self.past, settled=None, placement=None)
+        return replace(self.past, settled=self._facts, placement=self._present)
+
+    def spare(self) -> ReachedPlacement | None:
+        """The present placement without a replica that nobody misses, the least pressed first.
+
+        None if there is none: see `PlacementRules.calm`.
+        """
+        least = self.first.sentence.part - MISSED
+        found = []
+        for model in self._facts.models:
+            several = len(self._present.awake(model.name)) > 1 and not model.pins
+            if not self._rules.calm or not several or model.name in self._resting:
+                continue
+            for device in self._present.awake(model.name):
+                without = self._present.out(model.name, device)
+                pressure = max(self.pressures.of(without, d) for d in without.awake(model.name))
+                if pressure <= self._rules.calm:
+                    found.append((pressure, model.name, device, without))
+        for _, _, _, without in sorted(found, key=lambda each: each[:3]):
+            sentence = self.court.sentence(without)
+            if sentence is not None and sentence.part >= least:
+                path = path_towards(self._facts, self._present, without, budget=self._left)
+                if path.steps:
+                    return ReachedPlacement(path, sentence, 0, sentence.part)
+        return None
+
+    @property
+    def hopeless(self) -> bool:
+        """True if even a placement that serves all requests within limits would not be chosen."""
+        wanted = any(self._facts.asked(name) > 0 for name in self._absent)
+        return not wanted and 1 - self.first.worth <= self._rules.gain
+
+    def best(self) -> ReachedPlacement:
+        """The best of whole proposals, improved by single changes, less what brings nothing."""
+        found = self.first
+        if self.hopeless:
+            return found
+        most = self._rules.evaluations * PROPOSED
+        for proposed in proposals(self.pressures):
+            if self.court.asked >= most:
+                break
+            found = self._better(found, aligned(self._facts, self._present, proposed))
+        return self._pruned(self._improved(found))
+
+    def _improved(self, found: ReachedPlacement) -> ReachedPlacement:
+        """Found by a local search, which goes on from the first change that is better."""
+        improved = True
+        while improved and self.court.is_open:
+            improved = False
+            for wanted in neighbours(self.pressures, found.path.reached, found.sentence):
+                better = self._better(found, wanted)
+                if better is not found:
+                    found, improved = better, True
+                    break
+                if not self.court.is_open:
+                    break
+        return found
+
+    def _pruned(self, found: ReachedPlacement) -> ReachedPlacement:
+        """Found without the changes of models that stay for as much."""
+        for name in sorted(set(found.path.moved)):
+            without = found.path.reached.instead(name, self._present.of(name))
+            found = self._better(found, without)
+        return found
+
+    def _better(self, found: ReachedPlacement, wanted: DevicePlacement) -> ReachedPlacement:
+        """Placement that is reached towards `wanted`, if it is better; else `found`."""
+        for model in self._facts.models:
+            if model.pins:
+                wanted = wanted.instead(model.name, self._present.of(model.name))
+        way = path_towards(
+            self._facts, self._present, wanted, resting=self._resting, budget=self._left
+        )
+        if not way.steps and found is self.first:
+            return found
+        if (sentence := self.court.sentence(way.reached)) is None:
+            return found
+        nbytes = opened_bytes(self._facts, self._present, way.reached)
+        worth = sentence.part - self._rules.gain_per_gib * nbytes / GIB
+        other = ReachedPlacement(way, sentence, nbytes, worth)
+        return other if self._rank(other) > self._rank(found) else found
+
+    def _rank(self, found: ReachedPlacement) -> tuple[float, ...]:
+        """Worth first; of equals the most that is awake and asked for, or at least has a process.
+
+        Then the fewest moves, the fewest bytes, and the least pressure.
+        """
+        facts, reached = self._facts, found.path.reached
+        awake = sum(1 for m in facts.models if reached.awake(m.name) and facts.asked(m.name) > 0)
+        nbytes = sum(device_bytes(facts, reached, d.name) for d in facts.devices)
+        return (
+            round(found.worth, 6),
+            awake,
+            len(reached.by_model),
+            -len(found.path.moved),
+            -nbytes,
+            -self.pressures.worst(reached),
+        )

@@ -1,0 +1,100 @@
+"""Requests to one device's server at its operators' socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from mirage.serve.admin.forms import ActTaken, OperatorAct, TenantsTold
+from mirage.serve.apply.forms import ApplyTold
+from mirage.serve.apply.source import Written
+from mirage.serve.whatif.forms import PastTold
+
+ANSWER_S = 30.0
+LOOK_S = 2.0
+"""Seconds for a look, which is made all the time."""
+APPLY_S = 600.0
+"""Seconds for an apply: models are looked at first."""
+Form = TypeVar("Form")
+
+
+class DeviceAway(Exception):
+    """A device's server does not answer."""
+
+
+class DeviceRefused(Exception):
+    """A device's server has answered with an error, which is the message."""
+
+
+class DeviceCalls:
+    """One device's server. Methods with forms raise `DeviceAway` and `DeviceRefused`."""
+
+    def __init__(self, device: str, socket: Path) -> None:
+        self.device, self.socket = device, socket
+
+    async def tenants(self) -> TenantsTold:
+        """All tenants of the device."""
+        return await self._told("GET", "/tenants", TenantsTold, timeout_s=LOOK_S)
+
+    async def past(self, since: int) -> PastTold:
+        """Requests that have ended after number `since`."""
+        return await self._told("GET", f"/requests?since={since}", PastTold, timeout_s=LOOK_S)
+
+    async def act(self, tenant: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
+        """Order an act on a tenant."""
+        query = "" if drain_s is None else f"?drain_s={drain_s:g}"
+        return await self._told("POST", f"/tenants/{quote(tenant)}/{act}{query}", ActTaken)
+
+    async def serves(self, text: str, wanted: Written, drain_s: float | None = None) -> ApplyTold:
+        """Have it serve what is `wanted`, whose text this is."""
+        words = {"file": str(wanted.path), "folder": str(wanted.folder), "above": "1"}
+        words |= {} if drain_s is None else {"drain_s": f"{drain_s:g}"}
+        path = f"/config?{urlencode(words)}"
+        return await self._told("PUT", path, ApplyTold, text.encode(), APPLY_S)
+
+    async def _told(
+        self,
+        method: str,
+        path: str,
+        form: type[Form],
+        body: bytes = b"",
+        timeout_s: float = ANSWER_S,
+    ) -> Form:
+        answer = await self.answer(method, path, body, timeout_s)
+        assert isinstance(answer.body, bytes)
+        if answer.status >= 400:
+            raise DeviceRefused(_message(answer.body) or f"answer {answer.status}")
+        return msgspec.json.decode(answer.body, type=form)
+
+    async def answer(
+        self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
+    ) -> web.Response:
+        """Answer as it is. Raises `DeviceAway`."""
+        limit = aiohttp.ClientTimeout(timeout_s)
+        try:
+            async with (
+                self.session() as http,
+                http.request(method, path, data=body or None, timeout=limit) as answer,
+            ):
+                told = await answer.read()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            raise DeviceAway(f"the server of device {self.device!r} is away: ask again") from None
+        return web.Response(body=told, status=answer.status, content_type=answer.content_type)
+
+    def session(self) -> aiohttp.ClientSession:
+        """Client of its socket, to be closed."""
+        connector = aiohttp.UnixConnector(str(self.socket), force_close=True)
+        return aiohttp.ClientSession("http://device", connector=connector)
+
+
+def _message(body: bytes) -> str:
+    """Line of an error; empty if there is none."""
+    try:
+        return str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ""

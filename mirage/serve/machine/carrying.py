@@ -1,0 +1,152 @@
+"""Steps of a move carried out at the devices' servers, one after the other, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.steps import MoveStep, MoveVerb
+from mirage.control.roster.states import BROKEN, LifeState
+from mirage.serve.admin.forms import OperatorAct, TenantStatus
+from mirage.serve.machine.calls import DeviceAway, DeviceRefused
+from mirage.serve.machine.served_device import ServedDevice
+
+LOOK_S = 0.2
+MORE_S = 60.0
+"""Seconds for an engine to end or to sleep, beside those of its requests."""
+AT_REST = (LifeState.SLEEPING, LifeState.STOPPED)
+
+
+class StepFailed(Exception):
+    """A step that cannot be done, for this reason."""
+
+
+class StepCarrier:
+    """Carries out steps. `start_s`, `drain_s`: longest times, as `PlacementSection` has them."""
+
+    def __init__(self, devices: Mapping[str, ServedDevice], start_s: float, drain_s: float) -> None:
+        self._devices, self._start_s, self._drain_s = devices, start_s, drain_s
+
+    async def carry(
+        self, steps: Sequence[MoveStep], number: int, placement: DevicePlacement
+    ) -> str:
+        """Do step `number` of a path to `placement`; words about what remains, if anything does.
+
+        Raises `StepFailed`; then nothing that served before has gone.
+        """
+        step = steps[number]
+        device = self._devices[step.device]
+        before = steps[number - 1] if number else None
+        after = steps[number + 1] if number + 1 < len(steps) else None
+        try:
+            match step.verb:
+                case MoveVerb.START:
+                    await device.serves(device.tenants | {step.model})
+                    await self._ready(step)
+                case MoveVerb.WAKE:
+                    await device.calls.act(step.model, OperatorAct.WAKE)
+                    await self._ready(step)
+                case MoveVerb.ROUTE:
+                    await self._routed(step, placement)
+                case MoveVerb.DRAIN:
+                    await self._others_serve(step, placement)
+                    return await self._drain(step, sleeps=_is(after, MoveVerb.SLEEP, step))
+                case MoveVerb.SLEEP:
+                    if not _is(before, MoveVerb.DRAIN, step):
+                        await device.calls.act(step.model, OperatorAct.SLEEP)
+                    await self._until(step, self._drain_s + MORE_S, *AT_REST)
+                case MoveVerb.STOP:
+                    return await self._gone(step)
+        except DeviceRefused as error:
+            raise StepFailed(str(error)) from None
+        except DeviceAway:
+            raise StepFailed(f"the server of {step.device} is away") from None
+        return ""
+
+    async def back(self, steps: Sequence[MoveStep], failed: int) -> str:
+        """Undo the start of a replica that was not routed when step `failed` failed; in words."""
+        step = steps[failed]
+        opened = any(s.verb is MoveVerb.START and _is(s, s.verb, step) for s in steps[: failed + 1])
+        closes = step.verb in (MoveVerb.DRAIN, MoveVerb.STOP)
+        if not opened or closes:
+            return "what served before does so still"
+        return await self._devices[step.device].leaves_out(step.model)
+
+    # -- single steps -------------------------------------------------------------------
+
+    async def _drain(self, step: MoveStep, *, sleeps: bool) -> str:
+        device = self._devices[step.device]
+        if sleeps:
+            await device.calls.act(step.model, OperatorAct.DRAIN, self._drain_s)
+            return ""
+        try:
+            await device.serves(device.tenants - {step.model}, self._drain_s)
+        except DeviceAway:
+            return f"the server of {step.device} is away, and comes back without {step.model}"
+        return ""
+
+    async def _gone(self, step: MoveStep) -> str:
+        """Wait until a removed tenant has ended."""
+        until = time.monotonic() + self._drain_s + MORE_S
+        try:
+            while await self._status(step) is not None:
+                if time.monotonic() > until:
+                    raise StepFailed(f"{step.model} has not ended")
+                await asyncio.sleep(LOOK_S)
+        except DeviceAway:
+            return f"the server of {step.device} is away: {step.model} ends when it is back"
+        return ""
+
+    async def _routed(self, step: MoveStep, placement: DevicePlacement) -> None:
+        """The router has a route to it since the device has the tenant; it has to serve now."""
+        status = await self._status(step)
+        awake = step.device in placement.awake(step.model)
+        if status is None or (awake and status.state != LifeState.READY):
+            state = "not there" if status is None else status.state
+            raise StepFailed(f"{step.model} is {state} on {step.device}")
+
+    async def _others_serve(self, step: MoveStep, placement: DevicePlacement) -> None:
+        """Nothing ends before what shall serve instead does. Raises `StepFailed`."""
+        others = [name for name in placement.awake(step.model) if name != step.device]
+        states = [await self._state(step._replace(device=name)) for name in others]
+        if others and LifeState.READY not in states:
+            raise StepFailed(f"{step.model} does not serve on {', '.join(others)} any more")
+
+    async def _state(self, step: MoveStep) -> str:
+        try:
+            status = await self._status(step)
+        except DeviceAway:
+            return ""
+        return "" if status is None else status.state
+
+    async def _ready(self, step: MoveStep) -> None:
+        await self._until(step, self._start_s, LifeState.READY)
+
+    async def _until(self, step: MoveStep, limit_s: float, *wanted: LifeState) -> None:
+        """Raises `StepFailed` for one that breaks, or is not there in time."""
+        until = time.monotonic() + limit_s
+        while True:
+            status = await self._status(step)
+            if status is None:
+                raise StepFailed(f"{step.model} is not on {step.device} any more")
+            if status.state in wanted:
+                return
+            if status.state in BROKEN:
+                raise StepFailed(
+                    f"{step.model} is {status.state} on {step.device}: {status.reason}"
+                )
+            if time.monotonic() > until:
+                raise StepFailed(f"{step.model} is {status.state} after {limit_s:g} s")
+            await asyncio.sleep(LOOK_S)
+
+    async def _status(self, step: MoveStep) -> TenantStatus | None:
+        told = await self._devices[step.device].calls.tenants()
+        return next((one for one in told.tenants if one.name == step.model), None)
+
+
+def _is(step: MoveStep | None, verb: MoveVerb, like: MoveStep) -> bool:
+    if step is None:
+        return False
+    return (step.verb, step.model, step.device) == (verb, like.model, like.device)

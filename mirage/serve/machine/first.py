@@ -1,0 +1,76 @@
+"""The first placement of a machine: what is named stays, all others go where a judge has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from mirage.control.placement.books import device_bytes
+from mirage.control.placement.deciding import PlacementDecision, Placer
+from mirage.control.placement.facts import SOME_LOAD, LoadWindow, PlacementFacts
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.roofline_judge import RooflineJudge
+from mirage.control.placement.rules import PlacementPast, PlacementRules
+from mirage.control.placement.words import placement_lines
+
+WINDOW_S = 600.0
+NAMED = "named in the file"
+LEFT = "a server that died has left its engine there"
+
+
+class TenantPlaced(NamedTuple):
+    """Devices that serve one tenant: with several, each has a replica."""
+
+    devices: tuple[str, ...]
+    why: str
+
+
+class FirstPlacement(NamedTuple):
+    """Places of all tenants, and lines about the decision."""
+
+    places: dict[str, TenantPlaced]
+    lines: list[str]
+
+
+def as_named(named: Mapping[str, tuple[str, ...]]) -> FirstPlacement:
+    """Placement where each tenant names its devices: nothing is decided."""
+    return FirstPlacement({name: TenantPlaced(d, NAMED) for name, d in named.items()}, [])
+
+
+def first_placement(
+    facts: PlacementFacts, left: Mapping[str, tuple[str, ...]], rules: PlacementRules
+) -> FirstPlacement:
+    """Placement of all models, of whose load nothing is known.
+
+    Those with `pins` are there, and likewise those of engines that were `left`. What fits nowhere
+    beside the others is where most is free, and comes and goes.
+    """
+    pinned = {m.name: m.pins or left.get(m.name, ()) for m in facts.models}
+    window = LoadWindow(WINDOW_S, dict.fromkeys(pinned, SOME_LOAD))
+    models = tuple(replace(model, pins=pinned[model.name]) for model in facts.models)
+    asked = replace(facts, models=models, windows=(window,))
+    present = DevicePlacement.of_names({name: d for name, d in pinned.items() if d})
+    decision = Placer(rules).decide(asked, RooflineJudge(asked), present, PlacementPast(), 0.0)
+    placement, places = decision.placement, {}
+    for model in facts.models:
+        if not placement.of(model.name):
+            placement = placement.put(model.name, _freest(asked, placement))
+            why = "it fits nowhere beside the others: tenants come and go there"
+        else:
+            why = _why(model.pins, pinned[model.name], decision)
+        places[model.name] = TenantPlaced(tuple(placement.devices[model.name]), why)
+    return FirstPlacement(places, placement_lines(asked, replace(decision, placement=placement)))
+
+
+def _why(named: tuple[str, ...], pinned: tuple[str, ...], decision: PlacementDecision) -> str:
+    if named:
+        return NAMED
+    return LEFT if pinned else "placed"
+
+
+def _freest(facts: PlacementFacts, placement: DevicePlacement) -> str:
+    """Device with the largest part that no least grant has."""
+    return max(
+        facts.devices, key=lambda d: 1 - device_bytes(facts, placement, d.name) / d.nbytes
+    ).name

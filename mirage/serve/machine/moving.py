@@ -1,0 +1,156 @@
+"""Models move between devices while they are served: looked at, decided, carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from mirage.control.placement.deciding import Placer
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.roofline_judge import RooflineJudge
+from mirage.control.placement.rules import PlacementPast
+from mirage.control.placement.steps import MoveStep, MoveVerb
+from mirage.control.placement.words import step_lines
+from mirage.serve.machine.carrying import StepCarrier, StepFailed
+from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
+from mirage.serve.machine.section import PlacementSection
+from mirage.serve.machine.served_device import ServedDevice
+from mirage.serve.machine.stand_ins import StandIns
+from mirage.serve.machine.watching import MachineWatch
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Longest time between two looks at the devices."""
+
+
+class MachineMoves:
+    """Decides and has decisions carried out, one at a time. `keep` has to run."""
+
+    def __init__(
+        self,
+        devices: dict[str, ServedDevice],
+        facts: PlacementFacts,
+        section: PlacementSection,
+        book: MoveBook,
+        say: Callable[[str], None],
+    ) -> None:
+        """`facts` have no load; moves are noted in the `book`."""
+        self._devices, self._section, self._book, self._say = devices, section, book, say
+        self._watch = MachineWatch(devices, facts, section)
+        self._carrier = StepCarrier(devices, section.start_s, section.drain_s)
+        self._placer = Placer(section.rules)
+        self._past = PlacementPast()
+        self._stand_ins = StandIns()
+        self._decided, self._lost = time.monotonic(), frozenset[str]()
+        self._failed: dict[str, float] = {}
+        """Time of the last failure of each model's move."""
+
+    async def keep(self) -> None:
+        """Never returns. A fault of a decision is logged, and ends nothing that serves."""
+        while True:
+            await asyncio.sleep(min(LOOK_S, self._section.decide_s))
+            try:
+                await self._look()
+            except Exception:
+                log.exception("no placement is decided")
+
+    async def _look(self) -> None:
+        """Look at the devices, and decide if it is time."""
+        await self._watch.look()
+        if not self._watch.is_whole:
+            return
+        await self._come_back()
+        lost, now = self._watch.lost, time.monotonic()
+        if now - self._decided >= self._section.decide_s or lost != self._lost:
+            self._lost, self._decided = lost, now
+            await self._decide()
+
+    async def _decide(self) -> None:
+        """Decide once, and carry it out."""
+        watch, now = self._watch, time.monotonic()
+        present = watch.present
+        facts = self._movable(watch.facts(), present, now)
+        if not facts.devices:
+            return
+        judge = RooflineJudge(facts)
+        decision = await asyncio.to_thread(
+            self._placer.decide, facts, judge, present, self._past, now
+        )
+        self._past = decision.past
+        log.debug("placement: %s", decision.why)
+        if not decision.steps:
+            self._book.stays = decision.why
+            return
+        away = watch.lost
+        gone = {m for name in away for m in self._devices[name].tenants}
+        self._stand_ins.begin(decision.steps, gone)
+        lost = f"{', '.join(sorted(away))} away: " if away and gone else ""
+        await self._carry(present, decision.placement, decision.steps, lost + decision.why)
+
+    def _movable(
+        self, facts: PlacementFacts, present: DevicePlacement, now: float
+    ) -> PlacementFacts:
+        """Facts where models whose device comes back beside a stand-in stay as they are.
+
+        Those that are nowhere, and could not come a short time ago, are left out.
+        """
+        held = {name for name, at in self._failed.items() if now - at < self._section.rest_s}
+        stay = self._stand_ins.models
+        return replace(
+            facts,
+            models=tuple(
+                replace(m, pins=tuple(at)) if m.name in stay and len(at) > 1 else m
+                for m in facts.models
+                for at in [present.of(m.name)]
+                if m.name not in held or at
+            ),
+        )
+
+    async def _come_back(self) -> None:
+        """End what stood in for a device that serves again."""
+        present = self._watch.present
+        for model, device in self._stand_ins.over(present, self._watch.serves):
+            home = ", ".join(name for name in present.of(model) if name != device)
+            steps = (
+                MoveStep(MoveVerb.DRAIN, model, device, f"it has {home} again"),
+                MoveStep(MoveVerb.STOP, model, device, f"it stood in for {home}"),
+            )
+            why = f"{home} serves {model} again"
+            await self._carry(present, present.out(model, device), steps, why)
+
+    async def _carry(
+        self,
+        present: DevicePlacement,
+        placement: DevicePlacement,
+        steps: tuple[MoveStep, ...],
+        why: str,
+    ) -> None:
+        """Carry steps out, and say so."""
+        move = OneMove(present, placement, steps, why)
+        self._book.begins(move)
+        names = ", ".join(dict.fromkeys(step.model for step in steps))
+        for line in [f"placement of {names}: {why}", *step_lines(steps)]:
+            self._say(line)
+        for number, step in enumerate(steps):
+            move.begins(number)
+            try:
+                words = await self._carrier.carry(steps, number, placement)
+            except StepFailed as error:
+                back = await self._carrier.back(steps, number)
+                self._failed[step.model] = time.monotonic()
+                move.failed(number, str(error), back)
+                self._say(f"{step.verb} {step.model} on {step.device} failed: {error}; {back}")
+                break
+            move.is_done(number, words)
+            more = f": {words}" if words else ""
+            self._say(f"{step.verb} {step.model} on {step.device}: done{more}")
+        else:
+            move.ends(DONE)
+        self._book.ends(move)
+        log.info("move of %s: %s", names, FAILED if move.told.way_back else DONE)
+        await self._watch.look()

@@ -1,0 +1,37 @@
+"""Order by which a device's server is started, from the options of the process above."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from mirage.serve.apply.recorded import config_record
+from mirage.serve.machine.declared import DeclaredDevice
+from mirage.serve.machine.order import DeviceOrder
+from mirage.serve.supervisor import ServeOptions
+
+
+def device_order(
+    device: DeclaredDevice,
+    options: ServeOptions,
+    url: str,
+    line: Path,
+    admin: Path,
+    log_dir: Path | None,
+) -> DeviceOrder:
+    """Order for the server of one device; `line` and `admin` are the sockets that it listens at."""
+    return DeviceOrder(
+        device.name,
+        config_record(device.source, device.written),
+        device.source.lease_s,
+        options.host,
+        url,
+        str(line),
+        str(admin),
+        None if log_dir is None else str(log_dir),
+        options.startup_timeout_s,
+        options.all_or_nothing,
+        logging.getLogger("mirage").getEffectiveLevel(),
+        options.logs.form,
+        None if options.logs.file is None else str(options.logs.file.absolute()),
+    )

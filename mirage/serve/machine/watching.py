@@ -1,0 +1,120 @@
+"""Devices as they are seen: who answers, which tenants they have, and what was asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirage.control.placement.facts import SOME_LOAD, PlacementFacts
+from mirage.control.placement.placed import DevicePlacement, Stand
+from mirage.control.roster.states import BROKEN, GONE, LifeState
+from mirage.serve.admin.forms import TenantStatus
+from mirage.serve.machine.calls import DeviceAway, DeviceRefused
+from mirage.serve.machine.load import LoadHistory, SeenRequest
+from mirage.serve.machine.section import PlacementSection
+from mirage.serve.machine.served_device import ServedDevice
+
+ASLEEP = frozenset({*GONE, *BROKEN, LifeState.SLEEPING})
+
+
+class WatchedDevice:
+    """One device. `look` before anything else is asked."""
+
+    def __init__(self, served: ServedDevice, now: float) -> None:
+        self.served, self._answered, self._now = served, now, now
+        self._pid, self._since = 0, 0
+        self.tenants: dict[str, TenantStatus] = {}
+        """Tenants as they were at the last answer."""
+
+    @property
+    def away_s(self) -> float:
+        """Seconds without an answer, at the last look."""
+        return self._now - self._answered
+
+    async def look(self, now: float) -> list[SeenRequest]:
+        """Look again; requests that have ended since."""
+        self._now = now
+        try:
+            told = await self.served.calls.tenants()
+            if told.server.pid != self._pid:  # another server counts anew
+                self._pid, self._since = told.server.pid, 0
+            self.tenants = {one.name: one for one in told.tenants}
+            ended = await self._ended()
+        except (DeviceAway, DeviceRefused):
+            return []
+        self._answered = now
+        return ended
+
+    async def _ended(self) -> list[SeenRequest]:
+        ended: list[SeenRequest] = []
+        while True:
+            page = await self.served.calls.past(self._since)
+            self._since += len(page.requests)
+            ended += [SeenRequest(r.t, r.tenant, r.prompt, r.output) for r in page.requests]
+            if page.next_since is None:
+                return ended
+
+
+class MachineWatch:
+    """All devices of a machine."""
+
+    def __init__(
+        self, devices: Mapping[str, ServedDevice], facts: PlacementFacts, section: PlacementSection
+    ) -> None:
+        """`facts` have no load."""
+        now = time.monotonic()
+        self._facts, self._away_s = facts, section.away_s
+        self._devices = {name: WatchedDevice(one, now) for name, one in devices.items()}
+        self._history = LoadHistory(section.window_s, section.windows, time.time())
+
+    async def look(self) -> None:
+        """Look at all devices."""
+        now = time.monotonic()
+        for ended in await asyncio.gather(*(one.look(now) for one in self._devices.values())):
+            self._history.add(ended)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Devices whose servers have been away for so long that their models come elsewhere."""
+        return frozenset(n for n, one in self._devices.items() if one.away_s >= self._away_s)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all but the lost ones have answered: what they have is known."""
+        return all(not one.away_s for name, one in self._devices.items() if name not in self.lost)
+
+    def serves(self, model: str, device: str) -> bool:
+        """True if it is ready there."""
+        one = self._devices[device]
+        status = one.tenants.get(model)
+        return not one.away_s and status is not None and status.state == LifeState.READY
+
+    @property
+    def present(self) -> DevicePlacement:
+        """Placement as it is, without devices that are lost."""
+        placement = DevicePlacement()
+        for name, one in self._devices.items():
+            for model in one.served.tenants if name not in self.lost else ():
+                placement = placement.put(model, name, _stand(one.tenants.get(model)))
+        return placement
+
+    def facts(self) -> PlacementFacts:
+        """Facts now: devices that are there, and the load of all models.
+
+        What a lost device had has some load: who asks for it now is not counted.
+        """
+        open_now: dict[str, int] = {}
+        for name, one in self._devices.items():
+            for model, status in one.tenants.items() if name not in self.lost else ():
+                open_now[model] = open_now.get(model, 0) + status.running + status.waiting
+        newest, *older = self._history.windows(time.time(), open_now)
+        gone = {m for name in self.lost for m in self._devices[name].served.tenants}
+        newest = replace(newest, loads=dict.fromkeys(gone, SOME_LOAD) | dict(newest.loads))
+        devices = tuple(one for one in self._facts.devices if one.name not in self.lost)
+        return replace(self._facts, devices=devices, windows=(newest, *older))
+
+
+def _stand(status: TenantStatus | None) -> Stand:
+    return Stand.ASLEEP if status is not None and status.state in ASLEEP else Stand.AWAKE

@@ -1,0 +1,214 @@
+"""Models move between two devices while requests run: nobody notices, and `mirage why` tells."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from operated import mirage
+from prometheus_client.parser import text_string_to_metric_families
+from supervised import assert_gone
+from test_serve_devices import LEFT, RIGHT, Machine, config_of, served, tenant
+
+import configs
+
+pytestmark = pytest.mark.e2e
+
+OTHER = {LEFT: RIGHT, RIGHT: LEFT}
+RULES = {
+    "decide_s": 0.5,
+    "window_s": 4.0,
+    "windows": 1,
+    "ttft_s": 30.0,
+    "tpot_s": 0.08,
+    "rest_s": 1.0,
+    "away_s": 0.3,
+    "drain_s": 60.0,
+    "start_s": 60.0,
+}
+
+
+def movable(folder: Path, **rules: Any) -> Path:
+    """`a` is on the left, `c` on the right, and `b` where the placement has it.
+
+    A step takes 50 ms, whatever is in it, and models that are busy together take turns.
+    """
+    hardware = yaml.safe_load((configs.HERE / "hardware" / "h100.yaml").read_text())
+    hardware["step_overhead_ms"]["value"] = 50.0
+    (folder / "slow.yaml").write_text(yaml.safe_dump(hardware))
+    devices = [{"name": n, "memory": "4MiB", "profile": "slow.yaml"} for n in (LEFT, RIGHT)]
+    tenants = [tenant("a", device=LEFT), tenant("b"), tenant("c", device=RIGHT)]
+    return config_of(folder, devices=devices, tenants=tenants, placement=RULES | rules)
+
+
+def devices_of(machine: Machine, model: str) -> list[str]:
+    cards = machine.server.request("GET", "/v1/models")[1]["data"]
+    return [name for card in cards if card["id"] == model for name in card["devices"]]
+
+
+def ready_on(machine: Machine, model: str) -> set[str]:
+    states = machine.health()["tenants"].get(model, {})
+    return {device for device, state in states.items() if state == "ready"}
+
+
+@contextmanager
+def loaded(machine: Machine, tokens: int, *models: str) -> Iterator[list[tuple[str, int, Any]]]:
+    """Four clients of each model, who ask for so many tokens, and what they were told."""
+    answers: list[tuple[str, int, Any]] = []
+    over = threading.Event()
+
+    def ask(model: str) -> None:
+        body = {"model": model, "prompt": "tokens", "max_tokens": tokens}
+        while not over.is_set():
+            answers.append((model, *machine.server.request("POST", "/v1/completions", body)))
+            time.sleep(0.2)
+
+    threads = [threading.Thread(target=ask, args=(model,)) for model in models for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def moves(machine: Machine) -> dict[str, float]:
+    text = machine.server.request("GET", "/metrics")[1].decode()
+    return {
+        one.labels["result"]: one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if one.name == "mirage_placement_moves_total"
+    }
+
+
+def test_a_model_moves_away_from_a_busy_one_and_no_request_is_lost(
+    tmp_path: Path, short: Path
+) -> None:
+    with served(movable(tmp_path), short, lease_s=0) as machine:
+        (home,) = devices_of(machine, "b")
+        there, beside = OTHER[home], "a" if home == LEFT else "c"
+        stream = machine.begins("b", 40)
+        with loaded(machine, 20, "b", beside) as answers:
+            machine.server.until("it has moved", lambda: devices_of(machine, "b") == [there])
+            asked = len(answers)
+            machine.server.until("more were asked", lambda: len(answers) > asked + 20)
+        wrong = [answer for answer in answers if answer[1] != 200]
+        assert not wrong, wrong[:3]
+        assert stream.getresponse().read().count(b"data: {}") == 40, "it ends where it began"
+        machine.server.until("its move is over", lambda: moves(machine)["done"] >= 1)
+        assert moves(machine)["failed"] == 0
+        told = machine.operator.mirage("why", "b").stdout
+        assert f"  b: {home} -> {there}" in told, told
+        for number, verb in enumerate(("start", "route"), 1):
+            assert f"  {number}. {verb} b on {there}, done" in told, told
+        for number, verb in enumerate(("drain", "stop"), 3):
+            assert f"  {number}. {verb} b on {home}, done" in told, told
+        lines = machine.operator.mirage("ps").stdout.splitlines()
+        assert [line.split()[-1] for line in lines if line.startswith("b ")] == [there]
+        family = machine.family()
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+    assert not list(short.iterdir())
+
+
+def test_a_replica_opens_for_a_hot_model_and_closes_when_it_is_idle(
+    tmp_path: Path, short: Path
+) -> None:
+    with served(movable(tmp_path, tpot_s=1.0), short, lease_s=0) as machine:
+        with loaded(machine, 100, "b") as answers:
+            machine.server.until("b is on both", lambda: ready_on(machine, "b") == {LEFT, RIGHT})
+            servers = lambda: {told["server"] for _, _, told in answers[-40:]}  # noqa: E731
+            machine.server.until("both answer", lambda: len(servers()) == 2)
+        assert {status for _, status, _ in answers} == {200}
+        machine.server.until("one is closed", lambda: len(devices_of(machine, "b")) == 1)
+        assert machine.pids("b")
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_a_move_whose_device_dies_leaves_all_as_it_was(tmp_path: Path, short: Path) -> None:
+    """The engine that shall come waits for a file, and its device's server is killed meanwhile."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    config = movable(tmp_path, rest_s=300.0)
+    environment = {"FAKE_ENGINE": f"obeys:b:{gate}"}
+    with served(config, short, lease_s=0, **environment) as machine:
+        (home,) = devices_of(machine, "b")
+        there, beside = OTHER[home], "a" if home == LEFT else "c"
+        gate.unlink()
+        with loaded(machine, 20, "b", beside) as answers:
+            machine.server.until("it comes", lambda: set(devices_of(machine, "b")) == {home, there})
+            before = machine.device(there)
+            before.kill()
+            machine.server.until("another serves", lambda: machine.has_another(there, before.pid))
+            machine.server.until("the move is over", lambda: moves(machine)["failed"] == 1)
+        assert {status for _, status, _ in answers} == {200}
+        assert devices_of(machine, "b") == [home]
+        told = machine.operator.mirage("why").stdout
+        assert f"1. start b on {there}, failed" in told and "way back: " in told, told
+        assert f"2. route b on {there}, left out" in told, told
+        gate.touch()
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_models_of_a_frozen_device_come_elsewhere_and_go_back(tmp_path: Path, short: Path) -> None:
+    with served(movable(tmp_path), short, lease_s=0) as machine:
+        (home,) = devices_of(machine, "b")
+        with loaded(machine, 1, "b") as answers:
+            before = machine.device(home)
+            before.send_signal(signal.SIGSTOP)
+            machine.server.until("it stands in", lambda: OTHER[home] in ready_on(machine, "b"))
+            machine.server.until("another serves", lambda: machine.has_another(home, before.pid))
+            machine.server.until("b is back", lambda: devices_of(machine, "b") == [home])
+        wrong = [answer for answer in answers if answer[1] != 200]
+        assert len(wrong) <= 4, "each client had one request at work when engines ended"
+        told = machine.operator.mirage("why", "b").stdout
+        assert f"{home} away: " in told and f"{home} serves b again" in told, told
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_the_next_server_has_models_where_they_moved(tmp_path: Path, short: Path) -> None:
+    config = movable(tmp_path, rest_s=300.0)
+    with served(config, short) as first:
+        (home,) = devices_of(first, "b")
+        with loaded(first, 20, "b", "a" if home == LEFT else "c"):
+            first.server.until("its move is over", lambda: moves(first)["done"] == 1)
+        assert devices_of(first, "b") == [OTHER[home]]
+        before, family = first.pids("b"), first.server.family()
+        first.server.process.send_signal(signal.SIGKILL)
+        first.server.process.wait()
+        first.server.ready_file.unlink(missing_ok=True)
+    with served(config, short) as second:
+        assert devices_of(second, "b") == [OTHER[home]] and second.pids("b") == before
+        assert any("a server that died has left its engine there" in x for x in second.server.log)
+        family |= second.family()
+        assert second.server.end(signal.SIGTERM)[0] == 0
+    assert_gone(family)
+    assert not list(short.iterdir())
+
+
+def test_check_says_where_models_go_and_why(tmp_path: Path, short: Path) -> None:
+    done = mirage(short, "check", str(movable(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "a: on left, named in the file"
+    assert lines[1] in ("b: on left, placed", "b: on right, placed")
+    assert lines[3].startswith("placement of 3 models on 2 devices, judged in 1 window by ")
+    assert any(line.startswith("why: ") for line in lines)
+
+
+def test_rules_that_nobody_knows_are_refused(tmp_path: Path, short: Path) -> None:
+    done = mirage(short, "check", str(movable(tmp_path, decides=3)))
+    assert done.returncode == 2 and "unknown key 'placement.decides'" in done.stderr, done.stderr
