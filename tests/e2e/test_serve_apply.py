@@ -295,6 +295,15 @@ def test_nobody_waits_for_one_that_was_removed_meanwhile(two: Operated) -> None:
     assert done.returncode == 1 and done.stderr == "mirage: error: b was removed meanwhile\n"
 
 
+def test_nobody_waits_for_one_that_is_told_otherwise_meanwhile(two: Operated) -> None:
+    with waiting_for(two, "restart") as waiting:
+        assert two.ask("POST", "/tenants/b/wake")[0] == 202
+        assert two.ask("POST", "/tenants/b/stop?drain_s=0")[0] == 202
+        done = waiting.result()
+    told = "b was told to stop meanwhile, by another command: it was not ready before"
+    assert done.returncode == 1 and done.stderr == f"mirage: error: {told}\n"
+
+
 def test_nobody_waits_for_the_end_of_one_that_was_added_again(two: Operated) -> None:
     with waiting_for(two, "remove") as waiting:
         two.apply(content("a", "b"))

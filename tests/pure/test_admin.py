@@ -13,13 +13,22 @@ import pytest
 
 from mirage.config import Config, ConfigError
 from mirage.control.roster.states import LifeState
-from mirage.errors import InputRefused
+from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.admin.acts import ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.address import chosen, listening
-from mirage.serve.admin.forms import AdapterStatus, DeclaredTenant, OperatorAct, TenantStatus
+from mirage.serve.admin.commands import _until, _until_settled
+from mirage.serve.admin.forms import (
+    ActTaken,
+    AdapterStatus,
+    DeclaredTenant,
+    OperatorAct,
+    StateChange,
+    TenantStatus,
+)
 from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.admin.one_server import identity, sole_server
 from mirage.serve.admin.shown import described, span, until
+from mirage.serve.apply.forms import ApplyTold
 
 pytestmark = pytest.mark.pure
 
@@ -74,6 +83,39 @@ def test_the_last_reason_outlives_its_state() -> None:
     assert journal.reason("a") == "no file"
     journal.look({"a": SeenState("down", "it died")}, 3.0)
     assert journal.reason("a") == "it died"
+
+
+def told(state: str, revision: int, act: str = "") -> StateChange:
+    return StateChange(t=1, tenant="a", before=state, state=state, revision=revision, act=act)
+
+
+def test_an_act_is_told_with_the_state_of_the_last_look() -> None:
+    journal = StateJournal({"a": SeenState("ready", "")}, 1.0)
+    line = journal.acted("a", OperatorAct.STOP, 2.0, 7)
+    assert (line.before, line.state, line.revision, line.act) == ("ready", "ready", 7, "stop")
+    assert journal.look({"a": SeenState("ready", "")}, 3.0) == []
+
+
+def test_a_wait_ends_with_a_later_act_for_another_state() -> None:
+    taken = ActTaken(tenant="a", act=OperatorAct.WAKE, will="", state="sleeping", revision=3)
+    own, alike = told("sleeping", 3, "wake"), told("sleeping", 4, "restart")
+    earlier, other = told("sleeping", 2, "stop"), told("waking", 5, "stop")
+    _until(taken, LifeState.READY, [earlier, own, alike, told("ready", 4)], sleeps=True)
+    with pytest.raises(CommandFailed, match="a was told to stop meanwhile"):
+        _until(taken, LifeState.READY, [own, alike, other, told("stopped", 5)], sleeps=True)
+    settles = ApplyTold(
+        applied=True,
+        revision=3,
+        added=("a",),
+        changed=(),
+        removed=(),
+        roster=(),
+        fitting=(),
+        awaited={"a": "ready"},
+        lines=(),
+    )
+    with pytest.raises(CommandFailed, match="a was told to stop meanwhile"):
+        _until_settled(settles, [alike, other, told("stopped", 5)], sleeps=True)
 
 
 # -- acts --------------------------------------------------------------------------------

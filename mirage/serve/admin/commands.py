@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from mirage.control.roster.states import LifeState
 from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.admin.acts import DRAIN_S, target
 from mirage.serve.admin.address import chosen
-from mirage.serve.admin.client import AdminClient, Lines
+from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.following import followed
 from mirage.serve.admin.forms import ActTaken, OperatorAct, StateChange
 from mirage.serve.admin.shown import described, process_table
@@ -103,13 +103,13 @@ def tenants_command(
     if not wait:
         typer.echo(client.act(name, act, drain).will)
         return
-    sleeps = client.tenants().server.policy == "mirage"
+    sleeps = _sleeps(client)
     with client.watch() as lines:
         taken = client.act(name, act, drain)
         typer.echo(taken.will)
         goal = target(act, sleeps=sleeps)
         if taken.state != goal:
-            _until(taken, goal, lines)
+            _until(taken, goal, lines, sleeps=sleeps)
 
 
 def apply_command(
@@ -200,20 +200,29 @@ def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: boo
     if not wait:
         typer.echo("\n".join(declare().lines))
         return
+    sleeps = _sleeps(client)
     with client.watch() as lines:
         told = declare()
         typer.echo("\n".join(told.lines))
-        _until_settled(told, lines)
+        _until_settled(told, lines, sleeps=sleeps)
 
 
-def _until_settled(told: ApplyTold, lines: Lines) -> None:
-    """Raises `CommandFailed` if a tenant fails, goes or comes again, or if the server ends."""
+def _sleeps(client: AdminClient) -> bool:
+    return client.tenants().server.policy == "mirage"
+
+
+def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: bool) -> None:
+    """Raises `CommandFailed` if a tenant fails, goes, comes again or gets another goal, or if the
+    server ends."""
     left = dict(told.awaited)
     changes = iter(lines)
     while left:
         if (change := next(changes, None)) is None:
             raise CommandFailed(f"the server ended before {', '.join(left)} had settled")
         if change.tenant not in left or change.revision < told.revision:
+            continue
+        if change.act:
+            _check_goal(change, told.revision, left[change.tenant], sleeps=sleeps)
             continue
         typer.echo(f"{change.tenant} is {change.state}")
         if change.state == left[change.tenant]:
@@ -243,8 +252,8 @@ def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
     return values
 
 
-def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:
-    """Raises `CommandFailed` if it fails or is removed, or if the server ends.
+def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sleeps: bool) -> None:
+    """Raises `CommandFailed` if it fails, is removed or gets another goal, or if the server ends.
 
     A state counts however short it is, but not one from before the act.
     """
@@ -252,11 +261,23 @@ def _until(taken: ActTaken, goal: LifeState, lines: Lines) -> None:
     for change in lines:
         if change.tenant != name or change.revision < taken.revision:
             continue
+        if change.act:
+            _check_goal(change, taken.revision, goal, sleeps=sleeps)
+            continue
         if change.state == goal:
             typer.echo(f"{name} is {goal}")
             return
         _check_may_come(change)
     raise CommandFailed(f"the server ended before {name} was {goal}")
+
+
+def _check_goal(change: StateChange, revision: int, goal: str, *, sleeps: bool) -> None:
+    """Raises `CommandFailed` for an act after `revision` that is for another state."""
+    if change.revision > revision and target(OperatorAct(change.act), sleeps=sleeps) != goal:
+        raise CommandFailed(
+            f"{change.tenant} was told to {change.act} meanwhile, by another command: "
+            f"it was not {goal} before"
+        )
 
 
 def _check_may_come(change: StateChange) -> None:

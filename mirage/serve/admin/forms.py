@@ -134,6 +134,8 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     removed: bool = False
     """True of a tenant that is declared no more. A line says so even if its state stays."""
+    act: str = ""
+    """Act that this line tells, which has no other state than before; else empty."""
 
 
 class LoanTold(msgspec.Struct, frozen=True, kw_only=True):

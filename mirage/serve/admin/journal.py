@@ -63,6 +63,19 @@ class StateJournal:
             t=now, tenant=name, before=before, state=ABSENT, revision=revision, removed=True
         )
 
+    def acted(self, name: str, act: str, now: float, revision: int) -> StateChange:
+        """An operator's act, by the tenant's state at the last look."""
+        seen = self._seen[name]
+        return StateChange(
+            t=now,
+            tenant=name,
+            before=seen.state,
+            state=seen.state,
+            revision=revision,
+            removed=seen.removed,
+            act=act,
+        )
+
     def since(self, name: str) -> float:
         return self._seen[name].since
 

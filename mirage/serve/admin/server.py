@@ -163,6 +163,7 @@ class AdminServer:
         self._look()  # what was before it
         self._do(name, act, drain_s)
         self._revision.grows()
+        self._watchers.tell([self._view.acted(name, act, self._revision.number)])
         self._look()
         state = self._view.seen()[name].state
         return ActTaken(

@@ -17,6 +17,7 @@ from mirage.serve.admin.forms import (
     AdapterStatus,
     DeclaredTenant,
     DeviceStatus,
+    OperatorAct,
     StateChange,
     TenantStatus,
     TenantsTold,
@@ -85,6 +86,10 @@ class TenantsView:
         changes = self._journal.look(found, self._clock(), revision)
         self.recent += changes
         return changes
+
+    def acted(self, name: str, act: OperatorAct, revision: int) -> StateChange:
+        """An act upon a tenant, as it is told to who watches."""
+        return self._journal.acted(name, act, self._clock(), revision)
 
     async def moved(self) -> None:
         """Wait until a tenant enters another state; at once if one has since the last wait."""
