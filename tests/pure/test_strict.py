@@ -20,7 +20,7 @@ from mirage.config import ConfigError, Strict, load, read_yaml
 pytestmark = pytest.mark.pure
 
 for module in pkgutil.walk_packages(mirage.__path__, "mirage."):
-    if not module.name.startswith(("mirage.engine", "mirage.__main__")):
+    if not module.name.startswith(("mirage.engine", "mirage.machines.ray", "mirage.__main__")):
         importlib.import_module(module.name)
 
 
