@@ -7,7 +7,6 @@ from pathlib import Path
 
 from mirage.config import TenantSection, WeightsSection
 from mirage.hub.fetched import Say
-from mirage.weights.bringing import bring
 from mirage.weights.place import store_at
 from mirage.weights.problems import WeightsRefused
 from mirage.weights.secret import read_secret
@@ -23,6 +22,8 @@ async def bring_model(section: WeightsSection, model: str, say: Say) -> Path:
     """
     store = store_at(section.store)
     secret = read_secret(section.secret) if section.secret is not None else None
+    from mirage.weights.bringing import bring
+
     return await bring(store, model, section.sources, secret, say)
 
 

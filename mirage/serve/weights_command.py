@@ -18,12 +18,10 @@ from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.serve.said import say
 from mirage.units import size
 from mirage.weights.adding import add, looked_at
-from mirage.weights.bringing import PATIENCE_S, bring
 from mirage.weights.changes import StoreChanges
 from mirage.weights.checking import verify
 from mirage.weights.place import store_at
-from mirage.weights.problems import WeightsFailed, WeightsRefused, writing
-from mirage.weights.running import serve_weights
+from mirage.weights.problems import PATIENCE_S, WeightsFailed, WeightsRefused, writing
 from mirage.weights.secret import read_secret
 from mirage.weights.store import WeightStore, check_name
 
@@ -118,6 +116,8 @@ def weights_command(
                 _verify(here, what)
             case WeightsVerb.PULL:
                 told = read_secret(secret) if secret is not None else None
+                from mirage.weights.bringing import bring
+
                 coming = bring(
                     here, str(what), sources or [], told, say, patience_s=patience, newest=True
                 )
@@ -183,6 +183,8 @@ def _serve(store: WeightStore, secret: Path | None, host: str, port: int, rate: 
         raise InputRefused(f"--rate: {error}") from None
     if most is not None and most <= 0:
         raise InputRefused(f"--rate {rate}: write more than nothing")
+    from mirage.weights.running import serve_weights
+
     StoreChanges(store)
     listening: Callable[[str], None] = lambda url: typer.echo(f"weights of {store.place}: {url}")  # noqa: E731
     asyncio.run(serve_weights(store, told, host, port, most, listening))

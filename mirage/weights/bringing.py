@@ -21,12 +21,16 @@ from mirage.weights.finding import found_at
 from mirage.weights.gathering import ChunkRun, Gathering
 from mirage.weights.manifest import ManifestRefused, WeightsManifest
 from mirage.weights.part import PartFile
-from mirage.weights.problems import WeightsFailed, WeightsRefused, check_room, writing
+from mirage.weights.problems import (
+    PATIENCE_S,
+    WeightsFailed,
+    WeightsRefused,
+    check_room,
+    writing,
+)
 from mirage.weights.source import SourceBusy, SourceClosed, SourceFailed, WeightSource, session
 from mirage.weights.store import ID, WeightStore
 
-PATIENCE_S = 60.0
-"""Seconds for which nothing may come, and no source be busy with others."""
 TICK_S = 0.5
 Say = Callable[[str], None]
 

@@ -15,6 +15,9 @@ from mirage.units import sizes
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ROOM = "make room there, what has come is kept"
 
+PATIENCE_S = 60.0
+"""Seconds for which nothing may come, and no source be busy with others."""
+
 
 class WeightsRefused(ConfigError):
     """A model of a store that cannot be had, for a reason that the user can remove."""

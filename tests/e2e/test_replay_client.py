@@ -477,10 +477,10 @@ def test_repeats_take_turns_and_get_intervals(command, config, tmp_path):
 
 def test_a_report_holds_the_command_that_repeats_it(command, config, tmp_path):
     options = ("--policy", "static", "--limit", 5, "--window", "0:9.5", "--concurrency", 2)
-    first = command(config, "--output", tmp_path, *options, "--key", "secret")
+    first = command(config, "--output", tmp_path, *options, "--key", "hush-hush")
     assert first.exit_code == 0, first.output
     text = (tmp_path / "report.json").read_text()
-    assert "secret" not in text
+    assert "hush-hush" not in text
     report = json.loads(text)
     assert report["versions"]["mirage"] and report["versions"]["python"]
     assert [tenant["name"] for tenant in report["configuration"]["tenants"]] == ["a", "b"]

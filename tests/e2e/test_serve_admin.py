@@ -184,9 +184,11 @@ def test_who_watches_hears_of_each_change(server: Served, short: Path) -> None:
     while not heard or heard[-1]["state"] != "sleeping":
         heard.append(json.loads(lines.readline()))
     assert [(one["tenant"], one["before"], one["state"]) for one in heard] == [
+        ("a", "ready", "ready"),
         ("a", "ready", "draining"),
         ("a", "draining", "sleeping"),
     ]
+    assert [one["act"] for one in heard] == ["sleep", "", ""]
     connection.close()
 
 

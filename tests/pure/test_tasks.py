@@ -20,7 +20,7 @@ from mirage.serve.apply.revision import Revision
 pytestmark = pytest.mark.pure
 BEGIN = {"create_task", "ensure_future", "shield"}
 KEEP = (ast.Assign, ast.AnnAssign)
-THROUGH = (ast.Tuple, ast.List, ast.ListComp, ast.DictComp)
+THROUGH = (ast.Tuple, ast.List, ast.ListComp, ast.SetComp, ast.DictComp)
 
 
 def begun(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
