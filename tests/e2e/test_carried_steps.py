@@ -21,7 +21,7 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.admin.forms import TenantStatus
 from mirage.serve.admin.status import declared
 from mirage.serve.apply.source import ConfigSource
-from mirage.serve.machine.calls import DeviceCalls
+from mirage.serve.machine.calls import DeviceCalls, DeviceRefused
 from mirage.serve.machine.carrying import StepCarrier, StepFailed
 from mirage.serve.machine.declared import DeclaredMachine, declared_machine
 from mirage.serve.machine.order import DeviceOrder
@@ -191,6 +191,17 @@ def test_what_is_refused_leaves_the_order_as_it_was(short: Path) -> None:
             made.y.refuses = True
             assert (await made.carry(MOVE, THERE)).startswith("0: it does not fit; ")
             assert made.y.ordered == ["b"] and made.x.heard == []
+
+    asyncio.run(run())
+
+
+def test_a_device_that_refuses_begins_anew_with_what_it_had(short: Path) -> None:
+    async def run() -> None:
+        async with world(short) as made:
+            made.y.refuses = True
+            with pytest.raises(DeviceRefused):
+                await made.y.served.serves(frozenset({"a", "b"}))
+            assert made.y.ordered == ["b"] and made.y.served.tenants == {"b"}
 
     asyncio.run(run())
 

@@ -150,7 +150,7 @@ async def looked(manager: ServiceManager, decisions: int = 0) -> None:
 
 
 def test_a_manager_that_had_too_much_to_read_is_told_again(short: Path) -> None:
-    """Nobody waits for it meanwhile: that would stop the event loop."""
+    """The event loop does not wait for the manager meanwhile."""
     manager = ServiceManager(str(short / "notify"), watchdog_s=60.0)
     with full_socket(str(short / "notify")) as one, pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "settimeout", None)  # whoever waits fails

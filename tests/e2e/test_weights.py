@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 
 WEIGHTS = "model.safetensors"
 SLOW = ("--rate", "1MiB")
-"""Of a server: the model takes two and a half seconds."""
+"""Options of a server that sends the model in two and a half seconds."""
 KNOWN = "Authorization: Bearer a secret of this cluster"
 New = Callable[[str], Machine]
 

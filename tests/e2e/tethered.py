@@ -79,7 +79,7 @@ def until(holds: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) ->
 
 
 def ready(told: TetherTold | None) -> TetherTold | None:
-    """What was told, of a server that is ready."""
+    """The answer of a server, if that is ready."""
     return told if told is not None and told.is_ready else None
 
 

@@ -168,7 +168,7 @@ def test_a_culprit_of_one_is_refused_by_the_other() -> None:
 
 
 def test_a_suspect_of_one_is_the_culprit_at_the_other() -> None:
-    """Beside others both times: without what is known of the first, both would be suspects."""
+    """The suspect ran beside others both times: either end alone would leave two suspects."""
     one, two = replicas()
     for body in ("body", "beside"):
         one.begins(FACTS._replace(fingerprint=body), 1.0)

@@ -338,7 +338,7 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
 def test_where_layers_are_lent_newcomers_leave_what_running_requests_soon_need_and_more(
     kept: str, lent: bool, running: int
 ) -> None:
-    """Of eight free blocks the two that run need one soon, and four in twice 16 steps."""
+    """Two running requests need one of eight free blocks soon, and four in twice 16 steps."""
     world = Alone()
     waits = SimulatedRequest(9, 0, 85, 20)
     engine = decoding(

@@ -48,7 +48,7 @@ def test_newcomers_leave_free_what_is_closed_to_them(kept, left) -> None:
 def test_newcomers_leave_more_while_layers_are_lent_however_demand_is_rounded(
     running: int, growth: int
 ) -> None:
-    """What running requests take in twice the eight steps that are asked ahead."""
+    """Newcomers leave the blocks of twice the eight steps that are asked ahead."""
 
     def wanted() -> Demand:
         return Demand(30, 30 + growth, 50 + growth)

@@ -1,4 +1,4 @@
-"""Which source sends which chunks: whatever fails, each comes once, and all get all."""
+"""Chunks by their sources: whatever fails, each comes once, and all get all."""
 
 from __future__ import annotations
 

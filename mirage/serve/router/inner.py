@@ -60,6 +60,6 @@ class InnerClient:
 
 
 def away() -> ApiError:
-    """Nobody answers there now."""
+    """Error 503 of a supervisor that does not answer now."""
     message = f"{AWAY}: models are served, and this is told when it is back"
     return ApiError(503, message, code="supervisor_away", wait_s=1.0)

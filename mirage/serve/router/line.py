@@ -51,7 +51,7 @@ class RequestsOnLine:
         self._told.clear()
 
     def lost(self) -> None:
-        """Nobody answers who waits; what was let pass is counted here from now on."""
+        """The connection is lost: waiting requests end, admitted ones are counted here."""
         self._writer = None
         waiting, self._waiting = self._waiting, {}
         for ticket in waiting.values():
