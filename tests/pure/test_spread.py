@@ -26,6 +26,16 @@ def test_models_of_a_lost_device_go_where_room_is_most_pressure_first() -> None:
     assert spread([A, B], [], {}) == {}
 
 
+def test_a_stray_stays_where_it_was_though_another_device_has_more_room() -> None:
+    stray = SpreadModel("a", ("lost",), 40)
+    assert spread([stray, B], ["right", "third"], {"right": ("a",)})["right"] == ("b", "a")
+
+
+def test_of_strays_with_equal_pressure_the_largest_comes_first() -> None:
+    small, large = SpreadModel("a", (), 10), SpreadModel("b", (), 60)
+    assert spread([small, large], ["left", "right"], {}) == {"left": ("b",), "right": ("a",)}
+
+
 names = st.sampled_from("abcdef")
 devices = st.sampled_from(["d1", "d2", "d3"])
 models = st.lists(
