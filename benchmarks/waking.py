@@ -1,7 +1,7 @@
 """Times of sleep and wake of a model behind `mirage serve`, measured beside what is predicted.
 
-python benchmarks/waking.py [--layers 16] [--layer-mib 32] [--kv-mib 512] [--link-gb-s 1]
-                            [--rounds 10] [--prompt 81] [--tiers]
+python -m benchmarks.waking [--layers 16] [--layer-mib 32] [--kv-mib 512] [--link-gb-s 1]
+                               [--rounds 10] [--prompt 81] [--tiers]
 
 A sleep lasts from an operator's act to the state, of a model that has all of its KV cache; a wake
 from the request to its first token, less what the same request takes of a model that is awake. The
