@@ -458,8 +458,9 @@ class Remap(Strict):
     requests get no more than its share."""
     favour: Literal["latency", "throughput"] = "latency"
     """Choice of what newcomers leave free while layers of their model are away, or of any in turns:
-    what running requests take in twice `lookahead_steps`, and in turns that drain a quarter of what
-    layers pay for while all of them grow, so that few are preempted; or a quarter of the former."""
+    at once what running requests take in twice `lookahead_steps`, in turns all that they ask for,
+    and in turns that drain a quarter of what layers pay for while all of them grow, so that few are
+    preempted; or what they take in half of `lookahead_steps`."""
     max_percent: float = Field(default=95, ge=0, le=100)
     """Most of a model's layers that may be given away (the remapping percentage)."""
     experts: bool = False

@@ -46,7 +46,7 @@ def blocks_soon(groups: KVGroups, running: int, lookahead_steps: int) -> int:
 
 
 def blocks_later(groups: KVGroups, running: int, lookahead_steps: int) -> int:
-    """Blocks of twice `lookahead_steps`, which newcomers leave free while layers are lent.
+    """Blocks of twice `lookahead_steps`, which newcomers leave free while layers are lent at once.
 
     Not all up to `growth_level`: where in its steps a demand lies is chance, and up to five times
     what is asked ahead stayed free.

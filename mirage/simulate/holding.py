@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage.control.engine.counted import CountedMemory
-from mirage.control.engine.way import Way
+from mirage.control.engine.way import Lent, Way
 from mirage.control.targets import unnumbered
 from mirage.protocol import Allotment, ModelShape
 from mirage.units import ceil_div
@@ -55,8 +55,8 @@ class SimulatedMemory(CountedMemory):
         return self._way.open_extents
 
     @property
-    def lent(self) -> bool:
-        """True if layers of the model are away, or of any in turns."""
+    def lent(self) -> Lent:
+        """Layers that are lent: of any model in turns, or of this one at once."""
         return self._way.lent
 
     def recalls(self, used_blocks: int, running: int) -> bool:

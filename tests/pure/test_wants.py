@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
+from mirage.control.engine.way import Lent
 from mirage.control.growth_hold import GrowthHold
 from mirage.facts import KVGroup, KVGroups
 
@@ -38,24 +39,29 @@ def test_newcomers_leave_free_what_is_closed_to_them(kept, left) -> None:
     def wanted() -> Demand:
         return Demand(30, 40, 50)
 
-    assert wants(kept).left_free(3, 10, 8, wanted, lent=False) == left
+    assert wants(kept).left_free(3, 10, 8, wanted, lent="nothing") == left
     open_to_all = left - 8 if kept == "asked" else left
-    assert wants(kept).left_free(3, 10, None, wanted, lent=False) == open_to_all
-    assert wants(kept).left_free(3, 10, None, wanted, lent=True) == open_to_all
+    assert wants(kept).left_free(3, 10, None, wanted, lent="nothing") == open_to_all
+    assert wants(kept).left_free(3, 10, None, wanted, lent="at once") == open_to_all
 
 
 @given(st.integers(0, 100), st.integers(0, 1000))
 def test_newcomers_leave_more_while_layers_are_lent_however_demand_is_rounded(
     running: int, growth: int
 ) -> None:
-    """Newcomers leave the blocks of twice the eight steps that are asked ahead."""
+    """Newcomers leave the blocks of twice the eight steps at once, and in turns all of a demand."""
 
     def wanted() -> Demand:
         return Demand(30, 30 + growth, 50 + growth)
 
-    def left(open_extents: int | None, *, lent: bool) -> int:
+    def left(open_extents: int | None, *, lent: Lent) -> int:
         return wants("lent").left_free(running, 10, open_extents, wanted, lent=lent)
 
-    assert left(None, lent=False) == wants("soon").left_free(running, 10, None, wanted, lent=False)
-    assert left(None, lent=True) == wants().groups.grown(16 * running)
-    assert left(8, lent=True) == left(None, lent=True) + 8
+    assert left(None, lent="nothing") == wants("soon").left_free(
+        running, 10, None, wanted, lent="nothing"
+    )
+    assert left(None, lent="at once") == wants().groups.grown(16 * running)
+    assert left(8, lent="at once") == left(None, lent="at once") + 8
+    assert left(None, lent="in turns") == wants("asked").left_free(
+        running, 10, None, wanted, lent="in turns"
+    )

@@ -25,7 +25,17 @@ from mirage.control.engine.orders import (
 )
 from mirage.control.engine.pace import Pace
 from mirage.control.engine.shortage import Shortage
-from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
+from mirage.control.engine.way import (
+    CallBack,
+    Kind,
+    Lent,
+    Map,
+    Move,
+    Parameters,
+    Retire,
+    Unmap,
+    Way,
+)
 from mirage.protocol import Allotment, ModelShape
 
 WAKE_PASS_S = 0.02
@@ -124,8 +134,8 @@ class Reconciler:
         return self._way.open_extents
 
     @property
-    def lent(self) -> bool:
-        """True if layers of the model are away, or of any in turns."""
+    def lent(self) -> Lent:
+        """Layers that are lent: of any model in turns, or of this one at once."""
         return self._way.lent
 
     def aim(self, allotment: Allotment) -> bool:

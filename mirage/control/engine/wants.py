@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mirage.config import Kept
 from mirage.control.demand import Demand, blocks_ahead, blocks_later, blocks_soon, demand, kept_free
+from mirage.control.engine.way import Lent
 from mirage.control.growth_hold import GrowthHold
 from mirage.facts import KVGroups
 
@@ -40,20 +41,20 @@ class Wants:
         open_extents: int | None,
         wanted: Callable[[], Demand],
         *,
-        lent: bool,
+        lent: Lent,
     ) -> int:
         """Blocks that waiting requests leave free, of extents that are all or in part open to them.
 
-        `wanted` is the demand of this moment, whose growth is left free if `kept` is "asked";
-        `lent`: whether layers of the model are away, or of any in turns. Then memory is so short
-        that who grows beyond what was left free is preempted, and computed anew in longer steps; in
-        a turn that drains all that it began grow together.
+        `wanted` is the demand of this moment, whose growth is left free if `kept` is "asked". While
+        layers are `lent`, memory is so short that requests which grow beyond what was left free are
+        preempted, and computed anew in longer steps. In turns all of its growth is left free, since
+        all requests of a turn grow together.
         """
         if self.kept == "nothing":
             return 0
-        if self.kept == "soon" or (self.kept == "lent" and not lent):
+        if self.kept == "soon" or (self.kept == "lent" and lent == "nothing"):
             return blocks_soon(self.groups, running, self.lookahead_steps)
-        if self.kept == "lent":
+        if self.kept == "lent" and lent == "at once":
             ahead = blocks_later(self.groups, running, self.lookahead_steps)
         else:
             asked = wanted()

@@ -19,6 +19,8 @@ from mirage.protocol import Allotment
 from mirage.streaming.giving import affordable
 
 Kind = Literal["layer", "extent"]
+Lent = Literal["nothing", "at once", "in turns"]
+"""Layers that are lent: none, of one model at once, or of any model in turns."""
 
 
 class Memory(Protocol):
@@ -216,9 +218,11 @@ class Way:
         return None if self.target is None else self.target.open_extents
 
     @property
-    def lent(self) -> bool:
-        """True if layers of the model are away, or of any in turns."""
-        return self._memory.layers_remapped > 0 or (self.target is not None and self.target.lent)
+    def lent(self) -> Lent:
+        """Layers that are lent: of any model in turns, or of this one at once."""
+        if self.target is not None and self.target.lent:
+            return "in turns"
+        return "at once" if self._memory.layers_remapped else "nothing"
 
     def moves(self) -> Iterator[Move]:
         """One pass. Each move is to be carried out before the next one is asked for."""
