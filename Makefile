@@ -53,7 +53,7 @@ install: $(STAMP) ## Install into .venv
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --no-warn-conflicts 'torch==2.13.0'
-	$(BIN)/python -m pip install -q -e '.[cpu,tools,top,test]'
+	$(BIN)/python -m pip install -q -e '.[cpu,tools,top,cluster,test]'
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $(STAMP)
 
