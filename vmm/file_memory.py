@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 from vmm import libc
+from vmm.at_once import at_once
 
 SHARED_HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 ALLOWING = ("advise", "within_size", "always")
@@ -56,9 +57,11 @@ class FileMemory:
 
     def allocate(self, offset: int, nbytes: int) -> None:
         """Have memory behind these bytes, zeroed. All or none; raises `OSError`."""
+        files: dict[int, list[tuple[int, int, int]]] = {}
+        for piece in self._pieces(offset, nbytes):
+            files.setdefault(piece[0], []).append(piece)
         try:
-            for piece in self._pieces(offset, nbytes):
-                self._allocate(*piece)
+            at_once(self._allocate_all, [(pieces,) for pieces in files.values()])
         except OSError:
             for piece in self._pieces(offset, nbytes):
                 libc.punch(*piece)
@@ -87,6 +90,11 @@ class FileMemory:
             size = min(end, (window + 1) * WINDOW_BYTES) - offset
             yield self._fds[window % FILES], offset, size
             offset += size
+
+    def _allocate_all(self, pieces: Sequence[tuple[int, int, int]]) -> None:
+        """By one thread for each file: the kernel adds to one by one thread at a time."""
+        for piece in pieces:
+            self._allocate(*piece)
 
     def _allocate(self, fd: int, offset: int, nbytes: int) -> None:
         if self.alignment(nbytes) > 1:

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vmm import libc
+from vmm.at_once import populate
 from vmm.driver import (
     DeviceError,
     Driver,
@@ -336,8 +337,13 @@ class HostBuffer:
             raise Misaligned(f"a host buffer of {nbytes} bytes: a size is positive")
         with refusing(f"{nbytes} bytes of host memory"):
             self.address = libc.anonymous(nbytes)
-        libc.advise(self.address, nbytes, node)
-        self.nbytes = nbytes
+            self.nbytes = nbytes
+            libc.advise(self.address, nbytes, node)
+            try:
+                populate(self.address, nbytes)
+            except OSError:
+                self.close()
+                raise
 
     def tensor(self) -> torch.Tensor:
         """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from vmm import libc
+from vmm.at_once import populate
 from vmm.host import host_tensor, refusing
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class HostFile:
 
     def leave(self) -> None:
         """Unmap it; the address stays reserved."""
-        libc.fence_off(self.address, self.nbytes)
+        libc.unmap_file(self.address, self.nbytes)
 
     def read(self) -> None:
         """Map it anew, for reading alone. Raises `OutOfMemory`."""
@@ -54,5 +55,11 @@ class HostFile:
 
     def _map(self, writable: bool) -> None:
         with refusing(f"mapping {self.nbytes} bytes of host memory"):
-            libc.map_file(self.address, self.nbytes, self._fd, 0, writable=writable)
-        libc.advise(self.address, self.nbytes, self._node)
+            where = self.address, self.nbytes
+            libc.map_file(*where, self._fd, 0, writable=writable, populate=False)
+            libc.advise(*where, self._node)
+            try:
+                populate(*where, writable=writable)
+            except OSError:
+                libc.fence_off(*where)
+                raise

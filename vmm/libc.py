@@ -15,7 +15,7 @@ import platform
 PROT_NONE = 0
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000
-POPULATE_WRITE = 23
+POPULATE_READ, POPULATE_WRITE = 22, 23
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 OS_PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20
@@ -116,7 +116,12 @@ def map_file(
 def populate_huge(address: int, nbytes: int) -> None:
     """Have memory behind these addresses of a file, in huge pages as far as there are some."""
     _libc.madvise(address, nbytes, mmap.MADV_HUGEPAGE)
-    if _libc.madvise(address, nbytes, POPULATE_WRITE) != 0:
+    populate(address, nbytes)
+
+
+def populate(address: int, nbytes: int, *, writable: bool = True) -> None:
+    """Have memory behind these addresses now, and not when they are touched."""
+    if _libc.madvise(address, nbytes, POPULATE_WRITE if writable else POPULATE_READ) != 0:
         raise _error("madvise")
 
 

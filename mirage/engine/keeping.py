@@ -24,6 +24,7 @@ from mirage.engine.params import PlacedLayers
 from mirage.engine.placement import PlacedUnit
 from mirage.engine.tensors import storage_of
 from mirage.keeper.client import KeeperClient, MasterRefused
+from vmm.copy_out import copy_out
 from vmm.driver import Driver, VmmError
 from vmm.host_file import HostFile
 
@@ -77,13 +78,12 @@ class FilledMaster:
         processed = {n: master.stored(self._named[n], at) for n, at in inside.items()} | places
         table = master.encoded(master.MasterTable(self._raw, processed, units, self._derived))
         file = HostFile.grown(self._fd, end + len(table), node=driver.host_node)
-        memory = file.tensor()
-        for one, unit in zip(placed, units, strict=True):  # by torch: nothing is locked yet
-            there = memory[unit.offset : unit.offset + one.nbytes]
-            there.copy_(one.home.tensor(0, one.nbytes))
+        both = list(zip(placed, units, strict=True))
+        out = [(file.address + unit.offset, one.home.address, one.nbytes) for one, unit in both]
+        copy_out(driver, out, locked=False)
         for name, parameter in left.items():
             master.view(file.address, places[name]).copy_(parameter)
-        memory[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
+        file.tensor()[-len(table) :] = torch.frombuffer(bytearray(table), dtype=torch.uint8)
         file.leave()
         try:
             self._filled()

@@ -26,6 +26,7 @@ from mirage.streaming.expert_layout import ExpertLayout
 from mirage.streaming.experts import ExpertStreamer
 from mirage.streaming.transfer import LayerFrame, LayerStreamer
 from mirage.units import MIB, align_up
+from vmm.copy_out import copy_out
 from vmm.driver import DeviceError, Driver
 from vmm.host import HostBuffer
 from vmm.pages import PagePool
@@ -272,7 +273,7 @@ class PlacedLayers:
         for one in placed:
             master = HostBuffer(one.nbytes, driver.host_node)
             _lock(driver, master.address, one.nbytes)
-            driver.copy(master.address, one.home.address, one.nbytes)
+            copy_out(driver, [(master.address, one.home.address, one.nbytes)], locked=True)
             self.masters.append(master)
         return [master.address for master in self.masters]
 
