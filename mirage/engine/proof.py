@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from mirage.engine.checksum import checksum
 from mirage.engine.instead import instead
 from mirage.engine.standin import SEED, computing, fed
 from mirage.streaming.experts import ExpertStreamer
@@ -122,12 +122,6 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     elif isinstance(output, (tuple, list)):
         for part in output:
             yield from _tensors(part)
-
-
-def checksum(tensor: torch.Tensor) -> int:
-    """Checksum of the bytes, so that NaN equals NaN."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes())
 
 
 class Proof:
