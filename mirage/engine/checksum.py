@@ -17,7 +17,7 @@ def checksum(tensor: torch.Tensor) -> int:
     """Checksum of the bytes, so that NaN equals NaN. Strides do not count, the device may."""
     flat = tensor.detach().contiguous().reshape(-1)
     told = flat if flat.device.type == "cpu" else weighted_sums(flat).cpu()
-    return zlib.crc32(told.view(torch.uint8).numpy())
+    return zlib.crc32(told.view(torch.uint8).numpy().data)
 
 
 def weighted_sums(flat: torch.Tensor) -> torch.Tensor:

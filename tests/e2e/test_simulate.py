@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from left_shared import shared_files
 
 pytestmark = pytest.mark.e2e
 
@@ -324,6 +325,24 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, endless: Pa
         process.kill()
     assert not psutil.wait_procs(family, timeout=DEADLINE_S)[1]
     process.communicate()
+
+
+def test_nothing_is_left_where_all_processes_are_killed_at_once(
+    tmp_path: Path, endless: Path
+) -> None:
+    """Nobody could remove a semaphore in /dev/shm then: there is none."""
+    process = start(tmp_path, str(endless), "--processes", "2")
+    try:
+        until(process, lambda: len(workers(process)) == 2)
+        until(process, lambda: all(w.cpu_times().user > 1.5 for w in workers(process)))
+        family = [
+            psutil.Process(process.pid),
+            *psutil.Process(process.pid).children(recursive=True),
+        ]
+        assert not shared_files(family)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_killed_process_of_a_run_is_one_line(tmp_path: Path, endless: Path) -> None:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
-from concurrent.futures import wait as futures_wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnContext
-from multiprocessing.sharedctypes import Synchronized
 from threading import Event, Thread
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from mirage.errors import CommandFailed
-from mirage.processes.interrupt import interrupts_wait
 from mirage.simulate.engine import Engine
 from mirage.simulate.experiment import Setup
 from mirage.simulate.fleet.run import run_fleet
 from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.run import Metrics, run
+from mirage.tools.simulate.processes import JobProcesses, Note
 
 LOOK_S = 0.5
 """Seconds between two counts of what runs have done."""
-Asked = TypeVar("Asked")
-Given = TypeVar("Given")
 
 
 class HasEngines(Protocol):
@@ -61,10 +50,6 @@ class SimulationJob:
         return run(self.setup, self.policy, self.seed, begun=begun)
 
 
-class RunKilled(CommandFailed):
-    """A process of runs was killed; one line."""
-
-
 class Watcher(Protocol):
     """Listener for the progress of runs."""
 
@@ -93,62 +78,15 @@ def run_all(
     watcher = watcher or Nobody()
     if processes == 1:
         return [_and_then(job.run(), watcher) for job in jobs]
-    workers = min(processes or os.cpu_count() or 1, len(jobs)) or 1
-    context = spawn_context()
-    requests = context.Value("Q", 0)
-    with processes_of(workers, context, _begin, requests) as pool:
-        futures = submit(pool, _run, jobs)
-        left = set(futures)
-        while left:
-            ended, left = futures_wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-            for future in ended:
-                future.result()
-                watcher.run_ended()
-            watcher.finished(requests.value)
-        return [future.result() for future in futures]
+    requests = 0
 
+    def noted(finished: int) -> None:
+        nonlocal requests
+        requests += finished
+        watcher.finished(requests)
 
-def spawn_context() -> SpawnContext:
-    """Processes are spawned; what tidies up their semaphores outlives the command's terminal."""
-    with interrupts_wait():
-        resource_tracker.ensure_running()
-    return multiprocessing.get_context("spawn")
-
-
-@contextmanager
-def processes_of(
-    workers: int, context: SpawnContext, begin: Callable[..., None], *arguments: Any
-) -> Iterator[ProcessPoolExecutor]:
-    """Processes that are gone after the block, and killed if the block is left by an error.
-
-    Each calls `begin` with the `arguments` first. Raises `RunKilled`.
-    """
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=begin, initargs=arguments)
-    try:
-        yield pool
-    except BaseException as error:
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.kill()
-        if isinstance(error, BrokenProcessPool):
-            raise RunKilled(
-                "the process of a run was killed: it may have lacked memory, try --processes 1"
-            ) from None
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def submit(
-    pool: ProcessPoolExecutor, function: Callable[[Asked], Given], jobs: Sequence[Asked]
-) -> list[Future[Given]]:
-    """Start the processes so that a terminal's signals are the parent's, which ends them quietly.
-
-    One that comes meanwhile waits: a process that is left half started writes a traceback.
-    """
-    with interrupts_wait():
-        return [pool.submit(function, job) for job in jobs]
+    with JobProcesses(processes or os.cpu_count() or 1) as pool:
+        return list(pool.outcomes(_run, jobs, noted, watcher.run_ended))
 
 
 def _and_then(figures: Metrics, watcher: Watcher) -> Metrics:
@@ -158,25 +96,16 @@ def _and_then(figures: Metrics, watcher: Watcher) -> Metrics:
 
 # -- inside a process of runs -----------------------------------------------------------------
 
-_requests: Synchronized[int]
-"""Finished in all processes."""
 
-
-def _begin(requests: Synchronized[int]) -> None:
-    global _requests
-    _requests = requests
-    end_with_parent()
-
-
-def _run(job: PoolJob) -> Metrics:
+def _run(job: PoolJob, note: Note) -> Metrics:
     worlds: list[HasEngines] = []
-    with _counted(worlds):
+    with _counted(worlds, note):
         return job.run(begun=worlds.append)
 
 
 @contextmanager
-def _counted(worlds: Sequence[HasEngines]) -> Iterator[None]:
-    """Add what finishes in `worlds` to what all processes have finished, now and then.
+def _counted(worlds: Sequence[HasEngines], note: Note) -> Iterator[None]:
+    """Note what has finished in `worlds`, now and then.
 
     From a thread that reads along, so that the simulation need not stop to tell.
     """
@@ -188,8 +117,8 @@ def _counted(worlds: Sequence[HasEngines]) -> Iterator[None]:
             ended = over.wait(LOOK_S)
             engines = [engine for world in worlds for engine in world.engines]
             seen = sum(engine.tally.counters.completed for engine in engines)
-            with _requests.get_lock():
-                _requests.value += max(0, seen - told)
+            if seen > told:
+                note(seen - told)
             told = seen
 
     thread = Thread(target=watch, daemon=True)
@@ -199,15 +128,3 @@ def _counted(worlds: Sequence[HasEngines]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def end_with_parent() -> None:
-    """Whatever becomes of the parent, no process of a run outlives it."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from mirage.tools.simulate.pool import end_with_parent, processes_of, spawn_context, submit
+from mirage.tools.simulate.processes import JobProcesses, Note
 from mirage.tools.tune.goals import WindowResult
 from mirage.tools.tune.simulated import Bench, WindowRun, simulate
 
@@ -21,7 +20,7 @@ LEAST_AT_ONCE = 2
 class WindowRunner:
     """Simulates windows, and remembers what came of them."""
 
-    def __init__(self, bench: Bench, pool: ProcessPoolExecutor | None, ended: Ended) -> None:
+    def __init__(self, bench: Bench, pool: JobProcesses | None, ended: Ended) -> None:
         self._bench, self._pool, self._ended = bench, pool, ended
         self._known: dict[str, WindowResult | None] = {}
 
@@ -36,10 +35,11 @@ class WindowRunner:
         return [self._known[key] for key in keys]
 
     def _fresh(self, runs: Sequence[WindowRun]) -> Iterator[WindowResult | None]:
+        results: Iterator[WindowResult | None]
         if self._pool is None or len(runs) < LEAST_AT_ONCE:
             results = (simulate(self._bench, run) for run in runs)
         else:
-            results = (future.result() for future in submit(self._pool, _simulate, runs))
+            results = self._pool.outcomes(_simulate, runs)
         for outcome in results:
             self._ended()
             yield outcome
@@ -52,7 +52,7 @@ def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[Window
     if workers == 1:
         yield WindowRunner(bench, None, ended)
         return
-    with processes_of(workers, spawn_context(), _begin, bench.pickled) as pool:
+    with JobProcesses(workers, _begin, bench.pickled) as pool:
         yield WindowRunner(bench, pool, ended)
 
 
@@ -68,8 +68,7 @@ _bench: Bench
 def _begin(pickled: bytes) -> None:
     global _bench
     _bench = pickle.loads(pickled)
-    end_with_parent()
 
 
-def _simulate(run: WindowRun) -> WindowResult | None:
+def _simulate(run: WindowRun, note: Note) -> WindowResult | None:
     return simulate(_bench, run)
