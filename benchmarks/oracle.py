@@ -21,9 +21,8 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import count, islice
+from itertools import count
 from math import exp, log
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from mirage.simulate.experiment import Experiment, Setup
 from mirage.simulate.run import run
 from mirage.tools.report import intervals
 from mirage.tools.simulate.command import parse_seeds
+from mirage.tools.simulate.processes import JobProcesses, Note
 
 RATES = 16.0, 80.0
 """Requests per second of all models together."""
@@ -99,17 +99,12 @@ def in_processes(tasks: Iterable[Task], jobs: int) -> Iterator[Row]:
     if jobs == 1:
         yield from map(looked_at, tasks)
         return
-    with get_context("spawn").Pool(jobs) as pool:
-        under_way = []
-        tasks = iter(tasks)
-        while True:
-            under_way += [
-                pool.apply_async(looked_at, (task,))
-                for task in islice(tasks, 2 * jobs - len(under_way))
-            ]
-            if not under_way:
-                return
-            yield under_way.pop(0).get()
+    with JobProcesses(jobs) as pool:
+        yield from pool.outcomes(_looked_at, tasks)
+
+
+def _looked_at(task: Task, note: Note) -> Row:
+    return looked_at(task)
 
 
 def kind(world: World) -> str:

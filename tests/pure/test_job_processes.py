@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -57,6 +58,14 @@ def test_jobs_begin_once_in_each_process_and_come_in_order() -> None:
     processes = {pid for *_, pid in first}
     assert second[0][2] in processes and os.getpid() not in processes
     assert not any(map(psutil.pid_exists, processes))
+
+
+def test_jobs_may_be_endless_and_are_left_with_the_block() -> None:
+    with JobProcesses(2) as pool:
+        found = pool.outcomes(square, count())
+        assert [next(found)[0] for _ in range(4)] == [0, 1, 4, 9]
+        found.close()
+    assert not [c for c in psutil.Process().children() if "spawn_main" in " ".join(c.cmdline())]
 
 
 def test_two_are_at_work_at_one_time(tmp_path: Path) -> None:

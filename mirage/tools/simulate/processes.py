@@ -9,8 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Thread
@@ -67,22 +67,28 @@ class JobProcesses:
     def outcomes(
         self,
         function: Callable[[Asked, Note], Given],
-        jobs: Sequence[Asked],
+        jobs: Iterable[Asked],
         noted: Note = ignored,
         ended: Callable[[], None] = ignored,
     ) -> Iterator[Given]:
-        """What `function` gives for each of `jobs`, in their order. All of it has to be taken.
+        """What `function` gives for each of `jobs`, in their order; they may be endless.
+
+        All of it has to be taken, or the block left.
 
         `ended` is called when any of them ends, `noted` with what a job gives to its `Note`
         meanwhile. Raises what a job raised, or `RunKilled`. Main thread only.
         """
-        waiting, busy = deque(enumerate(jobs)), dict[Connection, int]()
+        waiting, busy = enumerate(jobs), dict[Connection, int]()
         done: dict[int, Given] = {}
-        for number in range(len(jobs)):
+        following = next(waiting, None)
+        for number in count():
             while number not in done:
-                while waiting and (line := self._free()) is not None:
-                    busy[line], job = waiting.popleft()
+                while following is not None and (line := self._free()) is not None:
+                    busy[line], job = following
                     _said(line.send, (function, job))
+                    following = next(waiting, None)
+                if not busy:
+                    return
                 for ready in wait(list(busy)):
                     assert isinstance(ready, Connection)
                     if not isinstance(told := _said(ready.recv), JobOutcome):
