@@ -29,16 +29,16 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 from aiohttp import web
 from msgspec import structs
 
-from mirage.config import LARGEST_BODY
+from mirage.processes.child import AdoptedChild
 from mirage.protocol import (
     BEAT_S,
     PROTOCOL_VERSION,
@@ -83,14 +83,11 @@ def main() -> None:
     parser.add_argument("--uds", type=Path)
     parser.add_argument("--served-model-name")
     parser.add_argument("--additional-config", type=json.loads)
-    parser.add_argument("--core", action="store_true")
     options, _ = parser.parse_known_args()
     mirage = options.additional_config["mirage"]
-    if options.core:
-        core(mirage)
-    else:
-        misbehave(options.served_model_name)
-        asyncio.run(serve(options.uds, options.served_model_name))
+    misbehave(options.served_model_name)
+    child = begin_core(mirage)
+    asyncio.run(serve(options.uds, options.served_model_name, child))
 
 
 def misbehave(name: str) -> None:
@@ -118,6 +115,20 @@ def misbehave(name: str) -> None:
         print(f"(EngineCore pid=7) {error}", file=sys.stderr)
         print("RuntimeError: Engine core initialization failed. See above.", file=sys.stderr)
         sys.exit(3)
+
+
+def begin_core(mirage: dict[str, object]) -> AdoptedChild:
+    """A fork, which has the imports: a test starts many engines."""
+    if child := os.fork():
+        return AdoptedChild(child)
+    code = 1
+    try:
+        core(mirage)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def core(mirage: dict[str, object]) -> None:
@@ -258,18 +269,16 @@ def count_steps(before: Report, report: Report) -> None:
     report.started, report.stall_s = before.started + 3 * more, before.stall_s + 0.08 * more
 
 
-async def serve(uds: Path, name: str) -> None:
+async def serve(uds: Path, name: str, child: AdoptedChild) -> None:
     # Named in /dev/shm as long as this process lives, as vLLM's are.
     semaphore = multiprocessing.get_context("spawn").Semaphore()
-    command = [sys.executable, *sys.argv, "--core"]
-    child = subprocess.Popen(command)
     if os.environ.get("FAKE_ENGINE") == f"refuses:{name}":
         await asyncio.sleep(0.5)
-        child.terminate()
+        child.send_signal(signal.SIGTERM)
         child.wait()
         print("ValueError: no such chat template", file=sys.stderr)
         os._exit(2)
-    app = web.Application(client_max_size=LARGEST_BODY)
+    app = web.Application(client_max_size=0)
     app.router.add_get("/health", lambda request: health(child))
     adapters: dict[str, str] = {}
     app.router.add_post("/v1/completions", lambda request: complete(request, name, child, adapters))
@@ -284,11 +293,11 @@ async def serve(uds: Path, name: str) -> None:
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
     await asked_to_end.wait()
-    child.kill()
+    child.send_signal(signal.SIGKILL)
     del semaphore
 
 
-async def health(child: subprocess.Popen[bytes]) -> web.Response:
+async def health(child: AdoptedChild) -> web.Response:
     """Ends with its core, as vLLM's server does."""
     if child.poll() is not None:
         os._exit(1)
@@ -322,7 +331,7 @@ async def unload(request: web.Request, adapters: dict[str, str]) -> web.Response
 async def complete(
     request: web.Request,
     name: str,
-    child: subprocess.Popen[bytes],
+    child: AdoptedChild,
     adapters: dict[str, str],
 ) -> web.StreamResponse:
     """Prompts: ``pids`` tells the two processes' ids, ``hang`` never answers after a first event,
