@@ -19,7 +19,8 @@ from mirage.processes.pidfd import ProcessEnd
 from mirage.serve.engine_log import last_error, last_progress
 from mirage.serve.errors import EngineFailed
 
-POLL_S = 0.2
+POLL_S = 0.05
+"""Between two looks whether a server listens; only one that does is asked."""
 TRACKER_S = 3.0
 """For what outlives a kill: a process in the kernel, a resource tracker that tidies up."""
 NOT_STARTED = 127
@@ -153,7 +154,7 @@ class EngineProcess:
         """Wait until ``/health`` answers 200. Raises `EngineFailed` if the server ends before."""
         assert self._ended is not None, "start comes first"
         async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(self.socket))) as http:
-            while not await _healthy(http):
+            while not (self.socket.exists() and await _healthy(http)):
                 if self._ended.done():
                     raise await self._failure(self._ended)
                 await asyncio.wait([self._ended], timeout=POLL_S)
