@@ -153,7 +153,7 @@ def study(folder: Path, seed: int | None) -> optuna.Study:
 
 
 def search(folder: Path, minutes: float, trials: int | None, seed: int) -> None:
-    """In this process, until either bound."""
+    """Search for harm in this process, until the number of trials or the time is over."""
     study(folder, seed).optimize(
         lambda trial: judge(trial, folder), n_trials=trials, timeout=minutes * 60
     )

@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def variants(scene: str, folder: Path) -> Iterator[tuple[str, Setup, str]]:
-    """(label, setup, policy) of every row."""
+    """Rows of the table: label, setup, policy."""
     setup = scenes.setups()[scene]
     yield "static", setup, "static"
     yield "pooled", setup, "pooled"

@@ -129,7 +129,7 @@ def late(times: list[float]) -> float:
 
 
 async def suffer(folder: Path, kind: str, clients: int, tokens: int) -> Cost:
-    """One round."""
+    """One round: load, a restart, and the requests that fail."""
     config = written(folder, list(NAMES), warm=kind == "warm")
     with StartedServer(folder, config) as server:
         await asyncio.to_thread(server.wait_ready)

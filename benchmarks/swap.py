@@ -74,7 +74,7 @@ class SpillCosts(StepCosts):
 
 
 class Swap(Variant):
-    """Policy static, whose engines spill."""
+    """Policy `static` with KV swapping: KV memory beyond the device spills to host memory."""
 
     def parts(self, roofline: Roofline, token_ps: int, block_tokens: int) -> dict[str, Any]:
         return {

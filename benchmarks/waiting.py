@@ -169,7 +169,7 @@ def seen(setup: Setup, policy: str, seed: int, percent: float) -> Seen:
 
 
 def ways(setup: Setup) -> dict[str, tuple[Setup, str]]:
-    """Setup and policy of each row."""
+    """Rows of the table: setup and policy."""
     memory = setup.hardware.memory_bytes / GIB
     found = {policy: (setup, policy) for policy in ("static", "pooled", "mirage")}
     found["layers"] = changed(setup, memory_gib=memory + layers_gib(setup)), "pooled"

@@ -119,7 +119,7 @@ class Hardware(Strict):
 
     @property
     def flop_per_s(self) -> float:
-        """Reached in a step."""
+        """Floating-point operations per second that a step reaches."""
         return self.compute_tflop_s.value * 1e12 * self.compute_efficiency.value
 
 

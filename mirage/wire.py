@@ -97,7 +97,7 @@ class Decoder(Generic[T]):
             raise Broken(f"{error} in {body[:80]!r}") from None
 
     def close(self) -> None:
-        """Close descriptors that nobody took. Idempotent."""
+        """Close descriptors that the receiver did not take. Idempotent."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 

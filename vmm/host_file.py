@@ -48,7 +48,7 @@ class HostFile:
         self._map(writable=False)
 
     def close(self) -> None:
-        """Let go of it; the file stays. Idempotent."""
+        """Close the descriptor; the file stays. Idempotent."""
         if self.nbytes:
             libc.free(self.address, self.nbytes)
             self.nbytes = 0

@@ -77,7 +77,7 @@ class Places:
         return at
 
     def remove(self, name: Name, now: int) -> None:
-        """A block that nobody needs any more."""
+        """Remove a block that no request needs."""
         self.written(name)
         insort(self._free[self.at.pop(name)], max(now, self._ready.pop(name, 0)))
 

@@ -21,7 +21,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Name of its row where it makes none."""
+        """Name of the row, for rows that do not name themselves."""
         return ".".join(self.place.rsplit(".", 2)[1:])
 
     @property

@@ -57,7 +57,7 @@ class Arbiter:
         rules: Rules | None = None,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
-        """As `config` has it; with other `rules` than it says. `profiled`: see `Controller`."""
+        """Arbiter of a configuration. `rules` replace its own; `profiled`: see `Controller`."""
         temporal = config.sharing.mode == "temporal"
         turn_s = config.sharing.turn_s if temporal else None
         sharing = make_sharing([t.name for t in config.tenants], turn_s)
@@ -141,9 +141,10 @@ class Arbiter:
             self.wakes(tenant, now)
 
     def ends(self, tenant: str, now: float) -> None:
-        """An engine was sent SIGKILL: its turn passes on, its memory is its own until it is `lost`.
+        """An engine was sent SIGKILL: another tenant gets its turn to step, if it had it.
 
-        A process that the kernel does not let go of, as in a driver's call, ends late or never.
+        Its memory is lent only once it is `lost`: a process that hangs in a call of the driver
+        may end late or never.
         """
         self._ending.add(tenant)
         self._passes_on(tenant, now)

@@ -46,7 +46,7 @@ class ComputeTime(ABC):
 
 
 class Smoothed(ComputeTime):
-    """The mean of about ten steps."""
+    """Mean over about ten steps, exponentially smoothed."""
 
     def _learn(self, streamed: int, seconds: float) -> None:
         self.step_s += (seconds - self.step_s) * (SMOOTHING if self.step_s else 1.0)

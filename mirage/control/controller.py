@@ -122,7 +122,7 @@ class Controller:
         rules: Rules | None = None,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
-        """As `config` has it; with other `rules` than it says."""
+        """Controller of a configuration; `rules`, if given, replace the served ones."""
         tenants = [entitled(t) for t in config.tenants]
         return cls(
             tenants,

@@ -32,7 +32,7 @@ class DecisionCounts:
                 self.counts[tenant, reason] += 1
 
     def slept(self, tenant: str) -> None:
-        """Count a tenant that was told to sleep."""
+        """Count a tenant that was ordered to sleep."""
         self.counts[tenant, SLEEP] += 1
 
     def forget(self, tenant: str) -> None:

@@ -43,7 +43,7 @@ class DrainedTurns:
         self._holder, self._since = name, now
 
     def revoked(self, now: float) -> None:
-        """The turn begins no more requests."""
+        """Note that the turn begins no more requests."""
         self._revoked = now
 
     def _saw(self, now: float) -> None:

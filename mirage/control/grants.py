@@ -37,7 +37,7 @@ class Grants:
         self._shares[tenant.name] = tenant.share_bytes(self.device_bytes)
 
     def removed(self, name: str) -> None:
-        """A tenant that is lost is there no more."""
+        """Drop a tenant whose engine is gone."""
         del self._shares[name], self._revisions[name]
         self.awaited(name)
 

@@ -123,7 +123,7 @@ class LoanBook:
         self._streamed.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """A tenant is there no more."""
+        """Drop the loans of a tenant that was removed."""
         self.lost(name)
         self._minutes = deque(one for one in self._minutes if name not in one.pair)
         kept = (one for one in self.changes if name not in (one.lender, one.borrower))

@@ -51,7 +51,7 @@ class Kind(StrEnum):
 
 
 class Place(NamedTuple):
-    """Place that has bytes."""
+    """A place of memory: its use, and the tenant that has it."""
 
     kind: Kind
     tenant: str = ""

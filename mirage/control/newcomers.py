@@ -31,7 +31,8 @@ def closed_bytes(terms: Terms, paid_bytes: int, kv_bytes: int) -> int:
 def open_extents(row: TenantRow, closed: int) -> int | None:
     """Extents of a row that are open to waiting requests, which leave `closed` bytes; None for all.
 
-    At least its share: that holds the longest request. Of one that is late, no more than that.
+    Never less than its share, which holds the longest request. A tenant that is late gets just
+    the share.
     """
     extents = row.kv if row.late else ceil_div(closed, row.extent_bytes)
     found = max(row.share, row.kv - extents)

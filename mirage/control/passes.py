@@ -112,7 +112,7 @@ def _share(row: TenantRow) -> int:
 
 
 def none(_: TenantRow) -> int:
-    """No layers."""
+    """Give no layers."""
     return 0
 
 
@@ -288,6 +288,6 @@ def share_out(fill: Fill) -> None:
 
 
 def hold_shares(fill: Fill) -> None:
-    """Nobody has more or less than its share."""
+    """Give each tenant exactly its share."""
     for row in fill.rows:
         fill.give(row, row.share)

@@ -31,7 +31,7 @@ class HeldMemory(msgspec.Struct, frozen=True):
 
 
 class Cached(msgspec.Struct, frozen=True):
-    """Prefixes in the KV cache that no request has."""
+    """Cached prefixes: KV blocks that hold the content of past requests and that none uses now."""
 
     blocks: int = 0
     again: int = 0

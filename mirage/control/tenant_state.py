@@ -235,7 +235,10 @@ class MetadataStore:
         record.newest = self._newest = None
 
     def turn(self, name: str | None, now: float) -> None:
-        """Temporal sharing: `name` got the turn. None: nobody did, and the last holder stays it."""
+        """Note that `name` got the turn (temporal sharing).
+
+        None: no tenant did, and the holder stays.
+        """
         before, self._holder = self._holder, name or self._holder
         for changed in (before, self._holder):
             if changed in self._records:

@@ -110,7 +110,10 @@ class Fill:
         return wanted if wanted < left else left
 
     def share_out(self, rows: Iterable[TenantRow], kind: Kind = Kind.KV) -> None:
-        """Give free bytes, the same to each until it has enough (max-min fairness)."""
+        """Give free bytes to tenants below their wanted KV: equal parts (max-min fairness).
+
+        `kind`: their use.
+        """
         left = self.usable(self.free)
         if left <= 0:
             return

@@ -23,7 +23,7 @@ class RecentMax:
         self._falls.append((since, value))
 
     def at(self, now: float) -> Clocked[float]:
-        """0 before the first value."""
+        """The maximum at `now` (seconds), and until when it holds; 0 before the first value."""
         falls = self._falls
         while len(falls) > 1:
             if (until := falls[1][0] + self._span_s) > now:
@@ -49,7 +49,7 @@ class RecentMean:
             self._parts.append((now, total, weight))
 
     def at(self, now: float) -> Clocked[float]:
-        """0 without a value."""
+        """Mean or rate at `now` (seconds); 0 without a value."""
         parts = self._parts
         while parts and parts[0][0] + self._span_s <= now:
             parts.popleft()

@@ -15,7 +15,7 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
     """Worker on host memory."""
 
     def load_model(self, **kwargs: Any) -> None:
-        """As `ElasticWorker`'s; with adapters or drafts, what is right on a CPU."""
+        """Load the model as `ElasticWorker` does; adapters and drafts get their fixes for CPUs."""
         if self.vllm_config.lora_config is not None:
             # Not at the top: few engines have adapters.
             from mirage.engine.unadapted import stay_unadapted

@@ -83,7 +83,10 @@ class KVMemory:
         return False
 
     def recalls(self) -> bool:
-        """True if one of the running requests has to go, whatever is free."""
+        """True if a running request must be preempted although blocks are free.
+
+        That is so after a recall: the allotment is smaller than what running requests use.
+        """
         return False
 
     def spill(self) -> None:
@@ -182,7 +185,7 @@ class ElasticKVMemory(KVMemory):
         return newer
 
     def recalls(self) -> bool:
-        """True if one of the running requests has to go. Blocks that copies hold go before."""
+        """True if a running request must be preempted. Blocks that only copies hold go first."""
         if not self.reconciler.recalls(self._queues.running):
             return False
         return not self._tiers.copied() or self.reconciler.recalls(self._queues.running)

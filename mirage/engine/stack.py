@@ -151,7 +151,7 @@ class MatrixSizes:
         self._absorbed = {id(module.kv_b_proj) for _, module in named if absorbs(module)}
 
     def emptied(self) -> str | None:
-        """The name of a module whose weight has vanished since, into memory that nobody sees."""
+        """Name of a module whose weight was repacked into memory that cannot be found any more."""
         for name, module, nbytes in self._built:
             if id(module) not in self._absorbed and matrix_bytes(module) * EMPTIED < nbytes:
                 return name

@@ -56,7 +56,7 @@ class StepHold:
     # -- what `HoldingKVCacheManager` asks, in the order of a schedule() --------------------
 
     def recalls(self) -> bool:
-        """True if one of the running requests has to be preempted, whatever is free."""
+        """True if a running request must be preempted although blocks are free (recall)."""
         return self._kv.recalls()
 
     def copied(self) -> bool:

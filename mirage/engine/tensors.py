@@ -91,7 +91,7 @@ class Holdings:
                 self._note(module, OUTSIDE)
 
     def only_of(self, index: int) -> list[Storage]:
-        """The storages with parameters of layer `index` that nobody else holds, in order."""
+        """Storages of parameters of layer `index` that no other layer shares, in order."""
         return [
             storage
             for storage, holders in self.holders.items()

@@ -24,7 +24,7 @@ class EngineTurn:
         self._taking.told(message)
 
     def takes_turn(self) -> None:
-        """Nobody gives turns any more: step at once with the others, as none would ever come."""
+        """The control server is lost: step at once, since no turn would come."""
         if self._temporal:
             self._taking.told(Turn(True))
 

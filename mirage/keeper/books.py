@@ -26,14 +26,14 @@ class LetFill(NamedTuple):
 
 
 class TurnAway(NamedTuple):
-    """A member gets none."""
+    """Order: the member gets no master."""
 
     member: int
     why: str
 
 
 class DropMaster(NamedTuple):
-    """Free its memory: nobody uses it."""
+    """Order: free the memory of a master that no engine uses."""
 
     identity: str
 
@@ -87,7 +87,7 @@ class KeeperBooks:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of masters that no engine uses."""
+        """Bytes of masters (copies of weights in host memory) that no engine uses."""
         return sum(m.nbytes for m in self.masters.values() if m.idle)
 
     @property

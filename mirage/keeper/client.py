@@ -67,7 +67,8 @@ class KeeperClient:
         threading.Thread(target=self._bring, name="mirage-keeper-client", daemon=True).start()
 
     def unfit(self, why: str) -> None:
-        """These weights are not to be kept: nobody is offered them again."""
+        """Tell the keeper that these weights cannot be kept: it offers their master to no engine.
+        """
         with suppress(Broken):
             self._channel.say(MasterUnfit(why))
 

@@ -28,7 +28,7 @@ class AskMaster(Message, frozen=True):
 
 
 class MasterFilled(Message, frozen=True):
-    """Engine to keeper: it is whole, and nobody here can write to it any more."""
+    """Engine to keeper: the master is complete, and the engine has no writable mapping of it."""
 
 
 class MasterUnfit(Message, frozen=True):
@@ -42,11 +42,11 @@ class MasterHere(Message, frozen=True):
 
 
 class FillMaster(Message, frozen=True):
-    """Keeper to engine: nobody has it; an empty file comes along, to be filled."""
+    """Keeper to engine: no master exists for these weights. An empty file comes along, to fill."""
 
 
 class MasterSealed(Message, frozen=True):
-    """Keeper to engine: it is kept, and nobody can write to it."""
+    """Keeper to engine: the master is kept, and is sealed against writing."""
 
 
 class NoMaster(Message, frozen=True):

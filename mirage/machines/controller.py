@@ -65,7 +65,7 @@ class ClusterPlan(Protocol):
 
 
 class ClusterController:
-    """One controller. `keep` has to run."""
+    """Controller of one cluster. `keep` has to run."""
 
     def __init__(self, machines: Machines, plan: ClusterPlan, say: Callable[[str], None]) -> None:
         self._machines, self._plan, self._say = machines, plan, say

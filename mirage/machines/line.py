@@ -27,7 +27,7 @@ class DeviceCannot(Message, frozen=True):
 
 
 class DeviceStops(Message, frozen=True):
-    """All stop: nobody will go on with engines that it leaves."""
+    """Server of a device: all its engines stop; none is left to be adopted."""
 
 
 FromDevice = DeviceAlive | DeviceReady | DeviceCannot

@@ -56,7 +56,7 @@ class Machines(Protocol):
     """Machines as they are seen from one place."""
 
     async def there(self) -> Sequence[MachineThere]:
-        """Machines that answer now. Raises `MachineAway` if nobody knows."""
+        """Machines that answer now. Raises `MachineAway` if that is unknown."""
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
         """Have a server of a device by an order, or adopt the one that is there. Idempotent.

@@ -70,7 +70,7 @@ class Tether:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The socket goes first: until the lock is free, nobody follows."""
+        """Close the socket, then free the lock: only then may another process follow."""
         self._over.set()
         self._path.unlink(missing_ok=True)
         self._listening.close()

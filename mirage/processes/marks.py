@@ -69,7 +69,7 @@ class MarkedProcess:
         return not select.select([self._descriptor], [], [], 0)[0]
 
     def poll(self) -> int | None:
-        """Exit status as a child has it; `UNKNOWN_STATUS` if nobody could learn it."""
+        """Exit status as a child's; `UNKNOWN_STATUS` if it cannot be read."""
         return None if self.lives() else self._exit_status()
 
     def wait(self, limit_s: float | None = None) -> int:

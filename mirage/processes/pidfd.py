@@ -76,7 +76,7 @@ class ProcessEnd:
         await asyncio.shield(self._ended)
 
     def status(self) -> int | None:
-        """Its exit code or minus a signal, once it has ended; None if nobody could learn it."""
+        """Exit code or minus a signal, once the process has ended; None if it cannot be read."""
         if self._status is None:
             self._status = exit_status(self.pid, self._descriptor, None)
         return self._status

@@ -15,7 +15,7 @@ class AwaitedAnswers:
 
     @property
     def waits(self) -> list[int]:
-        """Numbers of the waits that last."""
+        """Numbers of waits that have not ended."""
         return sorted(one.wait for one in self._answers if one.wait)
 
     def take_long(self) -> list[int]:

@@ -50,9 +50,9 @@ class KeeperBounds(NamedTuple):
 
 
 def bounds(config: Config) -> KeeperBounds:
-    """Bounds by what the machine or the control group has beside the device and the tiers.
+    """Bounds of the keeper: host memory of the machine or control group, less device and tiers.
 
-    Without `keeper.idle_bytes` idle masters may have half of that.
+    Without `keeper.idle_bytes` idle masters may take half of it.
     """
     most = max(0, host_memory().bytes - sum(host_parts(config)))
     idle = config.keeper.idle_bytes

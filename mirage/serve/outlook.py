@@ -33,7 +33,7 @@ def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str
 
 
 def _never(config: Config, fits: Mapping[str, Fit]) -> list[str]:
-    """Tenants whose layers could move, and never will by what the configuration says."""
+    """Notes on tenants that could give layers, but never do with this configuration."""
     slots = most_slots(Rules.served(config))
     notes = []
     for name, fit in fits.items():

@@ -41,7 +41,7 @@ class PrivateSite:
         return True
 
     async def stop(self) -> None:
-        """Let nobody in any more. Idempotent."""
+        """Stop accepting connections. Idempotent."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()

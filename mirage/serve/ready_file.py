@@ -46,7 +46,7 @@ class ReadyFile:
             unfinished.replace(self._path)
 
     def remove(self) -> None:
-        """Idempotent. A folder that is gone, or cannot be written any more, keeps nobody."""
+        """Remove the file. Idempotent; errors are ignored."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ SANE = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
 def new_id() -> str:
-    """An id that nobody else has."""
+    """A new, unique request id."""
     return secrets.token_hex(16)
 
 

@@ -124,7 +124,7 @@ def serve_behind(
     ready: SaysReady,
     profiled: Mapping[str, Profiled],
 ) -> int:
-    """Serve one device, whose requests come by what `entry` makes: see `serve`."""
+    """Serve one device. `entry` is the part that receives its requests. See `serve`."""
     with sole_server(config):
         return _serve(entry, config, origin, options, means, ready, profiled)
 

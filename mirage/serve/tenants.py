@@ -37,7 +37,7 @@ class DeviceTenants:
         share: Share,
         adapters: Mapping[str, str],
     ) -> None:
-        """A tenant that is served."""
+        """Make the parts of a tenant that is served."""
         name = tenant.name
         manager.backend.adapters = adapters
         manager.backend.declares(tenant)

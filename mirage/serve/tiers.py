@@ -137,7 +137,7 @@ class TierPool:
 
 
 def due_of(tenant: TenantSection) -> Due:
-    """Entitlement of a tenant below the device."""
+    """Bytes of the tiers that a tenant is entitled to."""
     return Due(tenant.priority, tenant.percent)
 
 

@@ -73,7 +73,7 @@ class LongestGaps:
         return self._gaps[first] if first < len(self._gaps) else 0
 
     def clear(self) -> None:
-        """Nobody is left who had them."""
+        """Forget all requests of the batch."""
         self._steps.clear()
         self._gaps.clear()
 

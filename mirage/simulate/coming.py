@@ -49,7 +49,7 @@ class Coming:
         return RosterRules(sleeps=self.sleeps, **asked)
 
     def speeds(self, section: SimulatedRoster, hardware: Hardware) -> SwitchSpeeds:
-        """Speeds of a switch on this machine. Nobody reads a disk."""
+        """Speeds of a switch on this machine, without a disk."""
         link = hardware.link_gb_s.value * 1e9
         names = ("sleep_s", "wake_s", "stop_s")
         own = {name: getattr(section, name) for name in names}

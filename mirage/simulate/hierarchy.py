@@ -90,7 +90,7 @@ class Hierarchy:
         return found
 
     def leave(self, guest: int, request: int, now: int) -> None:
-        """A request needs nothing any more."""
+        """A request of a guest (an engine) has ended: it needs no blocks. `now`: picoseconds."""
         self.settle(now)
         for pool in self.pools:
             pool.answers.pop((pool.members[guest], request), None)

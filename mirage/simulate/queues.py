@@ -127,10 +127,7 @@ class Queues:
             self._told.append(request)
 
     def abandon(self) -> list[SimulatedRequest]:
-        """All requests that have not finished, the known ones that have yet to come among them.
-
-        Nobody comes afterwards.
-        """
+        """Drop all requests that have not finished, and those that have yet to arrive."""
         left = [*self.running, *self.loading, *self.waiting]
         while self._upcoming is not None:
             left.append(self._upcoming)

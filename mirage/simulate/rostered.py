@@ -87,7 +87,7 @@ class RosteredDomain(SimulatedDomain):
         return member.state is LifeState.READY or member.ready_at * PS > since
 
     def is_gone(self, name: str) -> bool:
-        """True if it has no process."""
+        """True if the tenant has no process."""
         return self.roster.members[name].state in GONE
 
     # -- events -------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Observed:
         self._steps += steps
 
     def routed(self) -> tuple[float, ...]:
-        """As `Report.expert_routed`: not older than some steps, empty before those."""
+        """Experts that a step routes to, as in `Report.expert_routed`; empty in the first steps."""
         if self._steps >= self._looked_at + OBSERVE_CALLS:
             self._routed = tuple(map(float, self._sums / self._weight))
             self._looked_at = self._steps

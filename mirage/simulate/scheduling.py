@@ -70,7 +70,7 @@ class Scheduler:
         return chunks if chunks or queues.batch.size else None
 
     def preempt(self) -> None:
-        """The newest running request has to go."""
+        """Preempt the newest running request."""
         self._tally.counters.preemptions += 1
         self._queues.preempt()
 

@@ -117,7 +117,7 @@ class World:
         self.next_time = min(self.next_time, engine.next_event)
 
     def happens(self, event: At, now: int) -> None:
-        """Something that nobody here knew of happens now; all before has happened."""
+        """An event from outside happens now; all events before `now` have happened."""
         if not self._started:
             self._start()
         self.now = now

@@ -52,9 +52,7 @@ def missing(wished: Sequence[ReplicaWish], held: Collection[Expert]) -> ReplicaW
 def gives_way(
     wished: Sequence[ReplicaWish], held: Collection[Expert], to: ReplicaWish
 ) -> Expert | None:
-    """Replica that is given up to make room for `to`: one that nobody wishes, or one clearly less
-    used.
-    """
+    """Replica to drop for `to`: an unwanted one, or one clearly less used."""
     shares = {wish.expert: wish.share for wish in wished}
     least = min(held, key=lambda e: (shares.get(e, -1.0), e), default=None)
     if least is None or (least in shares and shares[least] + CLEARLY > to.share):

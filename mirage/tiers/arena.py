@@ -83,7 +83,7 @@ class Arena:
         block.pins.add(seeker)
 
     def unpin(self, block: Block, seeker: Seeker) -> None:
-        """The seeker has left."""
+        """The request that looked for the block has ended."""
         block.pins.discard(seeker)
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
@@ -131,7 +131,7 @@ class Arena:
         self._close(block.tenant)
 
     def retiring(self, block: Block) -> bool:
-        """True if its memory is wanted back."""
+        """True if memory of the slab is to be given back."""
         return self.space.slabs.of(block.offset).retiring
 
     def settle(self, block: Block) -> None:

@@ -133,7 +133,7 @@ class LendOrder:
 
 @dataclass(frozen=True, slots=True)
 class ReturnOrder:
-    """Memory of a peer that nobody needs; it is lent until `Core.returned`."""
+    """Order: a peer's memory is no longer needed; it counts as lent until `Core.returned`."""
 
     device: str
     range: ByteRange

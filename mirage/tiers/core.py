@@ -220,7 +220,7 @@ class Core:
     # -- the tier below -----------------------------------------------------------------
 
     def risen(self, name: Name, *, whole: bool) -> None:
-        """A copy up has ended, or did not begin."""
+        """Note that a copy up has ended, or did not begin."""
         self._rising.discard(name)
         block = self._host.get(name)
         if block is None or block.state is not BlockState.RISING:
@@ -241,7 +241,7 @@ class Core:
         self._peered.moved(name, whole=whole)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
-        """A copy down has ended, or did not begin."""
+        """Note that a copy down has ended, or did not begin."""
         self._cleaning.sunk(name)
 
     # -- before the end -----------------------------------------------------------------
@@ -276,7 +276,7 @@ class Core:
         self._peered.returned(offset)
 
     def lent_in_vain(self, offset: int) -> None:
-        """There is no memory for a `LendOrder`."""
+        """Note that a device has no memory for a `LendOrder`."""
         self._peered.failed(offset)
 
     def lost(self, device: str) -> None:
@@ -291,7 +291,7 @@ class Core:
         self._peered.recall_excess()
 
     def state(self) -> PoolState:
-        """A picture that does not change any more."""
+        """Snapshot of the pool that does not change any more."""
         return self._host.state(self._peered.state())
 
     # -- one block ----------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Core:
             self._peered.hand(replica, min(tenants))
 
     def _forget(self, block: Block) -> None:
-        """Nobody finds it any more. Who waits for it hears that it is absent."""
+        """Remove a block from the index. Requests that wait for it are told that it is absent."""
         self._home(block).forget(block)
         for seeker in block.pins:
             self._sought[seeker].pop(block.name.key, None)
@@ -374,7 +374,7 @@ class Core:
         block.pins.clear()
 
     def _drop(self, block: Block) -> None:
-        """It was never READY, and nobody writes there any more."""
+        """Drop a block that was never READY; no copy writes to it any more."""
         self._forget(block)
         self._home(block).give(block)
 

@@ -41,7 +41,7 @@ class Holes:
         return hole.offset
 
     def give(self, freed: ByteRange) -> None:
-        """The bytes are free again."""
+        """Return a run of free bytes."""
         start, end = freed.offset, freed.offset + freed.nbytes
         kept = []
         for other in self._holes:

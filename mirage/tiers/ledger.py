@@ -98,9 +98,9 @@ class TierLedger:
         self.budget, self._shares = budget, None
 
     def share(self, tenant: str) -> int:
-        """Bytes that are its share of the budget.
+        """Bytes of the budget that are the tenant's share.
 
-        Nobody else may take them, as long as its class is above EVICTABLE.
+        Others may not take them unless its class is EVICTABLE.
         """
         if self._shares is None:
             self._shares = self._shared()

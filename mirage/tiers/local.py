@@ -107,7 +107,7 @@ class LocalPool:
 
     @property
     def lost(self) -> bool:
-        """False: it ends with this process."""
+        """False: the pool ends with this process."""
         return False
 
     def close(self) -> None:

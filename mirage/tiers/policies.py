@@ -23,10 +23,10 @@ class EvictionPolicy(Protocol):
         """The block was used; nothing happens if it is not held."""
 
     def evict(self, name: Name) -> None:
-        """The block is held no more, for others needed the room; nothing happens if it was not."""
+        """Remove the block because others need its room; ARC keeps its name as a ghost."""
 
     def drop(self, name: Name) -> None:
-        """As `evict`, without a memory of it."""
+        """Forget the block, without leaving a ghost."""
 
     def victims(self) -> Iterator[Name]:
         """All that is held, first to go first. Valid until the next change."""

@@ -22,7 +22,7 @@ class Victims:
         self._policies: dict[str, EvictionPolicy] = {}
 
     def add(self, block: Block) -> None:
-        """The block is READY now, and its tenant's."""
+        """Enter a block that is READY now, for its tenant."""
         self._policy(block.tenant).add(block.name)
 
     def use(self, block: Block, tenant: str) -> None:

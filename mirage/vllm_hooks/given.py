@@ -18,7 +18,7 @@ CONNECTOR_SPEC = "mirage.engine.tiers.connector.TierSpec"
 
 
 def every() -> dict[str, str]:
-    """Each name, by what vLLM calls it."""
+    """Class names that we give to vLLM, by the setting that takes them."""
     workers = {f"worker_cls, device.kind {kind}": name for kind, name in WORKERS.items()}
     return workers | {
         "distributed_executor_backend": EXECUTOR,

@@ -107,9 +107,9 @@ class Gathering:
         return pauses[min(state.pauses, len(pauses)) - 1]
 
     def take(self, source: str) -> ChunkRun | None:
-        """The run that a source shall send now; it is nobody else's until it was `left`.
+        """Next run of pieces for a source to send; reserved for it until `left`.
 
-        None if the source has nothing of what is free.
+        None if it has none free.
         """
         state = self._sources[source]
         free = self._free_of(state)

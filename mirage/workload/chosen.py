@@ -104,7 +104,7 @@ def of_config(named: str | Mapping[str, str], near: Path) -> Chosen:
 
 
 def shown(named: str | Mapping[str, str]) -> str:
-    """As ``--trace`` would say it."""
+    """Text of the traces, as ``--trace`` takes it: a file, or ``name=file`` joined by commas."""
     if isinstance(named, str):
         return named
     return ",".join(f"{name}={file}" for name, file in named.items())

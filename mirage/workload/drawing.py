@@ -29,5 +29,5 @@ def lengths(rng: random.Random, shape: Lengths) -> tuple[int, int]:
 
 
 def lognormal(rng: random.Random, mean: float, sigma: float) -> int:
-    """A whole number from 1 of that mean."""
+    """Whole number from 1, lognormal with the given mean."""
     return max(1, round(rng.lognormvariate(math.log(mean) - sigma**2 / 2, sigma)))

@@ -17,10 +17,10 @@ NEW = 0.5
 
 
 class Pace:
-    """A pass moves what takes `most_s` seconds, by what moves took so far; at least one thing.
+    """Bounds one pass of moves: as many as took `most_s` seconds before, but at least one.
 
-    No bound if `most_s` is None, or while `stepping` says that no request waits for a step: nobody
-    would come back for the rest.
+    There is no bound if `most_s` is None, or while `stepping` is false: then no step follows, and
+    nothing would call for the rest.
     """
 
     def __init__(self, most_s: float | None, stepping: Callable[[], bool]) -> None:

@@ -125,7 +125,7 @@ class Reconciler:
         return self._way.exceeded
 
     def recalls(self, running: int) -> bool:
-        """True if one of the running requests has to go."""
+        """True if one of the running requests must be preempted."""
         return self._way.recalls(running)
 
     @property

@@ -206,9 +206,9 @@ class Way:
         )
 
     def recalls(self, running: int) -> bool:
-        """True if one of the `running` requests has to go, since they exceed what they may have.
+        """True if one of `running` requests must be preempted: they hold more than they may.
 
-        The last one stays: what it has beyond that is scattered.
+        The last request stays: its surplus is scattered over extents and frees none.
         """
         return running > 1 and self.exceeded
 

@@ -63,7 +63,7 @@ class PlacementCourt:
 
     @property
     def is_open(self) -> bool:
-        """True if one more placement may be judged."""
+        """True if the budget allows one more placement to be judged."""
         return not self._known or self.asked + len(self._windows) <= self._most
 
     def sentence(self, placement: DevicePlacement) -> Sentence | None:

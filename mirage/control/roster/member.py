@@ -107,9 +107,9 @@ class RosterMember:
 
     @property
     def need(self) -> int:
-        """Bytes beyond those it holds that must be free before it comes.
+        """Bytes that must become free before the tenant can start or wake, beyond what it holds.
 
-        Of one that drains, what it will need once it has.
+        While it drains: the bytes that it will need after the drain.
         """
         drains = self.state is LifeState.DRAINING
         sleeps = self.state is LifeState.SLEEPING or (drains and self.goal is DrainGoal.SLEEP)
@@ -218,5 +218,5 @@ class RosterMember:
             self.own, self.declared = self.declared or self.own, None
 
     def leave_line(self) -> None:
-        """It comes, or nobody wants it to."""
+        """Leave the line: the tenant starts, or no request asks for it any more."""
         self.queued, self.queued_at, self.promised, self.again = None, inf, False, False

@@ -37,7 +37,7 @@ class DeviceRoom:
 
     @property
     def free(self) -> int:
-        """Bytes that nobody holds or may come to hold."""
+        """Bytes that no tenant holds or may come to hold."""
         return self.device_bytes - sum(m.nbytes for m in self._members.values())
 
     @property

@@ -170,7 +170,7 @@ class Roster:
         return Admission(waits=True)
 
     def device_failed(self, now: float, device_s: float, why: str) -> list[RosterOrder]:
-        """Refusals of all that wait: nobody comes for `device_s` at least."""
+        """Refuse all waiting requests; no tenant starts for `device_s`."""
         self.quiet_until = -inf
         return [
             self._refusal(m, len(m.waiting), self.predicted_s(m.name, now) + device_s, why)
@@ -220,7 +220,7 @@ class Roster:
             self._unless_asked_for(member)
 
     def _unless_asked_for(self, member: RosterMember) -> None:
-        """It leaves the line, if nobody waits for it."""
+        """Take a tenant out of the line if no request waits for it."""
         if not member.is_asked_for and not member.promised:
             member.leave_line()
 
@@ -278,7 +278,11 @@ class Roster:
             member.leave_line()
 
     def restarted(self, name: str, now: float, drain_s: float | None = None) -> None:
-        """Its operator wants it to stop, and to come again in its turn. As `wished`."""
+        """An operator restarts the tenant: it stops, then joins the line to start again.
+
+        Its running requests have `drain_s` seconds to end, or the rules' time if None. Raises
+        `NoSuchMemberError`.
+        """
         self.wished(name, LifeState.STOPPED, now, drain_s)
         self.mended(name)
         member = self.members[name]
@@ -342,7 +346,7 @@ class Roster:
         return predicted_s(one, self.line, every, self.room.free, self.rules, now)
 
     def longest_wait_s(self) -> float:
-        """Seconds that nobody in the line waits longer."""
+        """Upper bound, in seconds, of the wait of any tenant in the line."""
         return longest_wait_s(self.members.values(), self.rules)
 
     def next_deadline(self, now: float) -> float | None:
@@ -465,7 +469,7 @@ class Roster:
         return m.state is LifeState.DOWN and not wanted
 
     def _serve(self, now: float) -> list[RosterOrder]:
-        """The line, and once nobody stands in it those that start before anybody asks."""
+        """Give free bytes to the line; if it is empty, start tenants ahead of demand."""
         orders: list[RosterOrder] = []
         claimed = 0
         head: RosterMember | None = None

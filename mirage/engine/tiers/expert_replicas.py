@@ -120,7 +120,7 @@ class ExpertReplicas:
             self._leave()
 
     def _leave(self) -> None:
-        """Hold nothing, and be no member any more: nobody would answer a recall."""
+        """Give up all replicas and leave the pool: recalls would stay unanswered."""
         with self._there:
             self._addresses.clear()
         with suppress(VmmError):  # of copies that have failed nothing is read any more

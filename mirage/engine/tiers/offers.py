@@ -42,7 +42,7 @@ class Offers:
         self._offered.update((block, (key, until)) for block, key in keys.items())
 
     def held(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
-        """The pool holds what these blocks hold."""
+        """The pool has copies of these blocks now."""
         for block, key in zip(blocks, keys, strict=True):
             self._offered[block] = (key, inf)
 
@@ -56,6 +56,6 @@ class Offers:
             self._lost[Key(bytes(block.block_hash))] = block
 
     def take_lost(self) -> dict[Key, Any]:
-        """The blocks that were evicted since the last call, by what they held."""
+        """Blocks evicted without a copy since the last call, by the key of their content."""
         lost, self._lost = self._lost, {}
         return lost

@@ -88,7 +88,7 @@ class Stores:
         self._copier.pump()
 
     def harvest(self) -> None:
-        """Let go of blocks whose copies have ended."""
+        """Unpin blocks whose copies to the pool have ended, and commit or abandon the copies."""
         for job in self._copier.finished(up=False):
             blocks, keys = self._jobs.pop(job)
             self._blocks.unpin(blocks)

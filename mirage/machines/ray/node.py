@@ -73,7 +73,7 @@ class NodeFolder:
             replace_private(self.secret_file, secrets.token_hex(32).encode())
 
     def take_secret(self, copy: Path) -> None:
-        """Take the head's. Raises `InputRefused`."""
+        """Take the secret of the head node. Raises `InputRefused`."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             replace_private(self.secret_file, read_private(copy, LONGEST_SECRET))

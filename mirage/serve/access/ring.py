@@ -46,9 +46,9 @@ class KeyRefused(ApiError):
 
 
 def need_of(route: str | None) -> Need:
-    """Right that `route` needs, as it is registered; None is a path that is none.
+    """Right that a registered `route` needs; None is an unknown path.
 
-    A route that nobody has thought of here is an operator's.
+    Routes without an entry need an operator's.
     """
     if route in BARE:
         return Need.NOTHING

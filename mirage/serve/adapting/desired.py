@@ -86,13 +86,13 @@ class AdapterBook:
         self.failures += 1
 
     def missing(self) -> list[EngineAdapter]:
-        """Adapters to load."""
+        """Adapters that are declared and not loaded."""
         has = self.has or {}
         wanted = (EngineAdapter(name, digest) for name, digest in self.digests.items())
         return [one for one in wanted if one not in has]
 
     def surplus(self) -> list[EngineAdapter]:
-        """Adapters to let go: nobody declares them, or others have taken their place."""
+        """Adapters to unload: not declared any more, or replaced."""
         serving = set(self.serving().values())
         return [one for one in self.has or {} if one not in serving]
 

@@ -36,11 +36,14 @@ class EngineAdapterRoutes:
         return {card["id"]: card.get("root") or "" for card in told["data"]}
 
     async def load(self, name: str, folder: Path) -> str:
-        """Load an adapter; reason why it cannot be, or empty. Raises `AdaptersUnknown`."""
+        """Load an adapter. Reason why it cannot be loaded, or empty. Raises `AdaptersUnknown`."""
         return await self._told(LOAD, {"lora_name": name, "lora_path": str(folder)})
 
     async def unload(self, name: str) -> str:
-        """Let an adapter go for new requests: those that run go on with it. As `load`."""
+        """Unload an adapter; running requests keep it. Reason why not, or empty.
+
+        Raises `AdaptersUnknown`.
+        """
         return await self._told(UNLOAD, {"lora_name": name})
 
     async def _told(self, route: str, body: dict[str, str]) -> str:

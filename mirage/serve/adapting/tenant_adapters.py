@@ -109,7 +109,7 @@ class TenantAdapters:
         await self._seen()
 
     async def _let_go(self) -> None:
-        """Unload what nobody can ask for any more. Raises `AdaptersUnknown`."""
+        """Unload adapters that no request can name any more. Raises `AdaptersUnknown`."""
         if surplus := self._book.surplus():
             await asyncio.sleep(ON_THEIR_WAY_S)
             for one in surplus:

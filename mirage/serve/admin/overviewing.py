@@ -36,7 +36,7 @@ NEWEST = attrgetter("t")
 
 
 class Overviewing:
-    """Overviews of one device. `clock` in seconds since 1970, `running` the machine's."""
+    """Overviews of one device. `clock`: seconds since 1970; `running`: a monotonic clock's."""
 
     def __init__(
         self,

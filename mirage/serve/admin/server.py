@@ -89,7 +89,7 @@ class AdminServer:
                     await self._view.moved()
 
     async def stop(self) -> None:
-        """Let nobody in any more. Idempotent."""
+        """Stop accepting connections. Idempotent."""
         self._watchers.end()
         await self.site.stop()
 

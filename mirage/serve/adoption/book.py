@@ -56,7 +56,7 @@ class RunBook:
             self._engine(tenant, replace(engine, core=mark_of(pid)))
 
     def serves(self, tenant: str) -> None:
-        """The engine has computed its first step."""
+        """Note that the engine has computed its first step."""
         if (engine := self._known(tenant)) is not None:
             self._engine(tenant, replace(engine, serves=True))
 
@@ -74,7 +74,7 @@ class RunBook:
         self._has(router=router)
 
     def declares(self, config: ConfigRecord, found: FoundRecord) -> None:
-        """Another configuration is served."""
+        """Note that another configuration is served."""
         self._has(config=config, found=found)
 
     def _known(self, tenant: str) -> EngineRecord | None:

@@ -70,7 +70,7 @@ class Ending:
 
     @property
     def unknown(self) -> bool:
-        """True if nobody could learn how it ended."""
+        """True if the exit status of the process could not be read."""
         by_us = self.refused or self.unreachable or self.device or self.stopped or self.hang
         return self.status is None and not by_us and not self.error
 

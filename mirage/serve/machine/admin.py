@@ -74,7 +74,7 @@ class MachineAdmin:
         await self.site.start(app, path)
 
     async def stop(self) -> None:
-        """Let nobody in any more. Idempotent."""
+        """Stop accepting connections. Idempotent."""
         await self.site.stop()
 
     # -- all of them --------------------------------------------------------------------

@@ -25,7 +25,7 @@ class NoTenants:
         """Never called."""
 
     def shows(self, name: str, state: LifeState) -> None:
-        """Never called."""
+        """Not called where no tenant is served."""
 
     def gone(self, name: str) -> None:
         """Never called."""

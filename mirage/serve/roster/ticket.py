@@ -20,7 +20,7 @@ class NotInTime(Exception):
 
 
 class TicketState(Enum):
-    """State of a request."""
+    """State of a request that waits for its tenant."""
 
     WAITING = auto()
     PASSED = auto()

@@ -55,7 +55,7 @@ class RoutedRow(msgspec.Struct, frozen=True):
         return self.name if model in self.aliases else self.known.get(model, model)
 
     def comes_s(self, now: float) -> float:
-        """Seconds until it is ready once it is asked, by what is known of its wakes and starts."""
+        """Seconds from a request until the tenant is ready, as past wakes and starts predict."""
         if self.state is LifeState.READY and self.at_once:
             return 0.0
         if self.state in (LifeState.SLEEPING, LifeState.WAKING):

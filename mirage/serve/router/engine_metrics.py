@@ -69,7 +69,7 @@ class EngineMetrics(Collector):
         yield ages
 
     def close(self) -> None:
-        """Ask nobody any more. Idempotent."""
+        """Stop asking engines. Idempotent."""
         while self._sources:
             self._sources.popitem()[1].close()
 

@@ -42,7 +42,7 @@ class ListedRoutes:
         ]
 
     def close(self) -> None:
-        """Ask nobody any more. Idempotent."""
+        """Stop asking engines. Idempotent."""
         for source in self._sources:
             source.close()
 

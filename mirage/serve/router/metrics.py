@@ -45,7 +45,7 @@ class RouterMetrics:
         self.answered("", status)
 
     def add(self, collector: Collector) -> None:
-        """Have another one's metrics told as well."""
+        """Register another source of metrics; its rows follow ours."""
         self._registry.register(collector)
 
     def render(self) -> bytes:

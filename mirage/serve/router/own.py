@@ -68,7 +68,7 @@ class OwnRoutes:
         ]
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking engines."""
         self._scrape.close()
         self._listed.close()
         for overview in self._overviews.values():

@@ -301,7 +301,7 @@ class RouterDesk:
             await self._news.wait()
 
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop listening. Idempotent."""
         self._entrance.close()
         self._has([])
 

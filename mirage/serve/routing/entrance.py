@@ -57,7 +57,7 @@ class RouterEntrance:
         self._accepting.add_done_callback(lambda task: listening.close())
 
     def close(self) -> None:
-        """Listen no more. Idempotent."""
+        """Stop listening. Idempotent."""
         if self._accepting is not None:
             self._accepting.cancel()
             self._accepting = None

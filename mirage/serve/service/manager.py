@@ -51,7 +51,7 @@ class ServiceManager:
             self._owe("READY=1")
 
     def stopping(self) -> None:
-        """The server ends."""
+        """Tell systemd that the server ends."""
         self._tell("STOPPING=1")
 
     def status(self, line: str) -> None:

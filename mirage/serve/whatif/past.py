@@ -56,7 +56,7 @@ def requests_in(rows: bytes) -> Iterator[EndedRequest]:
 
 
 class UntoldRequests:
-    """Rows that nobody has taken yet. The oldest go if there are too many."""
+    """Rows of ended requests that wait to be fetched. Beyond a bound the oldest are dropped."""
 
     def __init__(self, most: int = MOST_UNTOLD) -> None:
         self._most, self._rows = most, bytearray()

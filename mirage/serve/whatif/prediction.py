@@ -131,7 +131,7 @@ def _notes(rows: Sequence[PastRow], left: Collection[str]) -> Iterator[str]:
 
 
 def errors(prediction: Prediction) -> dict[str, dict[str, float]]:
-    """By tenant and figure, what is simulated of now by what was measured of it."""
+    """Ratio of simulated to measured, for today's configuration: by tenant and figure."""
     return {
         name: found
         for name, one in prediction.tenants.items()

@@ -97,7 +97,7 @@ class PlacedDevice:
             self.world.advance(time)
 
     def run(self, until: int) -> None:
-        """As `World.run`."""
+        """Simulate this device until `until` (picoseconds)."""
         if self.world is not None:
             self.world.run(until)
 
@@ -117,7 +117,7 @@ class PlacedDevice:
         return self._roster.is_ready(tenant, since)
 
     def is_gone(self, tenant: str) -> bool:
-        """True if it has no process here."""
+        """True if the model has no process on this device."""
         return self._roster.is_gone(tenant)
 
     @property

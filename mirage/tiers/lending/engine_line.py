@@ -81,7 +81,7 @@ class EngineLine(Generic[T]):
             return piece.address + offset - start
 
     def let_go(self, offset: int) -> None:
-        """End one `use`; called once for each."""
+        """End one use of a piece; called once per use."""
         with self._change:
             found = self._taken.at(offset)
             assert found is not None, offset

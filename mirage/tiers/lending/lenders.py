@@ -91,7 +91,7 @@ class Lenders:
         return self._lenders[device].lend(memory)
 
     def take_back(self, device: str, memory: ByteRange) -> bool:
-        """Begin to release it; False if its holder has ended, and it is nobody's then."""
+        """Begin to release lent memory; False if its holder has ended and with it the memory."""
         return self._lenders[device].take_back(memory.offset)
 
     def move(self, device: str, name: Name, source: ByteRange, target: int) -> bool:

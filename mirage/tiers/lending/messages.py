@@ -20,7 +20,7 @@ class LendMemory(Message, frozen=True):
 
 
 class ReturnMemory(Message, frozen=True):
-    """Server to holder: nobody needs what was made for them."""
+    """Server to holder: the memory made for blocks is not needed any more."""
 
     offset: int
 
@@ -49,13 +49,13 @@ class LendFailed(Message, frozen=True):
 
 
 class Returned(Message, frozen=True):
-    """Holder to server: nobody has it, and it is free memory."""
+    """Holder to server: the memory is free again."""
 
     offset: int
 
 
 class Copied(Message, frozen=True):
-    """Holder to server."""
+    """Holder to server: a copy has ended."""
 
     number: int
     whole: bool

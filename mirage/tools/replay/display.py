@@ -25,7 +25,7 @@ class Display:
         self._shown.show(STARTING)
 
     def running(self, journal: Journal) -> None:
-        """Some request was sent, or has ended."""
+        """Show that a request was sent, or has ended."""
         ended, total = len(journal.outcomes), self._total
         failed = f", {journal.failed} failed" if journal.failed else ""
         counts = f"{journal.sent} sent, {ended} of {total} finished{failed}"

@@ -130,7 +130,7 @@ def _sure(metric: Metric, cell: Cell, half: float | None) -> Cell:
 
 
 def _best(metric: Metric, values: Sequence[float | None], value: float) -> bool:
-    """Nobody is best where all are equal."""
+    """True if `value` is the best of `values`; false for all if they are equal."""
     known = [other for other in values if other is not None]
     if metric.better is None or len(set(known)) < 2:
         return False

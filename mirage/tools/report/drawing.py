@@ -162,5 +162,5 @@ def cumulative(values: npt.ArrayLike) -> tuple[Array, Array]:
 
 
 def thin(samples: Sequence[T]) -> Sequence[T]:
-    """Evenly chosen ones, `MAX_POINTS` at most."""
+    """Points thinned evenly to `MAX_POINTS` at most."""
     return samples[:: ceil_div(len(samples), MAX_POINTS) or 1]

@@ -13,7 +13,7 @@ LARGEST_MS = 1e7
 
 
 class SentRequest(Protocol):
-    """One that was sent."""
+    """Request of a report that was sent, with its latencies."""
 
     def latencies_ms(self) -> Mapping[str, float] | None:
         """Latencies in milliseconds by the names of `Slo`; None if the request did not complete."""
@@ -44,7 +44,7 @@ class Slo:
         return all(took[name] <= most for name, most in self.limits().items())
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """The limits as text, in the form that `parse` reads: ``ttft=200,tpot=50``."""
         return ",".join(f"{name}={limit:g}" for name, limit in self.limits().items())
 
 

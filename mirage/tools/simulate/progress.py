@@ -19,7 +19,7 @@ class RunProgress:
         self._ended = self._requests = 0
 
     def run_ended(self) -> None:
-        """One more."""
+        """Note that one more run has ended."""
         self._ended += 1
         self._show()
 

@@ -88,7 +88,7 @@ def bar(parts: Sequence[int], whole: int, width: int) -> list[int]:
 
 
 def device_bar(view: TopView, width: int) -> list[int]:
-    """Cells of each role, and of what nobody holds."""
+    """Cells of the bar by role, free memory included."""
     return bar([*_bytes(view.device), view.rest], 0, width)
 
 

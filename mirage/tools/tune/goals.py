@@ -39,7 +39,7 @@ class CompletedRequest(NamedTuple):
     """Since its window began."""
 
     def latencies_ms(self) -> dict[str, float]:
-        """By the names of an `Slo`."""
+        """Latencies in ms, by the names of an `Slo`."""
         seconds = (self.ttft, self.tpot, self.longest, self.e2el)
         return {name: each * 1e3 for name, each in zip(NAMES, seconds, strict=True)}
 
@@ -89,7 +89,7 @@ class Goal:
 
     @property
     def worst(self) -> float:
-        """Value that no other is worse than."""
+        """Value that none can be worse than: 0 if the objective is maximised, else infinite."""
         return 0.0 if self.maximised else inf
 
 

@@ -39,7 +39,10 @@ def derived_slo(run: WindowRunner, config: Config, windows: Sequence[int], seed:
 def pressing(
     run: WindowRunner, config: Config, slo: Slo, windows: Sequence[int], seed: int
 ) -> float:
-    """Times the gaps, with which too few requests keep the limits; the largest of a row."""
+    """Factor of the trace's gaps (below 1: more load) at which too few requests keep the limits.
+
+    The load rises from `SLOWEST` in steps; the first factor with too few is the result.
+    """
     slower = SLOWEST
     while slower > FASTEST:
         seen = _outcomes(run, config, windows, seed, slower)
@@ -72,9 +75,9 @@ def computed_per_s(
 def each_pressing(
     run: WindowRunner, config: Config, slo: Slo, windows: Sequence[int], seed: int
 ) -> dict[str, float]:
-    """`pressing` of the configuration and, beside it, under the policies that lend no layers.
+    """`pressing` by policy: the configuration's own, and those that lend no layers.
 
-    Between theirs and its own lie the loads that the configuration bears and they do not.
+    The configuration bears the loads between its own value and theirs; the others do not.
     """
     policies = dict.fromkeys((Policy.STATIC, Policy.POOLED, config.policy))
     return {

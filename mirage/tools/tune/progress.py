@@ -17,7 +17,7 @@ class WindowProgress:
         self._shown, self._stage, self._total, self._ended = shown, "", 0, 0
 
     def stage(self, name: str, total: int = 0) -> None:
-        """Begin a part of the work, in so many windows at most; 0 if nobody knows."""
+        """Begin a part of the work, of at most `total` windows; 0 if unknown."""
         self._stage, self._total, self._ended = name, total, 0
         self._show(at_once=True)
 
