@@ -12,22 +12,23 @@ BEAT_S = 0.5
 
 
 class DeviceAlive(Message, frozen=True):
-    """Sign of life."""
+    """Device server to its parent: sign of life."""
 
 
 class DeviceReady(Message, frozen=True):
-    """Its first starts are over, and the router has seen its table."""
+    """Device server to its parent: its first starts are over, and the router knows its tenants."""
 
 
 class DeviceCannot(Message, frozen=True):
-    """It ends, for this reason; `refused` if it is one that the user can correct."""
+    """Device server to its parent: it ends, for this reason; `refused` if the user can correct it.
+    """
 
     why: str
     refused: bool
 
 
 class DeviceStops(Message, frozen=True):
-    """Server of a device: all its engines stop; none is left to be adopted."""
+    """Parent to device server: stop all engines; none of them will be adopted."""
 
 
 FromDevice = DeviceAlive | DeviceReady | DeviceCannot
