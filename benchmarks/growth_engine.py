@@ -128,7 +128,7 @@ class Core:
             return True
 
     def _obey(self, told: Allotment | Refusal | None, wanted: int = LEAST) -> bool:
-        """Hold what it says, and want so many extents; false at the end of the server."""
+        """Hold what `told` says, and want `wanted` extents; false at the end of the server."""
         if not isinstance(told, Allotment):
             return told is not None
         self._newest, begun, before = told, time.monotonic(), len(self._pages)

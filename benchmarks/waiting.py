@@ -135,7 +135,7 @@ class Watch(Observer):
         self.finished_ones.append((engine.name, request))
 
     def slowest(self, percent: float) -> list[Spent]:
-        """The requests with the longest times to a first token, so many per cent of them."""
+        """The `percent` per cent of requests with the longest times to a first token."""
         by_wait = sorted(self.finished_ones, key=lambda one: one[1].arrival - one[1].first)
         return [self._spent(*one) for one in by_wait[: max(1, round(len(by_wait) * percent / 100))]]
 

@@ -52,7 +52,7 @@ class KVGroups(msgspec.Struct, frozen=True):
         return sum(group.blocks(tokens) for group in self.groups)
 
     def to_start(self, tokens: Iterable[int], slots: int) -> int:
-        """KV blocks with which the first `slots` waiting requests, of so many tokens, can start."""
+        """KV blocks to start the first `slots` waiting requests; `tokens` has their lengths."""
         return sum(self.blocks(each + 1) for each in islice(tokens, max(0, slots)))
 
     def grown(self, tokens: int, parts: int = 1) -> int:
@@ -68,7 +68,7 @@ NO_KV = KVGroups()
 
 
 class ExpertFacts(msgspec.Struct, frozen=True):
-    """The experts of a mixture."""
+    """Experts of a mixture-of-experts model, as its layers have them."""
 
     layers: int
     """Number of layers that have some."""
@@ -78,7 +78,7 @@ class ExpertFacts(msgspec.Struct, frozen=True):
     """Bytes of one expert in each tensor that it is a part of."""
 
     def stay(self, page_bytes: int) -> str | None:
-        """Why none can be given away with pages of so many bytes; None if they can."""
+        """Reason why no expert can be given away with pages of `page_bytes`; None if they can."""
         odd = next((nbytes for nbytes in self.slices if nbytes % page_bytes), None)
         if odd is None:
             return None

@@ -31,7 +31,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class WantedFile(NamedTuple):
-    """A file that somebody has, and how to tell that it is the right one."""
+    """A file to fetch, with its size and its checksum."""
 
     name: str
     checksum: str

@@ -46,7 +46,7 @@ def token_bytes(shape: ModelShape) -> float:
 
 
 def gained_extents(shape: ModelShape, remapped: int) -> int:
-    """KV extents that the memory of so many layers of the same model holds."""
+    """KV extents that the memory of `remapped` layers of the same model holds."""
     return remapped * shape.layer_bytes // shape.extent_bytes
 
 

@@ -21,7 +21,7 @@ UNSEEN = 1e9
 
 
 class Sourced(Strict):
-    """A number that somebody measured, published or chose, and where that can be read."""
+    """A number that was measured, published or chosen, and its source."""
 
     value: float = Field(ge=0, le=1e12)
     source: str = Field(min_length=4)

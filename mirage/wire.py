@@ -42,7 +42,7 @@ class Broken(Exception):
 
 
 def encode(message: msgspec.Struct, descriptors: int = 0) -> bytes:
-    """Header and body of a message with which so many descriptors go."""
+    """Header and body of a message that carries `descriptors` file descriptors."""
     body = _encoder.encode(message)
     return HEADER.pack(len(body), descriptors) + body
 

@@ -51,7 +51,7 @@ class Sharing(ABC):
 
     @abstractmethod
     def prolongs(self, seconds: float) -> None:
-        """The turn that was just decided lasts so much longer."""
+        """Prolong the turn that was just decided by `seconds`."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:

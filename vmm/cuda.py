@@ -262,7 +262,7 @@ class CudaDriver(Driver):
             return self._stream(handle, owned=True)
 
     def adopt(self, handle: int) -> CudaStream:
-        """A stream that somebody else made, torch for one; it stays theirs."""
+        """A stream made elsewhere, for example by torch; it is never destroyed here."""
         with self.opened():
             return self._stream(cu.CUstream(handle), owned=False)
 
@@ -290,7 +290,7 @@ class CudaDriver(Driver):
             return table.page_count * self.page_bytes
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and all bytes of the device, whoever uses them."""
+        """Free and total bytes of the device, used by any process."""
         with self.opened():
             free, total = call(cu.cuMemGetInfo)
             return int(free), int(total)

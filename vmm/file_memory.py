@@ -52,7 +52,7 @@ class FileMemory:
         self._huge = huge_pages_allowed()
 
     def alignment(self, nbytes: int) -> int:
-        """Bytes of which offset and address of so much memory are best multiples."""
+        """Alignment, in bytes, of offset and address that is best for `nbytes` of memory."""
         return libc.HUGE_PAGE_BYTES if self._huge and nbytes >= libc.HUGE_PAGE_BYTES else 1
 
     def allocate(self, offset: int, nbytes: int) -> None:

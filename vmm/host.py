@@ -271,7 +271,7 @@ class HostDriver(Driver):
             self._memory.settle()
 
     def _aligned(self, nbytes: int) -> int:
-        """Bytes of which the place of so much memory is a multiple, in the file as in addresses."""
+        """Alignment, in bytes, of a place of `nbytes` bytes, in the file and in addresses."""
         best = self._memory.alignment(nbytes)
         return self.page_bytes if best % self.page_bytes else best
 

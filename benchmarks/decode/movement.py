@@ -69,12 +69,12 @@ class Movement:
         return max(ends)
 
     def clear(self, places: int, most: int, now: int) -> None:
-        """Have so many places of the device free, as far as `most` copies down make them."""
+        """Free `places` places of the device, as far as `most` copies down allow."""
         for victim in islice(self._victims(Tier.DEVICE, places), most):
             self._sink(victim, now)
 
     def _victims(self, tier: Tier, places: int) -> Iterator[Name]:
-        """Enough of them to have so many places free, if there are."""
+        """Blocks to evict until `places` are free; fewer if there are not enough."""
         lacking = max(0, places - self.places.free(tier))
         return iter(list(islice(self._going(tier), lacking)))
 

@@ -38,7 +38,7 @@ class Far:
 
 
 def births(rotation: Rotation, steps: int) -> int:
-    """Blocks that will be new within so many steps: for them room is made ahead."""
+    """Blocks that will be new within `steps` steps; room is made for them ahead."""
     number = 0
     for sequence in (*rotation.running, *rotation.coming(steps)):
         needed = ceil_div(sequence.tokens + steps, rotation.block_tokens)

@@ -99,7 +99,7 @@ class Rotation:
         return sorted(after for end in ends for after in range(end, steps, self.turn))
 
     def coming(self, steps: int) -> list[Sequence]:
-        """Requests that the scheduler reaches within so many steps, in that order.
+        """Requests that the scheduler reaches within `steps` steps, in that order.
 
         It knows when turns end, not when requests do: so the next one in the queue is always among
         them.
@@ -134,7 +134,7 @@ class Rotation:
         return Sequence(b"%d" % self._numbers, drawn.prompt, tokens, left)
 
     def _grow(self, sequence: Sequence, tokens: int) -> list[Name]:
-        """Blocks for so many tokens; those that are new."""
+        """Enlarge a sequence to `tokens` tokens; returns its new blocks."""
         first, last = len(sequence.blocks), ceil_div(tokens, self.block_tokens)
         new = [Name(sequence.id, Key(b"%d" % number)) for number in range(first, last)]
         sequence.blocks += new

@@ -68,7 +68,7 @@ class Bench:
         return 3 if self.dry else 15
 
     def share(self, runs: int = 1) -> float:
-        """Seconds for the next of so many runs that the row has still before it."""
+        """Seconds for the next of `runs` runs that the row still has before it."""
         if self.end is None:
             return NO_LIMIT_S
         return max(0.0, self.end - time.monotonic() - MARGIN_S) / runs

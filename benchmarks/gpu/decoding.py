@@ -41,5 +41,5 @@ class Decoding:
 
 
 def say(stage: str) -> None:
-    """Tell whoever started this process what is under way."""
+    """Tell the parent process what is under way."""
     print(f"STAGE {stage}", flush=True)

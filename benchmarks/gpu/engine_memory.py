@@ -24,7 +24,7 @@ class Memory:
         self.most_remapped = 0
 
     def hold(self, remapped: int, extents: int, slots: int = 1) -> None:
-        """Remap so many layers, through so many slots, and hold so many KV extents."""
+        """Remap `remapped` layers through `slots` slots, and hold `extents` KV extents."""
         self._revision += 1
         grant = footprint(self.shape, remapped, extents)
         self.scheduler.mailbox.post(Allotment(self._revision, remapped, slots, extents, grant))

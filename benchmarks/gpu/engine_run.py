@@ -112,7 +112,7 @@ def made(command: list[str]) -> Any:
 
 
 def step_times(engine: Any, batches: list[int], steps: int) -> dict[str, float]:
-    """Median seconds of a step in which so many requests decode, by their number."""
+    """Median seconds of a decode step, by the number of requests in it."""
     decoding, found = Decoding(engine), {}
     for batch in batches:
         say(f"decoding, {batch} requests")

@@ -15,7 +15,10 @@ POLL_S = 0.005
 
 
 def meet(folder: Path, what: str, index: int, number: int) -> None:
-    """Return when all of so many processes have come here. Who started them knows how long."""
+    """Barrier: return when all `number` processes have called it with `what`.
+
+    The caller's parent limits the wait.
+    """
     (folder / f"{what}-{index}").touch()
     while not all((folder / f"{what}-{other}").exists() for other in range(number)):
         time.sleep(POLL_S)

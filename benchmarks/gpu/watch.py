@@ -67,7 +67,7 @@ class Child:
         self.about: dict[str, Any] = said["about"]
 
     def rows(self, step: Step, limit_s: float) -> Iterator[Row]:
-        """Lines as they come. Raises `Late` after so many seconds, and `Gone`."""
+        """Lines as they come. Raises `Late` after `limit_s` seconds, and `Gone`."""
         end = time.monotonic() + limit_s
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # then it is gone, and reading tells how

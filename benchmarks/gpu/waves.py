@@ -91,7 +91,7 @@ class Follower:
         }
 
     def _hold(self, sizes: Iterable[int]) -> None:
-        """Room for requests of so many tokens, each; for the null block; and an extent besides."""
+        """Room for requests of `sizes` tokens, for the null block, and an extent besides."""
         shape = self._memory.shape
         blocks = 1 + sum(-(-size // shape.block_tokens) + 1 for size in sizes)
         extents = min(-(-blocks // shape.extent_blocks) + 1, shape.max_extents)

@@ -95,7 +95,7 @@ def blocks_in_step(step_s: float, block_bytes: float, rate: float) -> float:
 
 
 def sequences(device_blocks: int, below_bytes: float, block_bytes: float, each: int) -> float:
-    """Sequences of so many blocks that fit the device and what is below it."""
+    """Sequences of `each` blocks that fit the device and the memory below it."""
     return (device_blocks + below_bytes / block_bytes) / each
 
 

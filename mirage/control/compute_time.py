@@ -28,7 +28,7 @@ class ComputeTime(ABC):
         self._begun: deque[int] = deque(maxlen=MOST_PENDING)
 
     def begin(self, streamed: int) -> None:
-        """A step with so many streamed layers; `end` follows, or `fail`."""
+        """A step with `streamed` streamed layers begins; `end` follows, or `fail`."""
         self._begun.append(streamed)
 
     def fail(self) -> None:

@@ -216,7 +216,7 @@ class Controller:
             self._unanswered[name] = now
 
     def revoked(self, now: float) -> None:
-        """Temporal sharing: who has the turn begins no more requests."""
+        """Temporal sharing: the tenant with the turn begins no more requests."""
         if self._drained is not None:
             self._drained.revoked(now)
 
@@ -260,7 +260,7 @@ class Controller:
         self._planned = None
 
     def slept(self, name: str, held_bytes: int) -> None:
-        """A tenant that is lost, or never joined, holds so many bytes and lends its share."""
+        """A tenant that is lost, or never joined, holds `held_bytes` bytes and lends its share."""
         self._grants.slept(name, held_bytes)
         self._planned = None
 

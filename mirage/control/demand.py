@@ -76,7 +76,7 @@ def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> D
 
 
 def in_extents(blocks: int, extent_blocks: int) -> int:
-    """Extents with so many blocks, of which one more in all is the null block; 0 for none."""
+    """Extents that hold `blocks` blocks and, in all, one null block; 0 for no blocks."""
     return ceil_div(blocks + 1, extent_blocks) if blocks else 0
 
 

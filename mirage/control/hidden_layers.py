@@ -41,9 +41,9 @@ def hidden_each(
 
 
 def slots(t: TenantSnapshot, remapped: int, rules: Rules, streams: int) -> int:
-    """Slots for so many remapped layers, 0 for none.
+    """Slots for `remapped` layers, 0 for none.
 
-    Kept while that number stays, unless other slots make a clearly shorter step.
+    The number of slots changes with `remapped`, or if another one makes a clearly shorter step.
     """
     if remapped == 0:
         return 0

@@ -82,7 +82,7 @@ def largest_hidden(
 
 
 def most_hidden(slots: int, n: int, t_load: float, t_compute: float, most_streamed: int) -> int:
-    """The most layers that can be given away with so many slots; 0 or less if nothing hides."""
+    """The most layers that can be given away with `slots` slots; 0 or less if none hides."""
     ratio = -t_load / t_compute if t_compute else -inf
     return min(bisect_right(_bearable(n, slots), ratio), most_streamed - slots)
 
@@ -95,9 +95,9 @@ def most_hidden_at_best(n: int, t_load: float, t_compute: float, most_streamed: 
 def break_even(
     remapped: int, n: int, slot_counts: Sequence[int] = (1, 2), most_streamed: int | None = None
 ) -> float:
-    """The largest T_T / T_c at which `largest_hidden` gives so many layers (at least 1).
+    """The largest T_T / T_c at which `largest_hidden` is `remapped` (at least 1).
 
-    0 if so many cannot be streamed, or hide only if loading takes no time.
+    0 if so many layers cannot be streamed, or hide only if loading takes no time.
     """
     limit = n if most_streamed is None else most_streamed
     fitting = (slots for slots in slot_counts if remapped + slots <= limit)

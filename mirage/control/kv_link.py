@@ -21,5 +21,5 @@ def spare_bytes(
 
 
 def bytes_in(seconds: float, *, layer_bytes: int, load_s: float) -> float:
-    """Bytes that the link carries in so many seconds; no bound while its speed is unknown."""
+    """Bytes that the link carries in `seconds`; infinite while its speed is unknown."""
     return seconds * layer_bytes / load_s if load_s > 0 and layer_bytes > 0 else inf

@@ -55,5 +55,5 @@ class LostRequests(Generic[W]):
 
     @property
     def estranged(self) -> bool:
-        """True if so many were lost that the engine shall be started anew."""
+        """True if enough requests were lost to start the engine anew."""
         return self.lost >= MOST_LOST

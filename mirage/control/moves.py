@@ -135,7 +135,7 @@ class _Matching:
 
 
 def _parts(places: dict[Place, int], tenant: str, nbytes: int) -> list[tuple[Place, int]]:
-    """Up to so many bytes out of `places`, those of `tenant` first; what is empty leaves them."""
+    """Up to `nbytes` bytes out of `places`, those of `tenant` first. Emptied places are removed."""
     parts = []
     for place in sorted(places, key=lambda p: p.tenant != tenant):
         part = min(nbytes, places[place])

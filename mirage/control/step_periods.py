@@ -24,7 +24,7 @@ class StepPeriods:
         self._since = None
 
     def ends(self, tokens: int, now: float) -> None:
-        """The oldest step in flight is over; it has computed so many tokens."""
+        """The oldest step in flight is over; it has computed `tokens` tokens."""
         if self._since is not None:
             self._n = self._n * MEMORY + 1
             self._tokens = self._tokens * MEMORY + tokens

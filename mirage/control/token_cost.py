@@ -18,7 +18,7 @@ class TokenCost:
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def begin(self, tokens: int) -> None:
-        """A step of so many tokens; `end` follows, or `fail`."""
+        """A step of `tokens` tokens begins; `end` follows, or `fail`."""
         self._begun.append(tokens)
 
     def fail(self) -> None:

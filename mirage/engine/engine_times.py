@@ -27,7 +27,7 @@ class EngineTimes:
 
     @contextmanager
     def timed_step(self, tokens: int) -> Iterator[None]:
-        """Around one step of so many tokens, whose time becomes known then or later."""
+        """Context around one step of `tokens` tokens. Its time is known at the end, or later."""
         if not self.warm:
             yield
             return

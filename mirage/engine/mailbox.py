@@ -71,7 +71,10 @@ class Mailbox:
 
     @property
     def is_wanted(self) -> bool:
-        """True while a call into the engine waits for who holds it. Another thread may ask."""
+        """True while a call from the control server waits for the thread that holds the engine.
+
+        Any thread may ask.
+        """
         return self._wanted
 
     def wait(self, seconds: float) -> None:

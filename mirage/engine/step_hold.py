@@ -68,7 +68,7 @@ class StepHold:
         return self._queues.stuck(request)
 
     def lacks(self, blocks: int, free: int) -> None:
-        """A request lacks so many blocks beyond the free ones: hold it, if an answer may come."""
+        """A request lacks `blocks` blocks beyond the free ones: hold it, if an answer may come."""
         self._growth_hold.lacks(blocks, free)
         answerable = self._turn.granted
         self.held = self._answerable and self._growth_hold.may_hold(answerable=answerable)

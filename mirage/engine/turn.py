@@ -29,12 +29,12 @@ class EngineTurn:
             self._taking.told(Turn(True))
 
     def awaits_turn(self) -> None:
-        """Somebody gives turns again: stop after the step in flight, until one comes."""
+        """Turns are given again: stop after the step in flight, until a turn comes."""
         if self._temporal:
             self._taking.told(Turn(False))
 
     def rest(self, rests: bool) -> None:
-        """True if the engine rests: then no step may be scheduled, whoever has the turn."""
+        """True if the engine rests: no step may be scheduled, whichever tenant has the turn."""
         self._taking.rest(rests)
 
     @property

@@ -67,8 +67,7 @@ class KeeperClient:
         threading.Thread(target=self._bring, name="mirage-keeper-client", daemon=True).start()
 
     def unfit(self, why: str) -> None:
-        """Tell the keeper that these weights cannot be kept: it offers their master to no engine.
-        """
+        """Tell the keeper that these weights cannot be kept; it offers them to no engine."""
         with suppress(Broken):
             self._channel.say(MasterUnfit(why))
 

@@ -62,9 +62,9 @@ def _tried_in_huge_pages() -> int:
 
 
 def seal(fd: int) -> int:
-    """Seal it against writing; its bytes of memory. Raises `OSError` while somebody could write.
+    """Seal a file against writing; returns its bytes.
 
-    Idempotent.
+    Raises `OSError` while a writable mapping exists. Idempotent.
     """
     if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)

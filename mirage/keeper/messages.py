@@ -84,7 +84,7 @@ class KeepFor(Message, frozen=True):
 
 
 class KeeperLease(Message, frozen=True):
-    """Server to keeper: what is kept stays for so many seconds after a server that was killed."""
+    """Server to keeper: after the server was killed, keep masters for this many seconds."""
 
     seconds: float
 

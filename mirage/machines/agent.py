@@ -140,7 +140,7 @@ class OutsideAgent:
         return lives and now - self._started < IMPORT_S
 
     def _start(self, order: AgentOrder, now: float) -> None:
-        """Whoever holds the lock is not disturbed: a second server refuses to start."""
+        """Start the server; if a server already holds the lock, the new one refuses and ends."""
         if self._started:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._started = self._heard = now

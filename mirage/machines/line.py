@@ -20,8 +20,7 @@ class DeviceReady(Message, frozen=True):
 
 
 class DeviceCannot(Message, frozen=True):
-    """Device server to its parent: it ends, for this reason; `refused` if the user can correct it.
-    """
+    """Device server to parent: it ends, for this reason; `refused` if the user can correct it."""
 
     why: str
     refused: bool

@@ -6,7 +6,10 @@ from mirage.machines.seam import StaleEpoch
 
 
 class Tenure:
-    """Obeys the newest controller. Whoever renews the lease keeps the server, of any epoch."""
+    """Lease of a machine's servers: the newest controller is obeyed.
+
+    Any controller that renews the lease keeps the server, of any epoch.
+    """
 
     def __init__(self, epoch: int, lease_s: float, now: float) -> None:
         """`epoch` of the order that it was started by; the lease begins `now`, in seconds."""

@@ -9,7 +9,7 @@ from mirage.wire import Message
 
 
 class TetherRenew(Message, frozen=True):
-    """Go on for so many seconds from now; `TetherTold` answers."""
+    """Keep the server for this many seconds from now; `TetherTold` answers."""
 
     lease_s: float
 

@@ -98,7 +98,7 @@ UNKNOWN_STATUS = 1 << 16
 
 
 def gone(pid: int, limit_s: float) -> bool:
-    """True once no process of that number runs; False after so many seconds."""
+    """True once no process `pid` runs; False after `limit_s` seconds."""
     until = time.monotonic() + limit_s
     while mark_of(pid) is not None:
         if time.monotonic() >= until:

@@ -50,7 +50,7 @@ def watch_for_stops(process: int | MarkedProcess, patience_s: float) -> None:
 
 
 def _stays_stopped(pid: int, patience_s: float) -> bool:
-    """True if it is stopped at each tick of so many seconds."""
+    """True if the process is found stopped at each look during `patience_s` seconds."""
     for _ in range(ceil(patience_s / TICK_S)):
         time.sleep(min(TICK_S, patience_s))
         if not _is_stopped(pid, os.WNOHANG):

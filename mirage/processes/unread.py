@@ -47,7 +47,7 @@ class Unread(io.TextIOBase):
         return self._descriptor
 
     def end(self, patience_s: float = PATIENCE_S) -> None:
-        """Write what waits, as far as somebody reads it."""
+        """Write the output that is still buffered, as far as it is read."""
         with self._news:
             self._ended = True
             self._news.notify()

@@ -89,7 +89,7 @@ def _of_a_child(
 
 
 def _until(limit_s: float) -> Waiting:
-    """Raises `ConfigError` when so many seconds have passed from now on."""
+    """Clock that raises `ConfigError` once `limit_s` seconds have passed."""
     begun = monotonic()
 
     def look(_: float) -> None:

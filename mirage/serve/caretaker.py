@@ -91,9 +91,9 @@ class Caretaker:
 
 
 def unreachable(path: Path) -> str:
-    """Reason why nobody can be reached at a Unix socket; empty if somebody can, be they busy.
+    """Reason why no process accepts at a Unix socket; empty if one does.
 
-    Empty as well if this process may open no socket to ask with.
+    Empty as well if this process may open no socket to try.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as there:

@@ -186,9 +186,9 @@ class ControlServer:
         self.begin()
 
     async def open(self, path: Path) -> None:
-        """Listen, and decide nothing yet: engines that come say what they hold. Raises `OSError`.
+        """Listen, and decide nothing until engines that come have reported what they hold.
 
-        Who comes late would be no part of what is free.
+        Memory of engines that come later would count as free. Raises `OSError`.
         """
         self._fault = asyncio.get_running_loop().create_future()
         await self.listen(path)

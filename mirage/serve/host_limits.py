@@ -43,7 +43,7 @@ def check_limits(config: Config) -> None:
 
 
 def _check_promised(config: Config) -> None:
-    """Memory that Linux counts as soon as somebody has asked for it."""
+    """Raises `ConfigError` if device and tiers exceed what Linux promises at once (CommitLimit)."""
     taken = sum(host_parts(config))
     if (promised := promised_bytes()) is not None and promised < taken:
         wanted, there = sizes(taken, promised)

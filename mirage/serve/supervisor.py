@@ -382,7 +382,7 @@ class Supervisor:
     # -- the file again -----------------------------------------------------------------
 
     async def _hear_hangups(self) -> None:
-        """Stop with the terminal; apply the file where somebody else sent SIGHUP. Never returns."""
+        """Stop when the terminal closes; reload the file on any other SIGHUP. Never returns."""
         while True:
             await self._hung_up.wait()
             self._service.reloading()
@@ -448,9 +448,9 @@ class Supervisor:
         os._exit(code)
 
     async def _stop(self) -> None:
-        """Stop in this order: who acts, who asks, the engines, then what they talk to.
+        """Stop in this order: operators, requests, engines, then sockets that engines use.
 
-        Until the port is closed, whoever comes is told so.
+        Until the port is closed, new requests are told so.
         """
         self._service.stopping()
         self._ready.remove()

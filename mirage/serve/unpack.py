@@ -33,12 +33,12 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def most_unpacked(packed: int) -> int:
-    """Most bytes that so many may stand for."""
+    """The most bytes that a body of `packed` bytes may unpack to."""
     return packed * LARGEST_RATIO
 
 
 def too_large(most: int) -> ApiError:
-    """A body of more than `most` bytes, as it came or unpacked."""
+    """Error 413 for a body of more than `most` bytes, as sent or once it is unpacked."""
     return ApiError(413, f"the body is larger than {size(most)}: send less")
 
 

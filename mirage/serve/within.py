@@ -16,9 +16,10 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, running: Callable[[], float], work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises `TimeoutError` after so many seconds of `running`.
+    """Result of `work`.
 
-    `running` tells the seconds for which this process has run.
+    Raises `TimeoutError` after `seconds` seconds of `running`, the time for which this process has
+    run.
     """
     until, task = running() + seconds, asyncio.ensure_future(work)
     try:

@@ -46,7 +46,7 @@ class StepCosts:
         """Seconds by which one more token of a prompt lengthens a step, of such an engine."""
 
     def bounds(self, tokens: int) -> tuple[CostBound, ...]:
-        """All bounds of the next step, which computes so many tokens."""
+        """Bounds of the next step, which computes `tokens` tokens."""
         co_runners, streams = self.co_runners()
         holding = self._holding
         if not holding.layers_remapped:
@@ -57,7 +57,7 @@ class StepCosts:
         )
 
     def took(self, tokens: int, steps: int) -> float:
-        """So many steps of so many tokens are over: experts that they had to load."""
+        """`steps` steps of `tokens` tokens are over: returns experts that they loaded."""
         return 0.0
 
     def expert_times(self) -> ExpertTimes:
@@ -65,7 +65,7 @@ class StepCosts:
         return NO_EXPERTS
 
     def compute_ps(self, work: Work, co_runners: int) -> int:
-        """Picoseconds of a step that waits for no layer, beside so many engines."""
+        """Picoseconds of a step that waits for no layer, while `co_runners` engines compute."""
         return self.roofline.compute_ps(work, co_runners)
 
     def layer_compute_s(self, batch: Batch) -> float:

@@ -47,5 +47,5 @@ class ExpertCosts(StepCosts):
         return ExpertTimes(self._expert_ps / PS, self._observed.routed())
 
     def _loads(self, tokens: int) -> float:
-        """Experts that a step of so many tokens loads."""
+        """Number of experts that a step of `tokens` tokens loads."""
         return self._routers.routed(tokens)[self._holding.experts]

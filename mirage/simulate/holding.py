@@ -60,7 +60,7 @@ class SimulatedMemory(CountedMemory):
         return self._way.lent
 
     def recalls(self, used_blocks: int, running: int) -> bool:
-        """True if one of the running requests, which have so many blocks, is to be preempted."""
+        """True if a running request must be preempted; they use `used_blocks` blocks."""
         self._used_blocks = used_blocks
         return self._way.recalls(running)
 

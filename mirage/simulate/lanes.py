@@ -13,7 +13,7 @@ class Lane:
         self._free_at = 0
 
     def takes(self, nbytes: int) -> int:
-        """Picoseconds for so many bytes, without waiting for others."""
+        """Picoseconds for `nbytes` bytes, without waiting for other transfers."""
         return round(nbytes / self._bytes_per_s * PS)
 
     def copy(self, now: int, nbytes: int) -> int:

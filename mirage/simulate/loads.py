@@ -68,7 +68,7 @@ class NoLoads:
         return []
 
     def pace(self, free_ps: int, step_ps: int) -> None:
-        """From the last `advance` on the link is free for so much of each step."""
+        """From the last `advance` on the link is free for `free_ps` of every `step_ps`."""
 
     def next_end(self) -> int:
         """Time at which a wait will be over at the present pace; `NEVER` if none will."""

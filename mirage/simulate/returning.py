@@ -49,7 +49,10 @@ class Returning:
             self._moves.wait(self._queues.reuse.trim(self._room.free, now))
 
     def pace(self, step_ps: int | None) -> None:
-        """Loads have the link while no layer is streamed; None between two steps."""
+        """Give loads the link for the time that streamed layers leave free.
+
+        `step_ps`: length of the step in picoseconds, None between steps.
+        """
         if not self._loads.under_way:
             return
         holding, streams = self._holding, self._co_runners()[1]

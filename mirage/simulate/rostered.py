@@ -258,7 +258,7 @@ def begin_placed(roster: Roster, stands: Mapping[str, Stand | None], now: float 
 
 
 def _first(names: Iterable[str], nbytes: Mapping[str, int], most: int) -> set[str]:
-    """The first that take at most so many bytes together."""
+    """Names, in order, that fit into `most` bytes together. Larger ones are passed over."""
     chosen: set[str] = set()
     for name in names if most else ():
         if nbytes[name] <= most:

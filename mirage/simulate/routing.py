@@ -64,7 +64,7 @@ class Observed:
         self._routed: tuple[float, ...] = ()
 
     def step(self, tokens: int, steps: int) -> None:
-        """So many steps, each of so many tokens."""
+        """Note `steps` steps of `tokens` tokens each."""
         kept = (1 + 1 / WINDOW) ** -steps
         self._sums = self._sums * kept + np.array(self._routers.routed(tokens)) * (1 - kept)
         self._weight = self._weight * kept + 1 - kept

@@ -30,7 +30,7 @@ class Span:
     end: int = 0
 
     def take(self, steps: int) -> None:
-        """Last for so many steps."""
+        """Make the span last `steps` steps."""
         self.steps = steps
         self.end = self.begin + total(self.first_ps, self.growth_ps, steps)
 

@@ -147,11 +147,12 @@ class LayerStreamer:
         self._load_slot(slot, slot.following[layer])
 
     def set(self, remapped: int, slots: int) -> None:
-        """Give away so many frames, and stream through so many slots. Between steps only.
+        """Give `remapped` layers away and stream them through `slots` slots.
 
-        All frames and no slot: then the layers are absent. Frames that become free go to the pool;
-        frames needed come from it. Layers that turn resident are loaded asynchronously, `before`
-        waits for them.
+        Call between steps only. All layers and no slot means that the layers are absent.
+
+        Freed frames (memory of one layer) go to the pool; needed frames come from it. Layers that
+        become resident are loaded asynchronously; `before` waits for them.
         """
         slots = slots if remapped else 0
         if (remapped, slots) == (self.layers_remapped, self.stream_slots):

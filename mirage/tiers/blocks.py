@@ -125,7 +125,7 @@ class PeerCopy:
 
 @dataclass(frozen=True, slots=True)
 class LendOrder:
-    """Memory that a peer's holder has to make, before anybody hears of a place in it."""
+    """Order: a peer's holder creates memory, before any request is told of a place in it."""
 
     device: str
     range: ByteRange

@@ -63,7 +63,7 @@ class Core:
 
     @property
     def ledger(self) -> TierLedger:
-        """Bytes of host memory by who holds them."""
+        """Bytes of host memory, by the tenant or use that holds them."""
         return self._host.ledger
 
     @property
@@ -339,7 +339,7 @@ class Core:
         return block
 
     def _ready(self, block: Block) -> None:
-        """It can be read: who waits for it is told."""
+        """A block can be read: tell the requests that wait for it."""
         home = self._home(block)
         home.ready(block)
         for seeker in block.pins:
@@ -358,7 +358,7 @@ class Core:
                 self._hand(block)
 
     def _hand(self, replica: Block) -> None:
-        """It counts for somebody who needs it."""
+        """Charge the block to a tenant that needs it."""
         members = [self._members.get(seeker.member) for seeker in replica.pins]
         tenants = {member.tenant for member in members if member is not None}
         if tenants and replica.tenant not in tenants and replica.state is BlockState.READY:

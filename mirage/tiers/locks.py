@@ -61,7 +61,7 @@ class Locks:
         return self._free.sizes
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of so many bytes; None if there is no room."""
+        """Offset of `nbytes` free bytes; None if there is no room."""
         return self._free.take(nbytes)
 
     def give(self, freed: ByteRange) -> None:

@@ -83,7 +83,7 @@ class PoolServer:
         self._thread.start()
 
     def listen(self) -> Future[None]:
-        """Listen anew where somebody has removed the socket; the future raises `ValueError`."""
+        """Listen anew if the socket was removed; the future raises `ValueError`."""
         return self._order(self._listen_again)
 
     def dead(self, tenant: str) -> Future[None]:

@@ -41,7 +41,7 @@ def writing(place: Path, what: str) -> Iterator[None]:
 
 
 def check_room(place: Path, needed: int, what: str) -> None:
-    """Raises `WeightsRefused` if the disk of a store has not so many bytes left."""
+    """Raises `WeightsRefused` if the disk of a store has fewer than `needed` bytes free."""
     free = shutil.disk_usage(place).free
     if needed > free:
         wanted, there = sizes(needed, free)

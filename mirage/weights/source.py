@@ -107,7 +107,7 @@ class WeightSource:
 
 
 def session(secret: str) -> aiohttp.ClientSession:
-    """A session that tells the secret; it is closed by who has asked for it."""
+    """HTTP session with the secret in its headers; the caller closes it."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
     return aiohttp.ClientSession(
         headers=header(secret),

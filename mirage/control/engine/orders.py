@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class SetParameters(NamedTuple):
-    """Remap so many layers, or `experts` of each, and stream through `stream_slots`."""
+    """Order: remap layers, or `experts` of each layer, and stream through `stream_slots`."""
 
     layers_remapped: int
     stream_slots: int

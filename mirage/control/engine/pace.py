@@ -51,6 +51,6 @@ class Pace:
             self._left_s -= count * self._each_s.get(kind, inf) if count else 0.0
 
     def took(self, kind: Kind, count: int, seconds: float) -> None:
-        """A move of so many things, also one that failed, took so long."""
+        """Note that a move of `count` things took `seconds`, whether or not it failed."""
         each_s = seconds / max(1, count)
         self._each_s[kind] = each_s * NEW + self._each_s.get(kind, each_s) * (1 - NEW)

@@ -76,7 +76,7 @@ class Memory(Protocol):
         """The memory which is granted and not held, in the unit of `cost`."""
 
     def cost(self, remapped: int, experts: int) -> int:
-        """The memory of layers, slots and experts, with so many of them given away."""
+        """Bytes of layers, slots and experts, with `remapped` and `experts` given away."""
 
 
 class PassBounds(Protocol):
@@ -129,7 +129,7 @@ class CallBack(NamedTuple):
 
 
 class Unmap(NamedTuple):
-    """The memory of so many emptied extents is given."""
+    """Order: unmap emptied extents and release their memory."""
 
     extents: int
 

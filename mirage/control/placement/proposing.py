@@ -127,7 +127,10 @@ def best_fit(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlaceme
 
 
 def rested(pressures: Pressures, placement: DevicePlacement) -> DevicePlacement:
-    """The placement, with what has no replica asleep where it fits, the most asked for first."""
+    """The placement, and for each model without a replica a sleeping one where it fits.
+
+    The most requested models come first.
+    """
     facts = pressures.facts
     missing = [m for m in facts.models if not placement.of(m.name)]
     for model in sorted(missing, key=lambda m: (-facts.asked(m.name), m.name)):

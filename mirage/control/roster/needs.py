@@ -70,7 +70,7 @@ def state_bytes(
 
 
 class NeverServedError(InputRefused):
-    """A tenant for which the device has no room, whoever else yields."""
+    """A tenant that the device has no room for, even if all others yield."""
 
 
 def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], device: int) -> None:

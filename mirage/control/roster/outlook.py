@@ -91,7 +91,7 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 
 
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
-    """Time at which a tenant that is `ready` then sleeps, if somebody needs its place."""
+    """Time at which a tenant that is `ready` then sleeps, if another needs its place."""
     busy = bool(m.running or m.is_asked_for)
     drained_s = rules.drain_s if busy else 0.0
     return ready + m.awake_s(DrainGoal.SLEEP, rules, busy=busy) + drained_s + m.times.sleep_s

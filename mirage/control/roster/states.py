@@ -58,7 +58,7 @@ class WeightsPlace(StrEnum):
 
 
 class UnexpectedEventError(RuntimeError):
-    """An event that the present state does not have: somebody breaks the protocol."""
+    """An event that the present state does not allow: a fault of the caller."""
 
 
 _S, _E = LifeState, LifeEvent

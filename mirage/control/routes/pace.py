@@ -31,7 +31,7 @@ class ReplicaPace:
         self._answered += well
 
     def rate(self, now: float) -> float:
-        """Requests a second that it answers well while it is busy; 0 while that is unknown."""
+        """Requests that the replica answers per second of busy time; 0 before `LEAST` answers."""
         self._look(now)
         return self._ended / self._busy_s if self._answered >= LEAST and self._busy_s else 0.0
 

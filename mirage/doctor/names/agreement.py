@@ -30,9 +30,10 @@ def _uses(need: Need) -> Iterator[NameUse]:
 
 
 def problems(needs: Iterable[Need], said: Said, known: Said) -> list[str]:
-    """One line for each name that is not there or does not fit.
+    """Faults of the names that we use of vLLM: one line for each that is missing or does not fit.
 
-    `known` is asked for names that may be ours alone: what vLLM once had, it has to have.
+    `said` is the vLLM that is checked. `known` is the vLLM that we know: a name found there must be
+    vLLM's, so it must be in `said`; other names may be our own.
     """
     found = (line for need in needs for line in _problems(need, said, known))
     return [*dict.fromkeys(found)]

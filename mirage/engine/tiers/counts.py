@@ -32,7 +32,7 @@ class TierCounts:
     """Blocks that were to be stored and were not."""
 
     def loaded(self, tokens: int, places: Sequence[BlockPlace]) -> None:
-        """A request has loaded so many tokens; those of each medium by its part of the blocks."""
+        """Count `tokens` loaded tokens of a request, divided over media by its blocks in each."""
         self.tokens_saved += tokens
         blocks = Counter(place.source for place in places)
         self.hits.update(blocks)

@@ -98,12 +98,12 @@ class RayMachines:
     # -- beside the verbs ---------------------------------------------------------------
 
     async def devices(self) -> dict[str, str]:
-        """Machine of each device that was started by anybody. Raises `MachineAway`."""
+        """Machine of each device that any controller has started. Raises `MachineAway`."""
         told = await self.facts(DEVICE)
         return {key.removeprefix(DEVICE): value.decode() for key, value in told.items()}
 
     async def leaves(self, machine: str) -> None:
-        """A machine is not there for anybody until it joins again. Raises `MachineAway`."""
+        """Remove a machine for all controllers until it joins again. Raises `MachineAway`."""
         for one in await self.there():
             if one.name == machine:
                 await self.put(f"{LEAVES}{machine}", one.life.encode())

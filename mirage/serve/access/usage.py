@@ -53,7 +53,7 @@ def output_asked(body: bytes) -> OutputAsked:
 
 
 def prompt_guess(nbytes: int, longest: int) -> int:
-    """Tokens of a prompt in a body of so many bytes, at most `longest`."""
+    """Estimated tokens of a prompt in a body of `nbytes` bytes, at most `longest`."""
     return min(ceil(nbytes / BYTES_A_TOKEN), longest)
 
 

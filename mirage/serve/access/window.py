@@ -18,7 +18,7 @@ class WindowBooking:
 
 
 class RateWindow:
-    """Amounts of the last minute. What is asked comes in the order of its times."""
+    """Sum of the amounts of the last minute. Calls come in the order of their times."""
 
     def __init__(self) -> None:
         self._bookings: list[WindowBooking] = []
@@ -37,7 +37,7 @@ class RateWindow:
         raise ValueError(f"{amount} is more than {limit}")
 
     def book(self, amount: int, now: float, seconds: float = LENGTH_S) -> WindowBooking:
-        """Take `amount`, which counts for so many seconds."""
+        """Count `amount` for `seconds` seconds."""
         booking = WindowBooking(amount, now + seconds)
         if not self._bookings or self._bookings[-1].until <= booking.until:
             self._bookings.append(booking)  # as nearly always

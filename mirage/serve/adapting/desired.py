@@ -50,7 +50,7 @@ class AdapterState(StrEnum):
 
 
 class AdapterTold(NamedTuple):
-    """One declared adapter, for who asks."""
+    """One declared adapter, as it is reported."""
 
     state: AdapterState
     folder: Path

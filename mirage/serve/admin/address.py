@@ -66,7 +66,7 @@ def chosen(named: Path | None) -> Path:
 
 
 def listening() -> dict[Path, Credentials]:
-    """Sockets at which somebody listens, in folders that are this user's alone."""
+    """Sockets with a listening server, in folders that belong to this user alone."""
     folders = sorted(Path(places().sockets).glob(RUN_FOLDERS))
     paths = [path for folder in folders if _is_ours(folder) for path in folder.glob(ADMIN_SOCKETS)]
     return {path: who for path in sorted(paths) if (who := listener(str(path))) is not None}

@@ -52,7 +52,7 @@ class AdapterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant as it is now."""
+    """State, memory and requests of one tenant now, as the admin socket tells it."""
 
     name: str
     spec: DeclaredTenant

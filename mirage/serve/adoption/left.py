@@ -72,7 +72,10 @@ class LeftRun(NamedTuple):
 
 
 def left_runs(device: str | None = None) -> list[LeftRun]:
-    """Runs of this user without a server, of one device or all, the newest first; all taken."""
+    """Runs of this user whose server has died: of one device or all, newest first.
+
+    The locks of their folders are taken.
+    """
     runs = [run for record in _dead(device) if (run := _taken(record)) is not None]
     return sorted(runs, key=lambda run: run.record.server.start, reverse=True)
 

@@ -25,7 +25,7 @@ from mirage.serve.hubs import HubFolders
 
 @dataclass(frozen=True)
 class Written:
-    """A configuration as somebody wrote it, in the newest version's words, and where it lies."""
+    """A configuration as its file has it, in the newest version's keys, and the file's path."""
 
     raw: dict[Any, Any]
     path: Path

@@ -54,7 +54,7 @@ class BodyRoom:
         self.is_now(wanted)
 
     def is_now(self, taken: int) -> None:
-        """Have so many bytes, whatever room there is: they are held already."""
+        """Set the bytes that are held to `taken`, even if that exceeds the budget."""
         self._budget.held += taken - self.bytes
         self.bytes = taken
 

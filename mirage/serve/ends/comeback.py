@@ -50,7 +50,7 @@ class Comeback:
         self._begun: float | None = None
 
     def pauses(self, now: float, seconds: float) -> None:
-        """The engine is started again in so many seconds, or a little later."""
+        """The engine is started again after `seconds` seconds, or a little later."""
         self._again, self._begun = now + seconds, None
 
     def starts(self, now: float) -> None:

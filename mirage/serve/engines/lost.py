@@ -54,7 +54,7 @@ class LostWatch:
         return f"{self._requests.lost} requests were lost between its API server and its core"
 
     def _computed(self, seconds: float) -> bool:
-        """True if the API server computed in the last so many seconds."""
+        """True if the API server computed within the last `seconds` seconds."""
         if (stat := proc_stat(self._pid)) is None:
             return True
         before, self._cpu_s = self._cpu_s, stat.cpu_s

@@ -59,7 +59,7 @@ def serve_device(order: DeviceOrder, line: DeviceLine, means: Means) -> int:
 
 
 def main(means: Means | None = None) -> None:
-    """Serve the device of an order until a signal comes, or who started this process ends."""
+    """Serve the device of an order until a signal comes, or the parent process ends."""
     parser = argparse.ArgumentParser(prog="device_server")
     parser.add_argument("order", type=Path)
     parser.add_argument("socket", type=int)

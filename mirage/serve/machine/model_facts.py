@@ -72,9 +72,10 @@ def place_models(
     section: PlacementSection,
     pins: Mapping[str, tuple[str, ...]],
 ) -> list[PlaceModel]:
-    """Models of all tenants; of one that vLLM refused, its share alone is known.
+    """Models of all tenants, for placement.
 
-    A share in per cent counts as so much of the largest device, so that it fits all.
+    If vLLM refused a model, only its share is known. A share in per cent counts for the largest
+    device, so that it fits all.
     """
     config = with_shares(config, told)
     fits, _ = fit(config, told)

@@ -288,7 +288,7 @@ class MachineServer:
         os._exit(code)
 
     async def _stop(self) -> None:
-        """Stop in this order: who acts, who asks, the devices with their engines, the address."""
+        """Stop in this order: operators, requests, devices with their engines, the address."""
         self._service.stopping()
         self._ready_file.remove()
         self.machines.stops()

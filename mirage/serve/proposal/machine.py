@@ -9,9 +9,9 @@ from vmm.host_memory import host_memory
 
 
 def this_machine(memory: str | None) -> HostMachine:
-    """The first GPU if there is one, else host memory; `memory` is what somebody wants of it.
+    """The first GPU if there is one, else host memory; `memory` is the size that the user wants.
 
-    Raises `ConfigError` for what is no size.
+    Raises `ConfigError` for an invalid size.
     """
     try:
         asked = None if memory is None else parse_bytes(memory)

@@ -180,7 +180,7 @@ def _halved(longest: int, times: int) -> int:
 def _least_shares(
     device: _Device, models: Sequence[OfferedModel], tokens: Sequence[int]
 ) -> list[float]:
-    """Per cent that each model needs for requests of so many tokens."""
+    """Per cent of the device that each model needs for requests of `tokens` tokens."""
     config = Config.model_validate(device.raw(models, [None for _ in models], tokens))
     facts = {
         one.name: _facts(one.facts, longest) for one, longest in zip(models, tokens, strict=True)
@@ -191,7 +191,7 @@ def _least_shares(
 
 
 def _facts(facts: ModelFacts, tokens: int) -> ModelFacts:
-    """Facts where no request is longer than so many tokens."""
+    """Facts with requests limited to `tokens` tokens."""
     groups = tuple(replace(each, most_blocks=each.blocks(tokens)) for each in facts.kv.groups)
     return replace(facts, kv=KVGroups(groups))
 

@@ -13,7 +13,7 @@ TRUST = "--trust-remote-code"
 
 
 class NamedModel(NamedTuple):
-    """A model as somebody named it."""
+    """A model as the user named it."""
 
     word: str
     name: str

@@ -177,7 +177,7 @@ class Attendance:
         return max(LEAST_S, self._device.wait_s) if self._device.reason else 0.0
 
     def device_failed(self) -> None:
-        """Whoever waits is refused, and whoever comes until it is well."""
+        """Refuse waiting requests, and new ones until the device is healthy."""
         why, device_s = self._device.reason, self._device_s
         for order in self.roster.device_failed(self._clock(), device_s, why):
             self._obey(order)
@@ -210,7 +210,7 @@ class Attendance:
         self.heard(name, LifeEvent.STARTED)
 
     def ends(self, name: str) -> None:
-        """An engine is about to end: `ended` follows, and who asks meanwhile waits for that."""
+        """An engine is about to end: `ended` follows. Requests wait for that."""
         if name in self.roster.members:
             self._ending.setdefault(name, [])
             self._changed()

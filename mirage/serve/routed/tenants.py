@@ -81,7 +81,10 @@ class RoutedTenant:
             self.pace.ends(now, well=well)
 
     def ended(self, ending: Ending, now: float) -> Blame:
-        """The engine is gone; who waits to hear why may look at `suspects`. Seconds."""
+        """The engine has ended: who is to blame.
+
+        Requests that wait for that look at `suspects`. `now` in seconds.
+        """
         blame = self.suspects.engine_ended(ending, now)
         if self.quarantine is not None:
             there, known = {one.fingerprint for one in blame.there}, blame.culprit is not None

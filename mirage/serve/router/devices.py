@@ -78,7 +78,7 @@ class RoutedDevices:
         return list(dict.fromkeys(name for one in self.served for name in one.row.names))
 
     def serving(self, model: str) -> list[RoutedTenant]:
-        """Tenants that serve `model`, which is one of their names; who is awake comes first."""
+        """Tenants that serve `model`, which is one of their names; awake ones come first."""
         found = [
             one for link in self.links.values() if (one := link.tenants.serving(model)) is not None
         ]

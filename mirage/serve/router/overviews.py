@@ -9,7 +9,7 @@ from mirage.serve.router.inner import InnerClient, away
 
 
 class SharedOverview:
-    """Asks a supervisor when somebody wants to know, once a second at most.
+    """Asks a supervisor for its overview when one is requested, at most once a second.
 
     Call `close` at the end.
     """

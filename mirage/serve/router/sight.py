@@ -23,9 +23,9 @@ class RequestSight:
         self._host = tenants.first.welcome.host
 
     def replicas(self, request: web.Request, name: str) -> Sequence[RoutedTenant]:
-        """Tenants of a model that a request may use, who is awake first. Raises `ApiError`.
+        """Tenants of a model that a request may use, awake ones first.
 
-        To the address of a replica it may use that one alone.
+        Raises `ApiError`. At the address of a replica only that replica may be used.
         """
         address = request.get(REPLICA)
         found = self._tenants.serving(name)

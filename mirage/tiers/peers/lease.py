@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Lease(NamedTuple):
-    """Bytes of a device that are somebody's until they are freed or revoked."""
+    """Bytes of a device that one holder has until they are freed or revoked."""
 
     device: str
     offset: int
@@ -34,4 +34,4 @@ class StaleLease(ValueError):
 
 
 class StillPinned(ValueError):
-    """Somebody copies from or to a lease's memory; the message names the lease."""
+    """A copy reads or writes a lease's memory; the message names the lease."""

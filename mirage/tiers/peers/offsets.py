@@ -65,7 +65,7 @@ class LeasedOffsets:
         return self.peers.sizes()
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of so many bytes; None if there is no room."""
+        """Offset of `nbytes` free bytes; None if there is no room."""
         lease = self.peers.alloc(align_up(nbytes, self._granule), self._hints)
         if lease is None:
             return None

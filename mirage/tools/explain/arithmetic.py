@@ -129,7 +129,7 @@ def hidden_and_slots(
 
 
 def break_even_gb_s(subject: Subject, remapped: int, compute_s: float) -> float | None:
-    """GB/s of the link from which on so many layers hide; None if no link does that."""
+    """GB/s of the link from which on `remapped` layers hide; None if no link does that."""
     if remapped <= 0:
         return None
     ratio = break_even(remapped, subject.shape.layers, most_streamed=_streamable(subject))

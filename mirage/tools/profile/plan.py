@@ -64,7 +64,7 @@ class MeasuringLimits:
         return max(1, min(self.length - 1, self.budget))
 
     def holds(self, sequences: int, tokens: int) -> bool:
-        """True if so many requests of so many tokens, outputs included, may run together."""
+        """True if `sequences` requests of `tokens` tokens, outputs included, may run together."""
         fits = sequences * ceil_div(tokens, self.block_tokens) <= self.blocks
         return fits and tokens <= self.length and sequences <= self.sequences
 

@@ -125,7 +125,7 @@ def _engine_s(clock: str, name: str, load: SteadyLoad, found: Mapping[str, Any])
 
 
 def _prompt_s(engine: Mapping[str, Any], tokens: int) -> float:
-    """Seconds of the step that computed a prompt of about so many tokens alone."""
+    """Seconds of the step that computed a prompt of about `tokens` tokens alone."""
     alone = [s for s in engine["samples"] if s["prefill"] and not s["sequences"]]
     nearest = min(alone, key=lambda s: abs(s["prefill"] - tokens))
     return float(nearest[engine["clock"]])

@@ -21,7 +21,7 @@ class Manner:
     fields: tuple[str, ...] = (*OF_VLLM, *USAGE)
 
     def body(self, model: str, prompt: str, output_tokens: int) -> dict[str, Any]:
-        """A greedy, streamed completion of at most so many tokens."""
+        """Body of a greedy, streamed completion of at most `output_tokens` tokens."""
         asked = {"model": model, "prompt": prompt, "max_tokens": output_tokens}
         more = {key: value for key, value in (OF_VLLM | USAGE).items() if key in self.fields}
         return asked | {"temperature": 0, "stream": True} | more

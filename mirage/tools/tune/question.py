@@ -83,7 +83,7 @@ class Question:
         return "time_scale" in replay.model_fields_set or self.trace != SAMPLE_NAME
 
     def rate(self, slower: float) -> float:
-        """Requests a second of the searched windows with gaps so many times as long."""
+        """Requests a second of the searched windows when gaps are `slower` times as long."""
         windows = self.cut.searched
         gaps = sum(len(window.requests) - 1 for window in windows)
         span_s = sum(window.requests[-1].arrival_s for window in windows)

@@ -75,7 +75,7 @@ def first_choices(space: SearchSpace) -> list[Choice]:
 def search(
     task: Task, run: WindowRunner, trials: int, storage: Path, fingerprint: str
 ) -> list[Searched]:
-    """The first so many trials. Raises `ConfigError` if the file has trials of something else."""
+    """The first `trials` trials. Raises `ConfigError` if `storage` has trials of another search."""
     stored = _open(task, storage, fingerprint)
     # Behind the median of those that have seen as many windows.
     pruner = optuna.pruners.MedianPruner(n_startup_trials=2 * BATCH, n_warmup_steps=0)

@@ -63,7 +63,7 @@ def seconds_written(text: str, where: str) -> int:
 
 
 def moment(value: Any, what: str, where: str, unit: int) -> int:
-    """Nanoseconds of a number of units, each of so many nanoseconds."""
+    """Nanoseconds of a number of units, each of `unit` nanoseconds."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     most = _MOST_SECONDS * NANOSECONDS // unit
     if not number or not 0 <= value <= most:

@@ -140,7 +140,7 @@ class _CountSearch:
         return None
 
     def _enough(self, step: SizeStep, number: int) -> bool:
-        """True if some placement on so many devices is enough."""
+        """True if some placement on `number` devices serves enough requests."""
         if not step.stands:
             return self._first(step, number, self._rows) is not None
         if number not in self._standing:
@@ -181,7 +181,7 @@ class _CountSearch:
         return enough(job.window.experiment, job.near, job.hardware, devices, *args)
 
     def _facts(self, rows: Rows, number: int, step: SizeStep) -> PlacementFacts:
-        """Facts of so many devices, and of models with those requests."""
+        """Facts of `number` devices and of models with the requests `rows`."""
         job, hardware = self._job, self._hardware
         window, asked = job.window, job.window.experiment
         models = tuple(

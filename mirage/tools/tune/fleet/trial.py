@@ -144,7 +144,7 @@ def moving(seconds: float, slo: Slo) -> SimulatedMoving:
 def _requests(
     rows: Mapping[str, Sequence[SentRow]], later: int = 0
 ) -> dict[str, Iterator[SimulatedRequest]]:
-    """Requests of each model, by so many picoseconds later."""
+    """Requests of each model, with arrival times later by `later` picoseconds."""
     return {
         name: iter(
             [
