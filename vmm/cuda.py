@@ -340,7 +340,10 @@ class CudaDriver(Driver):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The context alone, for calls that block. Raises `DriverClosed`."""
+        """Makes the driver's context current for blocking calls, without a lock.
+
+        Raises `DriverClosed`.
+        """
         self._check_open()
         with self._context.current():
             yield

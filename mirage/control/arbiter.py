@@ -131,12 +131,12 @@ class Arbiter:
         return [*told, (tenant, self.controller.sleeps(tenant))]
 
     def wakes(self, tenant: str, now: float) -> None:
-        """One that was told to sleep takes part again."""
+        """A tenant that was told to sleep takes part again."""
         self._sleepers.discard(tenant)
         self.controller.wakes(tenant, now)
 
     def goes_on(self, tenant: str, now: float) -> None:
-        """One that came with what it holds is to be awake, whatever it was told before."""
+        """An adopted engine is to be awake, even if it had been told to sleep."""
         if tenant in self._sleepers:
             self.wakes(tenant, now)
 

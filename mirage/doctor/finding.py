@@ -16,7 +16,7 @@ class FindingState(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `advice` says what to do, and is empty where nothing is to be done."""
+    """A fact that `mirage doctor` tested. `advice` says what to do, and is empty if nothing is."""
 
     topic: str
     what: str

@@ -23,7 +23,7 @@ Stepped = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Backend:
-    """One engine's device."""
+    """An engine's device: its driver, streams and memory."""
 
     driver: Driver
     compute: Compute

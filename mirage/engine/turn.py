@@ -34,7 +34,7 @@ class EngineTurn:
             self._taking.told(Turn(False))
 
     def rest(self, rests: bool) -> None:
-        """True if the engine rests: no step may be scheduled, whichever tenant has the turn."""
+        """Let the engine rest or go on. At rest no step is scheduled, even with the turn."""
         self._taking.rest(rests)
 
     @property

@@ -20,7 +20,7 @@ class StaleEpoch(Exception):
 
 
 class MachineThere(msgspec.Struct, frozen=True):
-    """One machine that answers."""
+    """A machine that answers; each time that it joins it has another `life`."""
 
     name: str
     address: str

@@ -34,7 +34,7 @@ class HeldFolder:
 
     @classmethod
     def taken(cls, path: Path) -> HeldFolder | None:
-        """A folder that a dead process left, now locked; None if it is in use, not ours, or gone."""
+        """A folder that a dead process left, now locked. None if in use, not ours, or gone."""
         try:
             lock = os.open(path, FOLDER)
         except OSError:

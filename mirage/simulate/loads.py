@@ -45,7 +45,7 @@ class RequestLoad:
 
 
 class NoLoads:
-    """Nothing lies below: what an engine without tiers does."""
+    """Loads of an engine without tiers: none."""
 
     under_way: Sized = ()
     """Loads for which requests wait."""

@@ -32,7 +32,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class TenantState:
-    """One tenant's part of the pool, in bytes, and its counts."""
+    """A tenant's part of the pool: bytes and counts."""
 
     held_bytes: int
     pinned_bytes: int

@@ -62,7 +62,7 @@ class Lockers:
                 self._dismiss(line)
 
     def close(self) -> None:
-        """Engines end their lines then."""
+        """Close the connections to all engines; they end their side then."""
         for line in self._tenants:
             line.close()
         self._tenants.clear()

@@ -37,7 +37,7 @@ class PublicFile(Strict):
 
 
 class Public(PublicFile):
-    """One public trace."""
+    """A public trace: its files, format and terms."""
 
     about: str
     format: str

@@ -90,7 +90,7 @@ class PassBounds(Protocol):
 
 
 class Unbounded:
-    """One pass moves everything."""
+    """A pass that moves everything at once."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
         """All of them."""

@@ -21,7 +21,7 @@ class DeviceSpeed:
 
 @dataclass(frozen=True, slots=True)
 class PlaceDevice:
-    """One device."""
+    """A device, as placement sees it."""
 
     name: str
     machine: str
@@ -35,7 +35,7 @@ class PlaceDevice:
 
 @dataclass(frozen=True, slots=True)
 class PlaceMachine:
-    """One machine."""
+    """A machine with devices, as placement sees it: its host memory and the speed of its disk."""
 
     name: str
     nbytes: int
@@ -47,7 +47,7 @@ class PlaceMachine:
 
 @dataclass(frozen=True, slots=True)
 class PlaceModel:
-    """One model, of which there may be a replica on each device."""
+    """A model to place; it may have one replica on each device."""
 
     name: str
     parameters: int

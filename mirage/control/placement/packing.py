@@ -20,7 +20,7 @@ class Bins:
         }
 
     def add(self, device: str, model: str) -> None:
-        """One replica of it comes to a device."""
+        """Place one more replica of a model on a device."""
         self._sums[device] = self._with(device, model)
 
     def _with(self, device: str, model: str) -> list[DeviceWant]:

@@ -19,7 +19,7 @@ class Stand(StrEnum):
 
 
 class ReplicaPlace(NamedTuple):
-    """One replica."""
+    """A replica of a model on a device, awake or asleep."""
 
     model: str
     device: str

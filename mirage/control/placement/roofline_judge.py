@@ -83,7 +83,7 @@ class RooflineJudge:
 
 
 class DeviceWindow:
-    """One device in one window."""
+    """The requests and times of one device in one window of load."""
 
     def __init__(self, device: PlaceDevice, room: float, served: list[Served]) -> None:
         """`room`: bytes for all that is `served`."""

@@ -31,7 +31,7 @@ class MoveVerb(StrEnum):
 
 
 class MoveStep(NamedTuple):
-    """One step."""
+    """A step of a model's move between devices."""
 
     verb: MoveVerb
     model: str

@@ -22,7 +22,7 @@ class RosterVerb(StrEnum):
 
 
 class RosterOrder(NamedTuple):
-    """One thing to do to one tenant, said once."""
+    """An order of the roster about one tenant: the verb, with the bytes or seconds that it needs."""
 
     verb: RosterVerb
     tenant: str

@@ -43,7 +43,7 @@ class LeftRun(NamedTuple):
             folder.let_go()
 
     def end_reaper(self) -> None:
-        """End the one that would end it when the lease is over."""
+        """Kill the reaper of this run, which would end its engines when the lease is over."""
         if self.same_boot and self.record.reaper is not None:
             _signal(self.record.reaper, signal.SIGKILL)
 

@@ -32,7 +32,10 @@ class DeviceRefused(Exception):
 
 
 class DeviceCalls:
-    """One device's server. Methods with forms raise `DeviceAway` and `DeviceRefused`."""
+    """Calls to the admin socket of one device's server.
+
+    Those that decode an answer raise `DeviceAway` and `DeviceRefused`.
+    """
 
     def __init__(self, device: str, socket: Path) -> None:
         self.device, self.socket = device, socket

@@ -25,7 +25,7 @@ from vmm.host_memory import host_memory
 
 
 class DeclaredDevice(NamedTuple):
-    """One device with its tenants."""
+    """A device with its tenants, as a file declares them."""
 
     name: str
     source: ConfigSource

@@ -21,7 +21,7 @@ OF_PLACES = frozenset({"device", "devices"})
 
 
 class NamedDevice(DeviceSection):
-    """One of several devices."""
+    """One of several devices of a file, with its name."""
 
     name: str = Field(pattern=NAME)
     """Name by which tenants and operators know it."""
@@ -67,7 +67,7 @@ class TenantPlaces(Strict):
 
 
 class DevicePart(NamedTuple):
-    """One device's part of a file."""
+    """Part of a file that belongs to one device."""
 
     name: str
     raw: dict[str, Any]

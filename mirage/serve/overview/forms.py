@@ -53,7 +53,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class OverviewTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant."""
+    """A tenant in an overview: its memory, rates and latencies."""
 
     name: str
     state: str

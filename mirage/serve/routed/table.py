@@ -15,7 +15,7 @@ REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, 
 
 
 class RoutedRow(msgspec.Struct, frozen=True):
-    """One tenant."""
+    """A tenant's row in the table that the supervisor pushes to the router."""
 
     name: str
     socket: str

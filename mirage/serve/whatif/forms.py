@@ -61,7 +61,7 @@ class WhatIfFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastRow(msgspec.Struct, frozen=True):
-    """One request that has ended."""
+    """A request that has ended, as the history keeps it."""
 
     tenant: str
     t: float

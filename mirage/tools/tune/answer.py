@@ -27,7 +27,7 @@ DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
 
 @dataclass(frozen=True)
 class TuneWish:
-    """Wishes for the answer: objective, trials, live measurements."""
+    """Options of `mirage tune`: objective, limits, trials, live measurements."""
 
     objective: str = "goodput"
     slo: Slo | None = None
@@ -43,7 +43,7 @@ class TuneWish:
 
 @dataclass(frozen=True)
 class Judged:
-    """One configuration on the held-back windows."""
+    """A configuration and its figures on the held-back windows."""
 
     name: str
     seeds: tuple[dict[str, float], ...]

@@ -25,7 +25,7 @@ OBJECTIVES = (*RATES, *(f"{name}_{how}" for name in LATENCIES for how in STATIST
 
 
 class CompletedRequest(NamedTuple):
-    """One request that completed. Seconds, but for its tokens."""
+    """Latencies of a completed request. Seconds, except for its tokens."""
 
     ttft: float
     tpot: float

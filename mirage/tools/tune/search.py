@@ -36,7 +36,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True)
 class Searched:
-    """One trial."""
+    """A trial of the search: its settings and figures."""
 
     number: int
     choice: Choice

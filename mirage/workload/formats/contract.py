@@ -12,7 +12,7 @@ from mirage.workload.formats.source import Source
 
 @dataclass(frozen=True)
 class Format:
-    """One format of trace files."""
+    """A format of trace files: how it is recognised, and how its rows are read."""
 
     name: str
     looks: str

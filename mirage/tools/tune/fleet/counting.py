@@ -58,7 +58,7 @@ class AskedWindow:
 
 @dataclass(frozen=True)
 class CountJob:
-    """One window on one kind of device."""
+    """A window to simulate on one kind of device, to count the devices that it needs."""
 
     window: AskedWindow
     before: AskedWindow
