@@ -57,7 +57,7 @@ def asked(words: range) -> dict[str, Any]:
 
 
 class Follower:
-    """Hook called before each step: grows or shrinks the KV cache to what the requests will need."""
+    """Hook before each step: grows or shrinks the KV cache to what the requests will need."""
 
     def __init__(self, memory: Memory, requests: list[Request], *, follows: bool) -> None:
         self._memory, self._requests, self._follows = memory, requests, follows

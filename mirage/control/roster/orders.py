@@ -22,7 +22,7 @@ class RosterVerb(StrEnum):
 
 
 class RosterOrder(NamedTuple):
-    """An order of the roster about one tenant: the verb, with the bytes or seconds that it needs."""
+    """Order of the roster to one tenant: a verb, with the bytes or seconds that it needs."""
 
     verb: RosterVerb
     tenant: str
