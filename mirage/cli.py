@@ -151,7 +151,7 @@ KeysOption = Annotated[
 MemoryOption = Annotated[
     str | None,
     typer.Option(
-        help="Device memory, as 64GiB, instead of CONFIG's; shares are of it.", metavar="SIZE"
+        help="Device memory, as 64GiB; overrides CONFIG. Shares are parts of it.", metavar="SIZE"
     ),
 ]
 PolicyOption = Annotated[
@@ -180,7 +180,7 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Say which, and exit."
+            "--version", callback=_print_version, is_eager=True, help="Print the version, and exit."
         ),
     ] = False,
 ) -> None:
@@ -295,7 +295,7 @@ def serve(
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C.
 
-    Of MODELs a configuration is proposed and printed first, and what a hub has of them is fetched.
+    For MODELs, a configuration is proposed and printed, and their files are fetched from the hub.
     """
     from mirage.processes.hangup import HangUps
     from mirage.serve.access.server_keys import ServerKeys, key_source
@@ -393,7 +393,7 @@ def check(
 ) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything.
 
-    Of models at a hub it says what is to be fetched, and fetches no weights.
+    For models at a hub it says which files would be fetched. It fetches no weights.
     """
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source

@@ -39,7 +39,7 @@ def doctor_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
 ) -> None:
-    """Look at host memory, GPU, link, disk and vLLM: what works here, what not, what to do.
+    """Test host memory, GPU, link, disk and vLLM: what works here, what does not, what to do.
 
     Exit code 0 if `mirage serve` can run from some memory here, 1 if not.
     """

@@ -71,7 +71,9 @@ def weights_command(
     ] = None,
     sources: Annotated[
         list[str] | None,
-        typer.Option("--from", metavar="URL", help="With pull: a machine that may have it."),
+        typer.Option(
+            "--from", metavar="URL", help="With pull: address of a machine that may have the model."
+        ),
     ] = None,
     secret: Annotated[
         Path | None,
@@ -86,7 +88,9 @@ def weights_command(
     patience: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS", help="With pull: for sources that answer, and have some."
+            min=0,
+            metavar="SECONDS",
+            help="With pull: time to wait for a source that answers and has the model.",
         ),
     ] = PATIENCE_S,
     rate: Annotated[

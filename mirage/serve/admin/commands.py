@@ -32,7 +32,7 @@ SocketOption = Annotated[
         show_default="that of the only server of this user",
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(help="Of a tenant, as `mirage ps` has it.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the tenant, as `mirage ps` shows it.")]
 WaitOption = Annotated[
     bool,
     typer.Option("--wait", help="Return when the state is reached, not when the command is taken."),
@@ -55,7 +55,7 @@ class TenantVerb(StrEnum):
 def ps_command(socket: SocketOption = None) -> None:
     """List the tenants of a running server: state, memory, requests, and what comes next.
 
-    DEVICE is what a tenant holds of the device now, SHARE what it is sure of while it is awake.
+    DEVICE is the device memory that a tenant holds now, SHARE the part guaranteed while it is awake.
     """
     typer.echo(process_table(_client(socket).tenants(), time.time()))
 
@@ -85,9 +85,9 @@ def tenants_command(
 ) -> None:
     """Show a tenant, put it to sleep, wake it, stop it, start it anew, drain it, or change it.
 
-    `set` gives it other keys, `remove` has it served no more. A request wakes and starts a tenant
-    as well. What still runs when a drain is over waits until
-    its tenant is awake again where it sleeps, and ends with an error where it stops.
+    `set` changes its keys, `remove` ends its service. A request wakes and starts a tenant
+    as well. Requests that still run when a drain is over wait until
+    their tenant is awake again if it sleeps, and end with an error if it stops.
     """
     client, given = _client(socket), _keys(keys or [], verb)
     if verb is TenantVerb.SHOW:
@@ -135,7 +135,7 @@ def apply_command(
     ] = False,
     socket: SocketOption = None,
 ) -> None:
-    """Have a running server serve what FILE says: tenants are added, changed and removed.
+    """Apply FILE to a running server: its tenants are added, changed and removed.
 
     It says what differs from what holds, whether new tenants fit, and who would yield for them.
     With --dry-run also what each tenant's latencies would become: the last hour's requests are

@@ -29,7 +29,7 @@ def profile_command(
 ) -> None:
     """Measure this machine with the real engines of CONFIG, and write a hardware file.
 
-    Nothing else should run meanwhile. Interrupted, it goes on where it was when it is run again.
+    Nothing else should run meanwhile. After an interruption the same command continues.
     """
     from mirage.config import load
     from mirage.serve import adapters

@@ -80,7 +80,9 @@ def replay_command(
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(help="So many requests at once, the next when one ends; no arrivals."),
+        typer.Option(
+            help="Requests in flight: the next one is sent when one ends. Arrival times are ignored."
+        ),
     ] = None,
     repeats: Annotated[
         int, typer.Option(help="Runs of each policy, in turns; figures get intervals.")
@@ -95,26 +97,30 @@ def replay_command(
     think: Annotated[
         float | None,
         typer.Option(
-            help="A turn of a session leaves no sooner than so long after the answer before it.",
+            help="A turn of a session is sent at the earliest this long after the previous answer.",
             metavar="SECONDS",
         ),
     ] = None,
     abandon: Annotated[
         float | None,
-        typer.Option(help="Give a request up after so long, as people do.", metavar="SECONDS"),
+        typer.Option(help="Give a request up after this time, as people do.", metavar="SECONDS"),
     ] = None,
     warm_up: Annotated[
         float,
-        typer.Option(help="Do not measure what leaves before.", metavar="SECONDS"),
+        typer.Option(
+            help="Requests sent in these first seconds are not measured.", metavar="SECONDS"
+        ),
     ] = 0.0,
     timeout: Annotated[
         float | None,
-        typer.Option(help="A request without an end by then has failed.", metavar="SECONDS"),
+        typer.Option(
+            help="A request that has not ended by then counts as failed.", metavar="SECONDS"
+        ),
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(
-            help="For a --server that wants one; better in the environment.",
+            help="API key for --server; the environment variable is safer.",
             envvar="MIRAGE_API_KEY",
             show_envvar=True,
         ),

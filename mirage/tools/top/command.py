@@ -15,7 +15,8 @@ from mirage.tools.top.server import WatchedServer
 
 def top_command(
     every: Annotated[
-        float, typer.Option(min=0.2, max=60, metavar="SECONDS", help="Between two looks.")
+        float,
+        typer.Option(min=0.2, max=60, metavar="SECONDS", help="Seconds between two readings."),
     ] = 1.0,
     socket: SocketOption = None,
 ) -> None:

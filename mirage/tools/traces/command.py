@@ -30,10 +30,10 @@ class Action(StrEnum):
 
 
 def traces_command(
-    action: Annotated[Action, typer.Argument(help="Say what there is, or get it.")],
+    action: Annotated[Action, typer.Argument(help="List the traces, or fetch some.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]…", help="As `mirage traces list` has them."),
+        typer.Argument(metavar="[NAME]…", help="Names from `mirage traces list`."),
     ] = None,
     cache: Annotated[
         Path | None,
@@ -52,7 +52,7 @@ def traces_command(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds to wait for a server that says nothing.")
+        float, typer.Option(min=0.1, help="Seconds to wait for a silent server.")
     ] = 60.0,
 ) -> None:
     """List public traces, or fetch some so that --trace NAME finds them.
