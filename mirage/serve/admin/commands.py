@@ -55,7 +55,7 @@ class TenantVerb(StrEnum):
 def ps_command(socket: SocketOption = None) -> None:
     """List the tenants of a running server: state, memory, requests, and what comes next.
 
-    DEVICE is the device memory that a tenant holds now, SHARE the part guaranteed while it is awake.
+    DEVICE is the memory that a tenant holds now, SHARE the part guaranteed while it is awake.
     """
     typer.echo(process_table(_client(socket).tenants(), time.time()))
 

@@ -81,7 +81,7 @@ def replay_command(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            help="Requests in flight: the next one is sent when one ends. Arrival times are ignored."
+            help="Requests in flight: the next is sent when one ends. Arrival times are ignored."
         ),
     ] = None,
     repeats: Annotated[
