@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -27,7 +26,7 @@ class FolderFound(NamedTuple):
 
 
 def looked_at(folder: Path) -> FolderFound:
-    """Files of a model's folder. Raises `WeightsRefused` without ``config.json``."""
+    """Files of a model's folder. Raises `WeightsRefused` without ``config.json``, or for odd files."""
     if not (folder / "config.json").is_file():
         raise WeightsRefused(f"{folder}: it has no config.json: name the folder of a model")
     paths = tuple(sorted(_files(folder)))
@@ -43,18 +42,16 @@ def add(
 ) -> WeightsManifest:
     """Have a folder's content in the store, under `name`. Raises `WeightsRefused`."""
     place = changes.store.place
-    with writing(place, str(found.folder)), ExitStack() as stack:
+    with writing(place, str(found.folder)), changes.filling() as folder:
         check_room(place, found.bytes, str(found.folder))
         files, filled, done = list[ContentFile](), {}, 0
         for number, path in enumerate(found.paths):
-            into = stack.enter_context(changes.filling(f"{number}"))
-            stack.callback(Path(into.name).unlink, missing_ok=True)
-            with path.open("rb") as file:
+            with path.open("rb") as file, (folder / str(number)).open("xb") as into:
                 relative = str(path.relative_to(found.folder))
                 one = _copied(file, into, relative, chunk_bytes, partial(_further, show, done))
             done += one.size
             files.append(one)
-            filled[one.sha256] = Path(into.name)
+            filled[one.sha256] = folder / str(number)
         manifest = manifest_of(files, chunk_bytes)
         changes.take_in(manifest, filled, name)
         return manifest
@@ -87,3 +84,6 @@ def _files(folder: Path) -> Iterator[Path]:
             yield from _files(path)
         elif path.is_file():
             yield path
+        else:
+            what = "a link to a folder, or to nothing" if path.is_symlink() else "no file"
+            raise WeightsRefused(f"{path}: it is {what}: remove it, or name another folder")

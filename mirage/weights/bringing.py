@@ -32,6 +32,10 @@ from mirage.weights.source import SourceBusy, SourceClosed, SourceFailed, Weight
 from mirage.weights.store import ID, WeightStore
 
 TICK_S = 0.5
+STALL_S = 5.0
+"""Seconds without a chunk after which another source that has nothing to do may send the same."""
+BUSY_TIMES = 10
+"""Times the patience for sources that are busy with others all the time."""
 Say = Callable[[str], None]
 
 
@@ -66,7 +70,7 @@ async def bring(
             lines = [WeightSource(http, url) for url in dict.fromkeys(sources)]
             held = await _bringing(changes, wanted, say)
             try:
-                known = None if newest else model
+                known = model if model in store.readable() and not newest else None
                 manifest, name = await found_at(store, wanted, known, lines, patience_s)
                 folder = store.folder(manifest.id)
                 if not store.is_whole(manifest.id):
@@ -112,8 +116,10 @@ class _Bringing:
         missing = {sha256: set(part.missing) for sha256, part in self._parts.items()}
         urls = [source.url for source in sources]
         self._gathering = Gathering(missing, urls, secrets.token_hex())
-        self._hope = time.monotonic()
-        """Time when something last came, or a source was busy with others."""
+        self._came = self._busy = time.monotonic()
+        """Times when a chunk last came, and when a source was busy with others."""
+        self._coming: dict[str, tuple[ChunkRun, float]] = {}
+        """Run that each source sends, and when a chunk of it last came."""
         self._finishing: set[str] = set()
         self._repeated: set[str] = set()
         """Contents of which marked chunks were wrong, and have to come again."""
@@ -122,21 +128,17 @@ class _Bringing:
 
     async def run(self, say: Say) -> None:
         """Have all contents. Raises `WeightsFailed`, `WeightsRefused`, and `OSError`."""
-        try:
-            total, began = self._left, time.monotonic()
-            check_room(self._store.place, total, self._wanted)
-            say(f"{self._wanted}: bringing {size(total)} of {size(self._manifest.bytes)}")
-            with bar(self._wanted, total) as show:
-                self._show = lambda left: show(total - left)
-                for sha256 in [name for name, part in self._parts.items() if not part.missing]:
-                    await self._finish(sha256)
-                if self._parts:
-                    await self._gather()
-            took = max(time.monotonic() - began, 1e-9)
-            say(f"{self._wanted}: {size(total)} in {took:.1f} s, {size(total / took)}/s")
-        finally:
-            for part in self._parts.values():
-                await asyncio.to_thread(part.close)
+        total, began = self._left, time.monotonic()
+        check_room(self._store.place, total, self._wanted)
+        say(f"{self._wanted}: bringing {size(total)} of {size(self._manifest.bytes)}")
+        with bar(self._wanted, total) as show:
+            self._show = lambda left: show(total - left)
+            for sha256 in [name for name, part in self._parts.items() if not part.missing]:
+                await self._finish(sha256)
+            if self._parts:
+                await self._gather()
+        took = max(time.monotonic() - began, 1e-9)
+        say(f"{self._wanted}: {size(total)} in {took:.1f} s, {size(total / took)}/s")
 
     @property
     def _left(self) -> int:
@@ -160,8 +162,8 @@ class _Bringing:
                     line.result()
                 lines -= ended
                 self._show(self._left)
-                late = time.monotonic() - self._hope > self._patience_s
-                if not over.done() and (late or not self._gathering.open):
+                self._free_stalled()
+                if not over.done() and (self._is_late or not self._gathering.open):
                     raise WeightsFailed(
                         f"{self._wanted}: no source sends the {size(self._left)} that are missing "
                         f"({self._gathering.told}): bring it again once one does, what has come is "
@@ -174,6 +176,18 @@ class _Bringing:
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(*lines, return_exceptions=True)
 
+    @property
+    def _is_late(self) -> bool:
+        """True if nothing comes any more. Who waits for a turn waits longer, yet not for ever."""
+        hope = min(self._busy, self._came + BUSY_TIMES * self._patience_s)
+        return time.monotonic() - max(self._came, hope) > self._patience_s
+
+    def _free_stalled(self) -> None:
+        """Let other sources take what one is slow with, which may still come from there."""
+        for run, since in self._coming.values():
+            if time.monotonic() - since > STALL_S:
+                self._gathering.left(run)
+
     async def _line(self, source: WeightSource) -> None:
         """Ask one source, and receive of it, until all is there or it is of no more use."""
         gathering, url = self._gathering, source.url
@@ -182,15 +196,17 @@ class _Bringing:
             if (run := gathering.take(url)) is None:
                 await asyncio.sleep(gathering.pause_s(url))
                 continue
+            self._coming[url] = run, time.monotonic()
             try:
                 await self._receive(source, run)
             except SourceBusy:
                 gathering.failed(url, "")
-                self._hope = time.monotonic()
+                self._busy = time.monotonic()
             except SourceFailed as error:
                 gathering.failed(url, str(error), closed=isinstance(error, SourceClosed))
                 await asyncio.sleep(gathering.pause_s(url))
             finally:
+                del self._coming[url]
                 gathering.left(run)
 
     async def _ask(self, source: WeightSource) -> None:
@@ -206,12 +222,15 @@ class _Bringing:
         chunks, number = source.chunks(self._manifest, self._id, run), run.begin
         async with aclosing(chunks) as coming:
             async for data in coming:
-                part = self._parts[run.file]
+                part = self._parts.get(run.file)
+                if part is None:  # another source has sent it meanwhile
+                    return
                 if not await asyncio.to_thread(part.write, number, data):
                     self._gathering.wrong(source.url, run.file, number)
                     return
                 self._gathering.got(source.url, run.file, number)
-                self._hope = time.monotonic()
+                self._came = time.monotonic()
+                self._coming[source.url] = run, self._came
                 if not part.missing:
                     await self._finish(run.file)
                 number += 1
@@ -223,7 +242,7 @@ class _Bringing:
             return
         self._finishing.add(sha256)
         if await asyncio.to_thread(part.finish):
-            self._parts.pop(sha256).close()
+            del self._parts[sha256]
             if not self._parts:
                 self._over.set()
         else:

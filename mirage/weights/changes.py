@@ -30,7 +30,7 @@ from mirage.weights.store import (
     part_of,
 )
 
-LOCK, BRINGING = "lock", "bringing"
+LOCK, BRINGING, ADDING = "lock", "bringing", "add."
 
 
 class StoreChanges:
@@ -44,12 +44,19 @@ class StoreChanges:
             for path in (self._place / FILLING).iterdir():
                 _remove_if_left(path)
 
-    def filling(self, name: str) -> IO[bytes]:
-        """An empty file of this process, for a content that has no hash yet."""
+    @contextmanager
+    def filling(self) -> Iterator[Path]:
+        """A folder of this process for contents that have no hash yet; what is left is removed."""
+        folder = self._place / FILLING / f"{ADDING}{os.getpid()}"
         with self._changing():
-            file = (self._place / FILLING / f"{name}.{os.getpid()}").open("w+b")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
+            folder.mkdir()
+            held = (folder / LOCK).open("wb")
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+            held.close()
 
     def bringing(self) -> IO[bytes] | None:
         """The lock of who brings a model, until it is closed; None while another process has it."""
@@ -97,8 +104,8 @@ class StoreChanges:
         """Have a content come again but for marked chunks; no model with it is whole until then."""
         content = self.store.content(sha256)
         with self._changing():
-            for model in self.store.ids():
-                if sha256 in self.store.manifest(model).contents:
+            for model, manifest in self.store.readable().items():
+                if sha256 in manifest.contents:
                     self._take_apart(model)
             marks_of(content).write_bytes(marks)
             with suppress(FileNotFoundError):
@@ -114,7 +121,6 @@ class StoreChanges:
             if held is None and not self.store.is_whole(model):
                 raise WeightsRefused(f"{model}: another process brings it: end that one first")
             with self._changing():
-                self.store.manifest(model)
                 for name in (name for name, one in self.store.names().items() if one == model):
                     (self._place / NAMES / name).unlink()
                 self._take_apart(model)
@@ -165,9 +171,14 @@ class StoreChanges:
             shutil.rmtree(gone)
 
     def _sweep(self) -> int:
-        """Remove contents that no model has; bytes that this freed."""
-        kept = {sha for one in self.store.ids() for sha in self.store.manifest(one).contents}
-        freed = 0
+        """Remove contents that no model has; bytes that this freed.
+
+        A manifest that cannot be read may have any of them, so all stay then.
+        """
+        readable, freed = self.store.readable(), 0
+        if len(readable) < len(self.store.ids()):
+            return 0
+        kept = {sha256 for manifest in readable.values() for sha256 in manifest.contents}
         for name in listed(self._place / FILES):
             if name.partition(".")[0] not in kept:
                 path = self._place / FILES / name
@@ -186,10 +197,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """Folders are made under the lock, so one is of a dead process; a file's process locks it."""
-    if path.is_dir():
+    """What is made under the lock is of a dead process; an addition has a lock of its own."""
+    if path.name.startswith(ADDING):
+        with suppress(BlockingIOError), (path / LOCK).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+    elif path.is_dir():
         shutil.rmtree(path)
-        return
-    with suppress(FileNotFoundError, BlockingIOError), path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
         path.unlink()

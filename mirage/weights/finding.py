@@ -36,8 +36,8 @@ async def found_at(
             both = ", ".join(sorted(told))
             raise WeightsRefused(f"{wanted}: sources have {both} of that name: name one of them")
         if told:
-            (model, source), *_ = told.items()
-            return await _manifest(model, source), name
+            ((model, having),) = told.items()
+            return await _manifest(model, having), name
         if over:
             raise WeightsRefused(f"{wanted}: no source has it ({'; '.join(whys)}): correct it")
         if time.monotonic() > until:
@@ -47,9 +47,9 @@ async def found_at(
 
 async def _asked(
     wanted: str, sources: Sequence[WeightSource]
-) -> tuple[dict[str, WeightSource], list[str], bool]:
-    """Ids that fit, each with a source; why others have none; true if asking again is no use."""
-    found: dict[str, WeightSource] = {}
+) -> tuple[dict[str, list[WeightSource]], list[str], bool]:
+    """Ids that fit, each with its sources; why others have none; true if to ask again is no use."""
+    found: dict[str, list[WeightSource]] = {}
     whys, over = [], True
     answers = await asyncio.gather(*(source.models() for source in sources), return_exceptions=True)
     for source, answer in zip(sources, answers, strict=True):
@@ -58,9 +58,9 @@ async def _asked(
             over &= isinstance(answer, SourceClosed)
         elif isinstance(answer, BaseException):
             raise answer
-        elif fitting := [one.id for one in answer if _fits(wanted, one.id, one.names)]:
+        elif fitting := {one.id for one in answer if _fits(wanted, one.id, one.names)}:
             for model in fitting:
-                found.setdefault(model, source)
+                found.setdefault(model, []).append(source)
         else:
             whys.append(f"{source.url} has none of that name")
     return found, whys, over
@@ -72,8 +72,12 @@ def _fits(wanted: str, model: str, names: Sequence[str]) -> bool:
     return wanted in names or (SHORT_ID.fullmatch(wanted) is not None and model.startswith(wanted))
 
 
-async def _manifest(model: str, source: WeightSource) -> WeightsManifest:
-    try:
-        return await source.manifest(model)
-    except (SourceFailed, ManifestRefused) as error:
-        raise WeightsFailed(f"{model}: {source.url}: {error}") from None
+async def _manifest(model: str, sources: Sequence[WeightSource]) -> WeightsManifest:
+    """Manifest of the first source that has the right one. Raises `WeightsFailed`."""
+    whys = []
+    for source in sources:
+        try:
+            return await source.manifest(model)
+        except (SourceFailed, ManifestRefused) as error:
+            whys.append(f"{source.url}: {error}")
+    raise WeightsFailed(f"{model}: {'; '.join(whys)}")

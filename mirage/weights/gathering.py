@@ -127,6 +127,7 @@ class Gathering:
     def got(self, source: str, file: str, chunk: int) -> None:
         """A right chunk has come, and lies in the store."""
         self.missing[file].discard(chunk)
+        self._free[file].discard(chunk)
         self._sources[source].pauses = 0
 
     def again(self, file: str, chunks: Collection[int]) -> None:
@@ -141,7 +142,7 @@ class Gathering:
         state.closed |= len(state.wrong) >= MOST_WRONG
 
     def left(self, run: ChunkRun) -> None:
-        """A run is over: what of it has not come is free again."""
+        """A run is over, or others may send it too: what of it has not come is free again."""
         self._free[run.file] |= self.missing[run.file].intersection(range(run.begin, run.end))
 
     def _free_of(self, state: _SourceState) -> set[tuple[str, int]]:

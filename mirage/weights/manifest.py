@@ -14,12 +14,13 @@ import msgspec
 
 from mirage.errors import InputRefused
 from mirage.problems import one_line
-from mirage.units import GIB, MIB, ceil_div
+from mirage.units import MIB, ceil_div
 
 CHUNK_BYTES = 16 * MIB
 """Bytes of a chunk, but for the last one of a file."""
-MOST_CHUNK_BYTES = GIB
-MOST_FILES, MOST_BYTES = 10_000, 2**50
+MOST_CHUNK_BYTES = 64 * MIB
+"""A chunk is held in memory until its hash is known, one from each source."""
+MOST_FILES, MOST_BYTES, MOST_CHUNKS = 10_000, 2**50, 2**17
 MOST_MANIFEST = 64 * MIB
 """Bytes of a manifest that is read."""
 LONGEST_PART, MOST_PARTS = 255, 8
@@ -108,6 +109,8 @@ def _check(manifest: WeightsManifest) -> None:
     if both := folders & set(paths):
         raise ManifestRefused(f"{min(both)!r} is a file and a folder: rename one")
     contents = manifest.contents
+    if (chunks := sum(len(file.chunks) for file in contents.values())) > MOST_CHUNKS:
+        raise ManifestRefused(f"{chunks:,} chunks, at most {MOST_CHUNKS:,}: make them larger")
     for file in manifest.files:
         if len(file.chunks) != ceil_div(file.size, manifest.chunk_bytes):
             raise ManifestRefused(f"{file.path}: {len(file.chunks)} chunks are not its size")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from mirage.weights.problems import WeightsFailed
 from mirage.weights.secret import check_address
@@ -30,16 +32,34 @@ async def serve_weights(
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    app = WeightSender(store, secret, bytes_per_s).app()
+    async with sending(WeightSender(store, secret, bytes_per_s), host, port) as url:
+        told(url)
+        await ended.wait()
+
+
+@asynccontextmanager
+async def sending(sender: WeightSender, host: str, port: int) -> AsyncIterator[str]:
+    """Address at which a sender listens until the end of the block. Raises `WeightsFailed`."""
+    app = sender.app()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
+    assert runner.server is not None
+    make = runner.server
+
+    def comes() -> RequestHandler:
+        connection = make()
+        sender.strangers.come(connection)
+        return connection
+
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            server = await asyncio.get_running_loop().create_server(comes, host, port)
         except OSError as error:
             raise WeightsFailed(f"{host}:{port}: {error.strerror or error}") from None
         shown = f"[{host}]" if ":" in host else host
-        told(f"http://{shown}:{runner.addresses[0][1]}")
-        await ended.wait()
+        try:
+            yield f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
     finally:
         await runner.cleanup()

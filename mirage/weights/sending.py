@@ -6,7 +6,8 @@
     GET /weights/ID/files/PATH      a file, or a range of it, as far as its chunks are here
 
 It sends to one receiver at a time: the next waits for its turn, for `TURN_S` at most. A receiver
-that takes less than `BLOCK` in `STALL_S` loses its turn.
+that takes less than `BLOCK` in `STALL_S` loses its turn. While others wait a turn is of `held_s`,
+and of the chunk that is being sent then, for once more `held_s` at most.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ import msgspec
 from aiohttp import web
 
 from mirage.units import MIB
-from mirage.weights.manifest import ContentFile, WeightsManifest
+from mirage.weights.manifest import ContentFile, ManifestRefused, WeightsManifest
 from mirage.weights.problems import WeightsRefused
 from mirage.weights.secret import is_told
 from mirage.weights.store import ID, MARK, WeightStore, part_of
+from mirage.weights.strangers import Strangers
 
 BLOCK = MIB
 """Bytes that are read and sent at a time."""
 TURN_S = 15.0
-STALL_S = 10.0
+STALL_S, HELD_S = 10.0, 30.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -58,10 +60,21 @@ class ChunksHere(msgspec.Struct):
 class WeightSender:
     """Server of one store. `bytes_per_s` bounds what it sends; None does not."""
 
-    def __init__(self, store: WeightStore, secret: str, bytes_per_s: float | None = None) -> None:
+    def __init__(
+        self,
+        store: WeightStore,
+        secret: str,
+        bytes_per_s: float | None = None,
+        held_s: float = HELD_S,
+    ) -> None:
         self._store, self._secret, self._rate = store, secret, bytes_per_s
+        self._held_s = held_s
+        self.strangers = Strangers()
+        """Connections that have not told the secret: who listens says which come."""
         self._turn = asyncio.Lock()
         """Held by the one answer that sends; others come in their order."""
+        self._waiting = 0
+        """Answers that wait for their turn."""
         self._manifest = lru_cache(maxsize=64)(store.manifest)
 
     def app(self) -> web.Application:
@@ -80,10 +93,13 @@ class WeightSender:
     @web.middleware
     async def _known(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not is_told(request.headers.get("Authorization"), self._secret):
-            raise web.HTTPUnauthorized(text="the secret of this cluster is asked for")
+            refused = web.HTTPUnauthorized(text="the secret of this cluster is asked for")
+            refused.force_close()
+            raise refused
+        self.strangers.is_known(request.protocol)
         try:
             return await handler(request)
-        except WeightsRefused as error:
+        except (WeightsRefused, ManifestRefused) as error:
             raise web.HTTPNotFound(text=str(error)) from None
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -105,6 +121,7 @@ class WeightSender:
         if file is None:
             raise web.HTTPNotFound(text="the model has no such file")
         begin, end = _range(request, file)
+        self._waiting += 1
         try:
             async with asyncio.timeout(TURN_S):
                 await self._turn.acquire()
@@ -112,6 +129,8 @@ class WeightSender:
             raise web.HTTPServiceUnavailable(
                 headers={"Retry-After": "1"}, text="it sends to others"
             ) from None
+        finally:
+            self._waiting -= 1
         try:
             return await self._send(request, manifest, file, begin, end)
         finally:
@@ -137,21 +156,29 @@ class WeightSender:
             while at < end:
                 block = await asyncio.to_thread(os.pread, handle, min(BLOCK, end - at), at)
                 if not block:
-                    _close(
-                        request
-                    )  # cut short on the disk: the receiver sees that bytes are missing
+                    # Cut short on the disk: the receiver sees that bytes are missing.
+                    _close(request)
                     break
                 async with asyncio.timeout(STALL_S):
                     await response.write(block)
                 at += len(block)
                 if self._rate is not None:
                     await asyncio.sleep(started + (at - begin) / self._rate - time.monotonic())
+                if self._is_over(time.monotonic() - started, at % manifest.chunk_bytes):
+                    if request.transport is not None:
+                        request.transport.close()  # once what was written has gone
+                    break
             return response
         except TimeoutError:
             _close(request)
             raise
         finally:
             os.close(handle)
+
+    def _is_over(self, held_s: float, of_a_chunk: int) -> bool:
+        """True if a turn has been long enough for those that wait; a chunk is ended if may be."""
+        long = held_s > (2 * self._held_s if of_a_chunk >= BLOCK else self._held_s)
+        return long and self._waiting > 0
 
     def _asked(self, request: web.Request) -> WeightsManifest:
         if not ID.fullmatch(model := request.match_info["id"]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -20,8 +21,10 @@ from mirage.weights.sending import ChunksHere, ListedModel, ModelList
 
 CONNECT_S, SILENCE_S = 5.0, 30.0
 """Seconds to reach a source, and to hear nothing of it, its wait for a turn included."""
-CHUNK_S = 60.0
-"""Seconds that one chunk may take."""
+TOLD_S, HEAD_S, CHUNK_S = 30.0, 45.0, 60.0
+"""Seconds for an answer without weights, for the head of one with them, and for a chunk."""
+MOST_TOLD = 8 * MIB
+"""Bytes of an answer that is neither weights nor a manifest."""
 REFUSED = (401, 403)
 BUSY, ABSENT = 503, 404
 NO_RANGE: Mapping[str, str] = {}
@@ -52,7 +55,7 @@ class WeightSource:
 
     async def manifest(self, model: str) -> WeightsManifest:
         """Manifest of a model. Raises `ManifestRefused` for another one."""
-        return decoded(await self._read(f"/weights/{model}"), model)
+        return decoded(await self._read(f"/weights/{model}", MOST_MANIFEST), model)
 
     async def have(self, model: str) -> ChunksHere:
         """Chunks of a model that it has."""
@@ -66,7 +69,10 @@ class WeightSource:
         begin, end = manifest.span(file, run.begin)[0], manifest.span(file, run.end - 1)[1]
         ranged = {"Range": f"bytes={begin}-{end - 1}"}
         try:
-            async with self._get(self._file(model, file), ranged) as response:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(HEAD_S):
+                    getting = self._get(self._file(model, file), ranged)
+                    response = await stack.enter_async_context(getting)
                 _check(response, (200, 206))
                 if response.content_length != end - begin:
                     raise SourceFailed(f"sends {response.content_length} bytes of {end - begin}")
@@ -88,18 +94,18 @@ class WeightSource:
 
     async def _told(self, path: str, form: type[Told]) -> Told:
         try:
-            return msgspec.json.decode(await self._read(path), type=form)
-        except msgspec.DecodeError as error:
+            return msgspec.json.decode(await self._read(path, MOST_TOLD), type=form)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SourceClosed(f"is no server of weights ({one_line(str(error))})") from None
 
-    async def _read(self, path: str) -> bytes:
+    async def _read(self, path: str, most: int) -> bytes:
         try:
-            async with self._get(self.url + path) as response:
+            async with asyncio.timeout(TOLD_S), self._get(self.url + path) as response:
                 _check(response, (200,))
                 data = bytearray()
                 async for part in response.content.iter_chunked(MIB):
                     data += part
-                    if len(data) > MOST_MANIFEST:
+                    if len(data) > most:
                         raise SourceClosed("answers without an end")
                 return bytes(data)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -110,7 +116,7 @@ def session(secret: str) -> aiohttp.ClientSession:
     """HTTP session with the secret in its headers; the caller closes it."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S)
     return aiohttp.ClientSession(
-        headers=header(secret),
+        headers={**header(secret), "Accept-Encoding": "identity"},
         timeout=timeout,
         auto_decompress=False,
         read_bufsize=MIB,
@@ -129,7 +135,7 @@ def _check(response: aiohttp.ClientResponse, good: tuple[int, ...]) -> None:
         raise SourceBusy("sends to others")
     if status == ABSENT:
         raise SourceFailed("has no such model")
-    raise SourceFailed(f"HTTP {status} {response.reason}")
+    raise SourceFailed(f"HTTP {status} {one_line(response.reason or '')}".rstrip())
 
 
 def _failed(error: Any) -> SourceFailed:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from mirage.weights.manifest import ContentFile, WeightsManifest, decoded
+from mirage.weights.manifest import ContentFile, ManifestRefused, WeightsManifest, decoded
 from mirage.weights.problems import WeightsRefused
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -68,6 +68,14 @@ class WeightStore:
         """Ids of all models, also of those that are being brought."""
         return [name for name in listed(self.place / MANIFESTS) if ID.fullmatch(name)]
 
+    def readable(self) -> dict[str, WeightsManifest]:
+        """Manifests of all models, but those that a disk has damaged."""
+        found = {}
+        for model in self.ids():
+            with suppress(WeightsRefused, ManifestRefused):
+                found[model] = self.manifest(model)
+        return found
+
     def names(self) -> dict[str, str]:
         """Ids of models by their names."""
         found = ((name, self._named(name)) for name in listed(self.place / NAMES))
@@ -85,9 +93,9 @@ class WeightStore:
         return fitting[0]
 
     def models(self) -> list[StoredModel]:
-        """All models, by their names."""
+        """All models whose manifests are readable, by their names."""
         names = self.names()
-        found = [self._model(model, names) for model in self.ids()]
+        found = [self._model(*one, names) for one in self.readable().items()]
         return sorted(found, key=lambda one: (one.names or ("~",), one.id))
 
     def have(self, manifest: WeightsManifest) -> dict[str, list[int]]:
@@ -110,8 +118,7 @@ class WeightStore:
             return marks_of(content).read_bytes()[:chunks]
         return b""
 
-    def _model(self, model: str, names: dict[str, str]) -> StoredModel:
-        manifest = self.manifest(model)
+    def _model(self, model: str, manifest: WeightsManifest, names: dict[str, str]) -> StoredModel:
         here = sum(
             end - begin
             for sha256, chunks in self.have(manifest).items()
