@@ -658,6 +658,8 @@ class WeightsSection(Strict):
     """Addresses of servers of weights that are asked for what the store lacks."""
     secret: FilePath | None = None
     """File with the secret of the cluster, which sources ask for."""
+    ahead: bool = True
+    """With several machines: each gets all weights before one of the models goes there."""
 
     @model_validator(mode="after")
     def _sources_ask_for_a_secret(self) -> WeightsSection:

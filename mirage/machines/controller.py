@@ -14,6 +14,7 @@ import msgspec
 
 from mirage.machines.seam import DeviceCall, MachineAway, Machines, MachineThere
 from mirage.machines.spread import Spread, SpreadModel, on_the_way, spread
+from mirage.machines.weights import MachineWeights
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,14 @@ class ClusterPlan(Protocol):
     def order(self, device: str, address: str, names: Sequence[str]) -> bytes:
         """Order for a server at an address that begins with these models."""
 
+    @property
+    def stored(self) -> dict[str, str]:
+        """Names in the stores of weights, of the models that have their weights there."""
+
+    @property
+    def brings_ahead(self) -> bool:
+        """True if each machine gets all weights before one of the models goes there."""
+
     def config(self, device: str, names: Sequence[str]) -> DeviceCall:
         """Call by which a server has these models."""
 
@@ -69,6 +78,7 @@ class ClusterController:
 
     def __init__(self, machines: Machines, plan: ClusterPlan, say: Callable[[str], None]) -> None:
         self._machines, self._plan, self._say = machines, plan, say
+        self._weights = MachineWeights(machines, say)
         self._wanted: Spread = {}
         self._pressure: dict[str, float] = {}
         self._ordered: dict[str, tuple[str, bytes]] = {}
@@ -116,6 +126,9 @@ class ClusterController:
         for device, names in on_the_way(self._wanted, has).items():
             if names and set(names) != has[device].keys():
                 await self._change(device, names)
+        if self._plan.brings_ahead:
+            for device in known:
+                await self._weights.bring(device, self._plan.stored.values())
 
     async def _told(self, device: str) -> _Told | None:
         try:
@@ -168,6 +181,9 @@ class ClusterController:
     async def _change(self, device: str, names: tuple[str, ...]) -> None:
         tried, until = self._refused.get(device, ((), 0.0))
         if tried == names and time.monotonic() < until:
+            return
+        stored = self._plan.stored
+        if not await self._weights.are_there(device, [stored[n] for n in names if n in stored]):
             return
         with suppress(MachineAway):
             answer = await self._machines.call(device, self._plan.config(device, names))

@@ -18,6 +18,7 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import LeftRun
 from mirage.serve.adoption.takeover import Takeover
+from mirage.serve.ahead import WeightsAhead
 from mirage.serve.caretaker import Caretaker, Listen
 from mirage.serve.changing import DomainChange, TenantChanges
 from mirage.serve.control import ControlServer
@@ -75,6 +76,7 @@ class Domain:
         self.weights = WeightsKeeper(config, keeper_socket, reaper, self._keeps, say, self.book)
         self._outside = Outside(config.device.memory, means.margin_bytes)
         self.device = _device(config, means, self._end_all)
+        self.ahead = WeightsAhead(lambda: self._config.weights, say)
         sources = DeviceSources(
             self.tiers.state,
             self.tiers.disk,
@@ -85,6 +87,7 @@ class Domain:
             lambda: self.loans.totals(time.monotonic()),
             self._arbiter,
             lambda: self.attendance,
+            ahead=self.ahead,
         )
         self.registry = Registry(config.policy, config.device.memory, {}, sources)
         self.tenants = DeviceTenants(self.registry, rundir)

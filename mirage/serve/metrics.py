@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from mirage.serve.adapting.desired import AdapterState
+from mirage.serve.ahead_metrics import ahead_metrics
 from mirage.serve.control_metrics import decision_metrics, roster_metrics
 from mirage.serve.loan_metrics import loan_metrics
 from mirage.serve.registry import Registry
@@ -134,6 +135,8 @@ class _RegistryCollector(Collector):
             yield from decision_metrics(sources.decided, tenants)
         if (attended := sources.attended()) is not None:
             yield from roster_metrics(attended, tenants)
+        if sources.ahead is not None:
+            yield from ahead_metrics(sources.ahead)
         if (pool := self._registry.sources.pool()) is not None:
             yield self._loaded()
             yield from tier_metrics(pool, self._registry.sources.disk())

@@ -19,6 +19,7 @@ from mirage.control.time_counts import TimeCounts
 from mirage.protocol import ModelShape, Report
 from mirage.samples import SCHEMA_VERSION, TenantShape
 from mirage.serve.adapting.desired import AdapterBook
+from mirage.serve.ahead_metrics import BroughtWeights
 from mirage.serve.device_health import DeviceHealth
 from mirage.serve.ends.comeback import Comeback
 from mirage.serve.overview.pace import EnginePace
@@ -167,6 +168,8 @@ class DeviceSources:
     """Servers of several devices that ended too early, by the device's name and the cause."""
     moves: Callable[[], Mapping[str, int]] = dict
     """Moves of models between several devices that are over, by their result."""
+    ahead: BroughtWeights | None = None
+    """Weights that come before they are needed; None if none do."""
 
 
 NOTHING = DeviceSources()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from mirage.config import TenantSection, WeightsSection
@@ -13,18 +14,23 @@ from mirage.weights.secret import read_secret
 from mirage.weights.store import ID
 
 
-async def bring_model(section: WeightsSection, model: str, say: Say) -> Path:
+async def bring_model(
+    section: WeightsSection,
+    model: str,
+    say: Say,
+    progress: Callable[[int, int], None] = lambda here, missing: None,
+) -> Path:
     """Folder of a model by name or id, brought from the sources of `section` if need be.
 
     It may be called at any time, by several processes of a machine at once, and again after a
-    failure: what has come is kept. Raises `WeightsRefused` for what the user can change, else
-    `WeightsFailed`.
+    failure: what has come is kept. `progress` is told of the bytes that have come, and of all that
+    were missing. Raises `WeightsRefused` for what the user can change, else `WeightsFailed`.
     """
     store = store_at(section.store)
     secret = read_secret(section.secret) if section.secret is not None else None
     from mirage.weights.bringing import bring
 
-    return await bring(store, model, section.sources, secret, say)
+    return await bring(store, model, section.sources, secret, say, progress)
 
 
 def brought(section: WeightsSection, tenant: TenantSection, say: Say, *, code: bool) -> Path:
@@ -44,6 +50,16 @@ def in_store(section: WeightsSection, tenant: TenantSection, *, code: bool) -> P
             f"nothing is brought: mirage weights pull or add does, `mirage serve` too"
         )
     return store.folder(model)
+
+
+def is_here(section: WeightsSection, model: str) -> bool:
+    """True if a model is whole in the store."""
+    store = store_at(section.store)
+    try:
+        found = store.found(model)
+    except WeightsRefused:  # two models begin so: which is meant is said when it is brought
+        return False
+    return found is not None and store.is_whole(found)
 
 
 def check_code(tenant: TenantSection, *, code: bool) -> None:

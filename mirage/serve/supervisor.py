@@ -24,6 +24,7 @@ from mirage.processes.unread import unread_stderr
 from mirage.samples import INTERVAL_S
 from mirage.serve import files, launcher
 from mirage.serve.access.server_keys import KeySource, ServerKeys
+from mirage.serve.admin.bringing import Bringing
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.explaining import Explaining
 from mirage.serve.admin.one_server import sole_server
@@ -257,6 +258,7 @@ class Supervisor:
             Declaring(applier, one_of_several=bool(options.device)),
             Explaining(domain.tenants.sections, domain.registry, domain.loans, applier.revision),
             overviewing,
+            Bringing(domain.ahead, applier.revision),
             domain.registry.past,
             self._reload_keys,
             domain.desk.seen,

@@ -26,7 +26,10 @@ class FolderFound(NamedTuple):
 
 
 def looked_at(folder: Path) -> FolderFound:
-    """Files of a model's folder. Raises `WeightsRefused` without ``config.json``, or for odd files."""
+    """Files of a model's folder.
+
+    Raises `WeightsRefused` without ``config.json``, or with what is neither file nor folder.
+    """
     if not (folder / "config.json").is_file():
         raise WeightsRefused(f"{folder}: it has no config.json: name the folder of a model")
     paths = tuple(sorted(_files(folder)))

@@ -37,6 +37,8 @@ STALL_S = 5.0
 BUSY_TIMES = 10
 """Times the patience for sources that are busy with others all the time."""
 Say = Callable[[str], None]
+Progress = Callable[[int, int], None]
+"""Told of the bytes that have come, and of all that were missing."""
 
 
 async def bring(
@@ -45,6 +47,7 @@ async def bring(
     sources: Sequence[str],
     secret: str | None,
     say: Say,
+    progress: Progress = lambda here, missing: None,
     *,
     patience_s: float = PATIENCE_S,
     newest: bool = False,
@@ -76,7 +79,7 @@ async def bring(
                 if not store.is_whole(manifest.id):
                     new = name if name not in store.names() else None
                     await asyncio.to_thread(changes.expect, manifest, new)
-                    await _Bringing(store, wanted, manifest, lines, patience_s).run(say)
+                    await _Bringing(store, wanted, manifest, lines, patience_s).run(say, progress)
                     folder = await asyncio.to_thread(changes.complete, manifest)
                 if name is not None:
                     await asyncio.to_thread(changes.name, name, manifest.id)
@@ -126,13 +129,18 @@ class _Bringing:
         self._over = asyncio.Event()
         self._show: Callable[[int], None] = lambda done: None
 
-    async def run(self, say: Say) -> None:
+    async def run(self, say: Say, progress: Progress) -> None:
         """Have all contents. Raises `WeightsFailed`, `WeightsRefused`, and `OSError`."""
         total, began = self._left, time.monotonic()
         check_room(self._store.place, total, self._wanted)
         say(f"{self._wanted}: bringing {size(total)} of {size(self._manifest.bytes)}")
         with bar(self._wanted, total) as show:
-            self._show = lambda left: show(total - left)
+
+            def shown(left: int) -> None:
+                show(total - left)
+                progress(total - left, total)
+
+            self._show = shown
             for sha256 in [name for name, part in self._parts.items() if not part.missing]:
                 await self._finish(sha256)
             if self._parts:

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.weights.manifest import (
+    MOST_CHUNK_BYTES,
+    MOST_CHUNKS,
     ContentFile,
     ManifestRefused,
     WeightsManifest,
@@ -110,3 +112,13 @@ def test_another_manifest_than_was_asked_for_is_refused() -> None:
     for data in (b"", b"{", b"[]", b"\xff"):
         with pytest.raises(ManifestRefused, match="no manifest"):
             decoded(data, manifest().id)
+
+
+def test_chunks_fit_into_memory_and_are_not_too_many() -> None:
+    with pytest.raises(ManifestRefused, match="no manifest"):
+        raw = msgspec.json.decode(manifest().encoded) | {"chunk_bytes": MOST_CHUNK_BYTES + 1}
+        decoded(msgspec.json.encode(raw), manifest().id)
+    digest = "0" * 64
+    many = ContentFile("a", MOST_CHUNKS + 1, digest, (digest,) * (MOST_CHUNKS + 1))
+    with pytest.raises(ManifestRefused, match="131,073 chunks, at most 131,072: make them larger"):
+        manifest_of([many], 1)

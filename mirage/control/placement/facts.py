@@ -133,6 +133,8 @@ class PlacementFacts:
     machines: tuple[PlaceMachine, ...]
     models: tuple[PlaceModel, ...]
     windows: tuple[LoadWindow, ...]
+    lacking: frozenset[tuple[str, str]] = frozenset()
+    """Models with machines that lack their weights."""
 
     @cached_property
     def device(self) -> Mapping[str, PlaceDevice]:
@@ -149,6 +151,10 @@ class PlacementFacts:
     def machine_of(self, device: str) -> PlaceMachine:
         """Machine that a device is in."""
         return self.machine[self.device[device].machine]
+
+    def lacks_weights(self, model: str, device: str) -> bool:
+        """True if a model's weights have to be brought to the device's machine first."""
+        return (model, self.device[device].machine) in self.lacking
 
     def asked(self, model: str) -> float:
         """Number of its requests in all windows."""

@@ -39,6 +39,9 @@ class _Reasons:
 
     def why(self, step: MoveStep) -> str:
         match step.verb:
+            case MoveVerb.BRING:
+                nbytes = self._facts.model[step.model].parameters
+                return f"{size(nbytes)} that {self._facts.device[step.device].machine} lacks"
             case MoveVerb.START | MoveVerb.WAKE:
                 return f"{self._takes(step)}; {self._within(step.model)}"
             case MoveVerb.ROUTE:

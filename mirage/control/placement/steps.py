@@ -19,6 +19,8 @@ class MoveVerb(StrEnum):
     A replica that sleeps keeps its route: a request that finds none awake wakes it.
     """
 
+    BRING = "bring"
+    """Weights come to the machine, where it lacks them; all is as it was before."""
     START = "start"
     """A process comes up: it is awake then, or asleep if it starts hollow."""
     WAKE = "wake"
@@ -127,6 +129,8 @@ class _Walk:
     def _open(self, place: ReplicaPlace) -> None:
         sleeps = place.device in self.at.of(place.model)
         if not sleeps:
+            if self._facts.lacks_weights(place.model, place.device):
+                self._say(MoveVerb.BRING, place)
             self._say(MoveVerb.START, place)
             sleeps = self._facts.model[place.model].hollow
         if sleeps and place.stand is Stand.AWAKE:

@@ -92,6 +92,28 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     device_bytes: int
 
 
+class AheadState(StrEnum):
+    """State of weights that were asked for."""
+
+    COMING = "coming"
+    WHOLE = "whole"
+    FAILED = "failed"
+
+
+class WeightsComing(msgspec.Struct, frozen=True, kw_only=True):
+    """A model on its way into the store of a machine."""
+
+    model: str
+    """Its name or id in the store."""
+    state: AheadState
+    here: int = 0
+    """Bytes that have come, of those that were missing."""
+    missing: int = 0
+    """Bytes that were missing; 0 until that is known."""
+    why: str = ""
+    """Reason of a failure."""
+
+
 class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of ``GET /tenants``."""
 
@@ -100,6 +122,8 @@ class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of what operators want: each act and each apply that is taken adds one."""
     server: DeviceStatus
     tenants: list[TenantStatus]
+    coming: list[WeightsComing] = []
+    """Weights that come into the store of its machine."""
 
 
 class ActTaken(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,14 +200,14 @@ class MoveStepTold(msgspec.Struct, frozen=True):
     """One step of a move between devices."""
 
     verb: str
-    """``start``, ``wake``, ``route``, ``drain``, ``sleep`` or ``stop``."""
+    """``bring``, ``start``, ``wake``, ``route``, ``drain``, ``sleep`` or ``stop``."""
     model: str
     device: str
     why: str
     result: str = ""
     """``under way``, ``done``, ``failed`` or ``left out``; empty before that."""
     words: str = ""
-    """Reason of a failure, or what remains."""
+    """How far it is, the reason of a failure, or what remains."""
     seconds: float = 0.0
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from aiohttp.hdrs import METH_GET
 
@@ -15,6 +16,7 @@ from mirage.errors import InputRefused
 from mirage.serve.admin.acts import DRAIN_S, ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.asked import as_json, check_fresh, seconds, tenant_named
 from mirage.serve.admin.audit import audited
+from mirage.serve.admin.bringing import Bringing
 from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.explaining import Explaining
 from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct
@@ -41,6 +43,7 @@ class AdminServer:
         declaring: Declaring,
         explaining: Explaining,
         overviewing: Overviewing,
+        bringing: Bringing,
         past: PastRequests,
         reload_keys: Callable[[], Awaitable[str]],
         seen: Callable[[], Awaitable[None]],
@@ -56,6 +59,7 @@ class AdminServer:
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._explaining, self._overviewing = explaining, overviewing
+        self._bringing = bringing
         self._watchers = Watchers()
         self.site = PrivateSite()
 
@@ -76,6 +80,7 @@ class AdminServer:
                 *self._declaring.routes(),
                 *self._explaining.routes(),
                 *self._overviewing.routes(),
+                *self._bringing.routes(),
             ]
         )
         await self.site.start(app, path)
@@ -92,6 +97,7 @@ class AdminServer:
         """Stop accepting connections. Idempotent."""
         self._watchers.end()
         await self.site.stop()
+        await self._bringing.ahead.stop()
 
     def _look(self) -> None:
         self._watchers.tell(self._view.look(self._revision.number))
@@ -114,7 +120,8 @@ class AdminServer:
     # -- what is told -------------------------------------------------------------------
 
     async def _all(self, request: web.Request) -> web.Response:
-        return self._json(self._view.told(self._url, self._revision.number))
+        told = self._view.told(self._url, self._revision.number)
+        return self._json(msgspec.structs.replace(told, coming=self._bringing.ahead.coming))
 
     async def _one(self, request: web.Request) -> web.Response:
         return self._json(self._view.status(self._known(request.match_info["name"])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirage.control.roster.states import BROKEN, LifeState
-from mirage.serve.admin.forms import AdapterStatus, TenantStatus, TenantsTold
+from mirage.serve.admin.forms import AdapterStatus, TenantStatus, TenantsTold, WeightsComing
 from mirage.units import size
 
 HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")
@@ -14,14 +14,21 @@ HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING",
 def process_table(told: TenantsTold, now: float) -> str:
     """One row per tenant; DEVICE is what it holds of the device. `now` in seconds since 1970.
 
-    Where tenants are on several devices, ON names that of each.
+    Where tenants are on several devices, ON names that of each. Lines about weights that come
+    follow.
     """
     rows = [HEADINGS, *(_row(tenant, now) for tenant in told.tenants)]
     if any(tenant.device != told.server.device for tenant in told.tenants):
         devices = ["ON", *(tenant.device for tenant in told.tenants)]
         rows = [(*row, device) for row, device in zip(rows, devices, strict=True)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    lines = ["   ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, *(coming(one) for one in told.coming)])
+
+
+def coming(one: WeightsComing) -> str:
+    """Weights that come, in a line."""
+    return f"weights of {one.model} come: {size(one.here)} of {size(one.missing)}"
 
 
 def _row(one: TenantStatus, now: float) -> tuple[str, ...]:

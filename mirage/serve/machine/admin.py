@@ -93,6 +93,7 @@ class MachineAdmin:
             revision=sum(one.revision for one in told),
             server=server,
             tenants=[tenant for one in told for tenant in one.tenants],
+            coming=[weights for one in told for weights in one.coming],
         )
         return as_json(every, Revision())
 

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from mirage.serve.admin.forms import ActTaken, OperatorAct, TenantsTold
+from mirage.serve.admin.forms import ActTaken, OperatorAct, TenantsTold, WeightsComing
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.source import Written
 from mirage.serve.whatif.forms import PastTold
@@ -43,6 +43,11 @@ class DeviceCalls:
     async def tenants(self) -> TenantsTold:
         """All tenants of the device."""
         return await self._told("GET", "/tenants", TenantsTold, timeout_s=LOOK_S)
+
+    async def brings(self, model: str) -> WeightsComing:
+        """Have its machine bring a model of the store; how far that is."""
+        path = f"/weights/{quote(model, safe='')}"
+        return await self._told("POST", path, WeightsComing)
 
     async def past(self, since: int) -> PastTold:
         """Requests that have ended after number `since`."""

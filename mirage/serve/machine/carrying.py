@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.roster.states import BROKEN, LifeState
-from mirage.serve.admin.forms import OperatorAct, TenantStatus
+from mirage.serve.admin.forms import AheadState, OperatorAct, TenantStatus
 from mirage.serve.machine.calls import DeviceAway, DeviceRefused
 from mirage.serve.machine.served_device import ServedDevice
+from mirage.units import size
 
 LOOK_S = 0.2
 MORE_S = 60.0
@@ -30,11 +31,16 @@ class StepCarrier:
         self._devices, self._start_s, self._drain_s = devices, start_s, drain_s
 
     async def carry(
-        self, steps: Sequence[MoveStep], number: int, placement: DevicePlacement
+        self,
+        steps: Sequence[MoveStep],
+        number: int,
+        placement: DevicePlacement,
+        tell: Callable[[str], None] = lambda words: None,
     ) -> str:
         """Do step `number` of a path to `placement`; words about what remains, if anything does.
 
-        Raises `StepFailed`; then nothing that served before has gone.
+        `tell` gets words about how far it is. Raises `StepFailed`; then nothing that served before
+        has gone.
         """
         step = steps[number]
         device = self._devices[step.device]
@@ -42,6 +48,8 @@ class StepCarrier:
         after = steps[number + 1] if number + 1 < len(steps) else None
         try:
             match step.verb:
+                case MoveVerb.BRING:
+                    return await self._brought(step, tell)
                 case MoveVerb.START:
                     await device.serves(device.tenants | {step.model})
                     await self._ready(step)
@@ -75,6 +83,21 @@ class StepCarrier:
         return await self._devices[step.device].leaves_out(step.model)
 
     # -- single steps -------------------------------------------------------------------
+
+    async def _brought(self, step: MoveStep, tell: Callable[[str], None]) -> str:
+        """Weights are in the store of the machine. One that nobody sends any more fails itself."""
+        device = self._devices[step.device]
+        if (model := device.stored(step.model)) is None:
+            return ""
+        while True:
+            told = await device.calls.brings(model)
+            match told.state:
+                case AheadState.WHOLE:
+                    return f"{size(told.missing)} were brought"
+                case AheadState.FAILED:
+                    raise StepFailed(told.why)
+            tell(f"{size(told.here)} of {size(told.missing)}")
+            await asyncio.sleep(LOOK_S)
 
     async def _drain(self, step: MoveStep, *, sleeps: bool) -> str:
         device = self._devices[step.device]

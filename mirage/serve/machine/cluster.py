@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from mirage.config import ConfigError
+from mirage.config import STORED, ConfigError
 from mirage.machines.agent import AgentOrder
 from mirage.machines.controller import ClusterController
 from mirage.machines.seam import DeviceCall, Machines
@@ -52,6 +52,7 @@ class ServedCluster(NamedTuple):
     keys: tuple[AccessKey, ...]
     lease_s: float
     hang_s: float
+    brings_ahead: bool
     log_format: LogFormat
     program: tuple[str, ...]
 
@@ -73,6 +74,12 @@ class ServedCluster(NamedTuple):
         )
         order = AgentOrder(0, self.lease_s, self.hang_s, self.program, msgspec.json.encode(server))
         return msgspec.json.encode(order)
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """See `ClusterPlan`."""
+        models = {name: str(one.get("model")) for name, one in self.tenants.items()}
+        return {n: m.removeprefix(STORED) for n, m in models.items() if m.startswith(STORED)}
 
     def config(self, device: str, names: Sequence[str]) -> DeviceCall:
         """See `ClusterPlan`."""
@@ -110,7 +117,7 @@ def served_cluster(
     }
     return ServedCluster(
         written, source, raws, tenants, machine_of, _models(file), keys, lease_s,
-        file.common.hang_s, log_format, program,
+        file.common.hang_s, file.common.weights.ahead, log_format, program,
     )  # fmt: skip
 
 

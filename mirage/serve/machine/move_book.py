@@ -37,6 +37,10 @@ class OneMove:
         self._begun = time.monotonic()
         self._is(number, UNDER_WAY, "")
 
+    def tells(self, number: int, words: str) -> None:
+        """Words about how far a step is."""
+        self._is(number, UNDER_WAY, words)
+
     def is_done(self, number: int, words: str) -> None:
         """A step has been done; `words` say what remains, if anything does."""
         self._is(number, DONE, words)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from mirage.control.placement.deciding import Placer
 from mirage.control.placement.facts import PlacementFacts
@@ -74,7 +75,8 @@ class MachineMoves:
         """Decide once, and carry it out."""
         watch, now = self._watch, time.monotonic()
         present = watch.present
-        facts = self._movable(watch.facts(), present, now)
+        asked = await asyncio.to_thread(self._with_lacking, watch.facts())
+        facts = self._movable(asked, present, now)
         if not facts.devices:
             return
         judge = RooflineJudge(facts)
@@ -91,6 +93,17 @@ class MachineMoves:
         self._stand_ins.begin(decision.steps, gone)
         lost = f"{', '.join(sorted(away))} away: " if away and gone else ""
         await self._carry(present, decision.placement, decision.steps, lost + decision.why)
+
+    def _with_lacking(self, facts: PlacementFacts) -> PlacementFacts:
+        """Facts with the models whose weights the machine lacks. It reads the disk."""
+        lacking = {
+            (model.name, facts.device[name].machine)
+            for name, one in self._devices.items()
+            if name in facts.device
+            for model in facts.models
+            if one.lacks_weights(model.name)
+        }
+        return replace(facts, lacking=frozenset(lacking))
 
     def _movable(
         self, facts: PlacementFacts, present: DevicePlacement, now: float
@@ -139,7 +152,8 @@ class MachineMoves:
         for number, step in enumerate(steps):
             move.begins(number)
             try:
-                words = await self._carrier.carry(steps, number, placement)
+                tell = partial(move.tells, number)
+                words = await self._carrier.carry(steps, number, placement, tell)
             except StepFailed as error:
                 back = await self._carrier.back(steps, number)
                 self._failed[step.model] = time.monotonic()

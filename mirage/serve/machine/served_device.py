@@ -12,6 +12,7 @@ from mirage.serve.apply.source import written
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
 from mirage.serve.machine.declared import DeclaredMachine
 from mirage.serve.machine.order import DeviceOrder
+from mirage.serve.stored import is_here
 
 
 class ServedDevice:
@@ -33,6 +34,15 @@ class ServedDevice:
     @property
     def name(self) -> str:
         return self._keeper.name
+
+    def stored(self, tenant: str) -> str | None:
+        """Name of a tenant's model in the store of weights; None for a folder or a hub's."""
+        return self._declared.file.common.tenant(tenant).stored
+
+    def lacks_weights(self, tenant: str) -> bool:
+        """True if the store of its machine lacks a tenant's model."""
+        model = self.stored(tenant)
+        return model is not None and not is_here(self._declared.file.common.weights, model)
 
     async def serves(self, tenants: frozenset[str], drain_s: float | None = None) -> None:
         """Have its server serve these from now on; requests of others have `drain_s` to end.

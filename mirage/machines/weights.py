@@ -1,0 +1,60 @@
+"""Weights of models on machines: brought there before an engine needs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Literal
+from urllib.parse import quote
+
+import msgspec
+
+from mirage.machines.seam import DeviceCall, MachineAway, Machines
+
+AGAIN_S = 30.0
+"""Seconds after which weights that did not come are asked for again."""
+
+
+class _Told(msgspec.Struct):
+    """Part of the answer of ``POST /weights/MODEL``."""
+
+    state: Literal["coming", "whole", "failed"]
+    why: str = ""
+
+
+class MachineWeights:
+    """Weights of all machines, as their device servers tell."""
+
+    def __init__(self, machines: Machines, say: Callable[[str], None]) -> None:
+        self._machines, self._say = machines, say
+        self._there: set[tuple[str, str]] = set()
+        self._failed: dict[tuple[str, str], float] = {}
+        """Time until which a model is not tried again for a device."""
+
+    async def are_there(self, device: str, models: Iterable[str]) -> bool:
+        """True if the machine of a device has these; else they come. Raises `StaleEpoch`."""
+        return all([await self._is_there(device, model) for model in models])
+
+    async def bring(self, device: str, models: Iterable[str]) -> None:
+        """Have one come that is not known to be there. Raises `StaleEpoch`."""
+        for model in models:
+            if (device, model) not in self._there and not await self._is_there(device, model):
+                return
+
+    async def _is_there(self, device: str, model: str) -> bool:
+        key = device, model
+        if time.monotonic() < self._failed.get(key, 0.0):
+            return False
+        try:
+            call = DeviceCall("POST", f"/weights/{quote(model, safe='')}")
+            answer = await self._machines.call(device, call)
+            told = msgspec.json.decode(answer.body, type=_Told)
+        except (MachineAway, msgspec.DecodeError):
+            return False
+        if told.state == "failed":
+            self._failed[key] = time.monotonic() + AGAIN_S
+            self._say(f"device {device!r}: weights of {model} do not come: {told.why}")
+        if told.state == "whole" and key not in self._there:
+            self._there.add(key)
+            self._say(f"device {device!r}: weights of {model} are there")
+        return told.state == "whole"

@@ -1,0 +1,75 @@
+"""Weights that come before their model is served: each model once at a time, and how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from mirage.config import WeightsSection
+from mirage.errors import CommandFailed, InputRefused
+from mirage.hub.fetched import Say
+from mirage.serve.admin.forms import AheadState, WeightsComing
+from mirage.serve.stored import bring_model, is_here
+
+
+class WeightsAhead:
+    """Models that come into this machine's store. Made where an event loop runs."""
+
+    def __init__(self, section: Callable[[], WeightsSection], say: Say) -> None:
+        """`section` says where they come from, and who is asked."""
+        self._section, self._say = section, say
+        self._told: dict[str, WeightsComing] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.results: Counter[str] = Counter({AheadState.WHOLE: 0, AheadState.FAILED: 0})
+        """Models that were brought, or could not be."""
+        self.bytes = 0
+        """Bytes that have come."""
+
+    @property
+    def coming(self) -> list[WeightsComing]:
+        """All that come now."""
+        return [self._told[model] for model in self._tasks]
+
+    def knows(self, model: str) -> bool:
+        """True of a model that comes, or of which nobody has heard how that ended."""
+        return model in self._told
+
+    def bring(self, model: str) -> WeightsComing:
+        """Have a model in the store, and say how far that is; how it ended is said once."""
+        if model not in self._told:
+            if is_here(self._section(), model):
+                return WeightsComing(model=model, state=AheadState.WHOLE)
+            self._told[model] = WeightsComing(model=model, state=AheadState.COMING)
+            self._tasks[model] = asyncio.create_task(self._bring(model))
+            return self._told[model]
+        return self._told[model] if model in self._tasks else self._told.pop(model)
+
+    async def stop(self) -> None:
+        """Leave what comes as far as it is. Idempotent."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _bring(self, model: str) -> None:
+        state, why = AheadState.FAILED, ""
+        try:
+            await bring_model(self._section(), model, self._say, partial(self._shows, model))
+            state = AheadState.WHOLE
+        except (InputRefused, CommandFailed) as error:
+            why = str(error)
+        finally:
+            self._change(model, state=state, why=why)
+            self.results[state] += 1
+            del self._tasks[model]
+
+    def _shows(self, model: str, here: int, missing: int) -> None:
+        self.bytes += here - self._told[model].here
+        self._change(model, here=here, missing=missing)
+
+    def _change(self, model: str, **changes: object) -> None:
+        self._told[model] = msgspec.structs.replace(self._told[model], **changes)
