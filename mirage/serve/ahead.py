@@ -12,7 +12,7 @@ import msgspec
 from mirage.config import WeightsSection
 from mirage.errors import CommandFailed, InputRefused
 from mirage.hub.fetched import Say
-from mirage.serve.admin.forms import AheadState, WeightsComing
+from mirage.serve.coming import AheadState, WeightsComing
 from mirage.serve.stored import bring_model, is_here
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mirage.serve.admin.forms import WeightsComing
+from mirage.serve.coming import WeightsComing
 
 
 class BroughtWeights(Protocol):

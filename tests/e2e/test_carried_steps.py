@@ -12,15 +12,20 @@ import msgspec
 import pytest
 import yaml
 from aiohttp import web
+from weight_machines import Machine, make_model, same
 
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.machines.board import NewsBoard
 from mirage.machines.keeper import DeviceKeeper
 from mirage.processes.reaper_client import ReaperClient
+from mirage.serve.admin.bringing import Bringing
 from mirage.serve.admin.forms import TenantStatus
 from mirage.serve.admin.status import declared
+from mirage.serve.ahead import WeightsAhead
+from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import ConfigSource
+from mirage.serve.coming import AheadState
 from mirage.serve.machine.calls import DeviceCalls, DeviceRefused
 from mirage.serve.machine.carrying import StepCarrier, StepFailed
 from mirage.serve.machine.declared import DeclaredMachine, declared_machine
@@ -30,6 +35,7 @@ from mirage.serve.machine.served_device import ServedDevice
 from mirage.serve.openai import ApiError, errors_as_json
 from mirage.serve.private_site import PrivateSite
 from mirage.serve.supervisor import ServeOptions
+from mirage.weights.store import WeightStore
 
 pytestmark = pytest.mark.e2e
 
@@ -45,7 +51,8 @@ class SmallDevice:
         self.states = dict.fromkeys(tenants, "ready")
         self.comes, self.refuses = "ready", False
         self.heard: list[str] = []
-        self._site = PrivateSite()
+        self._site, self._revision = PrivateSite(), Revision()
+        self.ahead = WeightsAhead(lambda: machine.file.common.weights, lambda line: None)
         device = machine.device(name, tenants)
         self.keeper = DeviceKeeper(
             name,
@@ -73,10 +80,12 @@ class SmallDevice:
         app = web.Application(middlewares=[errors_as_json])
         app.add_routes([web.get("/tenants", self._told), web.put("/config", self._put)])
         app.add_routes([web.post("/tenants/{name}/{act}", self._act)])
+        app.add_routes(Bringing(self.ahead, self._revision).routes())
         await self._site.start(app, self._socket)
 
     async def stop(self) -> None:
         await self._site.stop()
+        await self.ahead.stop()
 
     async def _told(self, request: web.Request) -> web.Response:
         rows = [self._row(name, state) for name, state in self.states.items()]
@@ -117,31 +126,36 @@ class SmallDevice:
 class World:
     """`a` is on x alone; both devices are there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *sources: str) -> None:
+        """With `sources` both models are `toy` of their stores."""
         config = folder / "many.yaml"
-        tenants = [{"name": n, "model": "/m", "share": 40} for n in ("a", "b")]
+        model = "weights:toy" if sources else "/m"
+        tenants = [{"name": n, "model": model, "share": 40} for n in ("a", "b")]
         devices = [{"name": name, "memory": "4MiB"} for name in ("x", "y")]
-        config.write_text(yaml.safe_dump({"devices": devices, "tenants": tenants}))
+        weights = {"store": "here", "secret": "secret", "sources": list(sources)}
+        told: dict[str, Any] = {"devices": devices, "tenants": tenants}
+        config.write_text(yaml.safe_dump(told | ({"weights": weights} if sources else {})))
         source = ConfigSource(config)
         machine = declared_machine(source, source.written())
         self.x = SmallDevice(machine, folder, "x", "a")
         self.y = SmallDevice(machine, folder, "y", "b")
         served = {"x": self.x.served, "y": self.y.served}
         self.carrier = StepCarrier(served, 5.0, 7.0)
+        self.told: list[str] = []
 
     async def carry(self, steps: list[MoveStep], placement: DevicePlacement) -> str:
         """Carry all out; the reason and the way back of the step that failed, if one did."""
         for number in range(len(steps)):
             try:
-                await self.carrier.carry(steps, number, placement)
+                await self.carrier.carry(steps, number, placement, self.told.append)
             except StepFailed as error:
                 return f"{number}: {error}; {await self.carrier.back(steps, number)}"
         return ""
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
-    made = World(folder)
+async def world(folder: Path, *sources: str) -> AsyncIterator[World]:
+    made = World(folder, *sources)
     for device in (made.x, made.y):
         await device.start()
     try:
@@ -250,3 +264,47 @@ def test_sleeps_and_wakes_are_acts(short: Path) -> None:
             assert made.x.heard == ["drain a", "wake a"] and made.x.ordered == ["a"]
 
     asyncio.run(run())
+
+
+def origin(folder: Path) -> Machine:
+    """A machine that has `toy`, which knows the secret of the world."""
+    secret = folder / "secret"
+    secret.write_text("a secret of this cluster")
+    secret.chmod(0o600)
+    machine = Machine(folder / "origin", secret)
+    machine.add(make_model(folder / "model"), "toy")
+    return machine
+
+
+def test_weights_are_brought_before_the_engine_starts(short: Path) -> None:
+    async def run(url: str) -> None:
+        async with world(short, url) as made:
+            assert made.y.served.lacks_weights("a")
+            assert await made.carry([step(MoveVerb.BRING, "y"), *MOVE], THERE) == ""
+            assert not made.y.served.lacks_weights("a")
+            assert same(here.folder(there.store.names()["toy"]), short / "model")
+            assert made.y.heard == ["serves a b"] and made.x.heard == ["serves 7"]
+            assert made.told[-1].endswith(" of 2.5 MiB")
+            assert made.y.ahead.results == {AheadState.WHOLE: 1, AheadState.FAILED: 0}
+            assert made.y.ahead.bytes == there.here(there.store.names()["toy"])
+            assert await made.carry([step(MoveVerb.BRING, "y")], THERE) == ""
+            assert made.y.ahead.results[AheadState.WHOLE] == 1, "it was there"
+
+    there, here = origin(short), WeightStore(short / "here")
+    with there.serving("--rate", "4MiB") as (url, _):
+        asyncio.run(run(url))
+
+
+def test_weights_that_do_not_come_end_the_move_and_nothing_has_gone(short: Path) -> None:
+    async def run(url: str) -> None:
+        async with world(short, url) as made:
+            told = await made.carry([step(MoveVerb.BRING, "y"), *MOVE], THERE)
+            why = f"toy: no source has it ({url} does not take the secret (401)): correct it"
+            assert told == f"0: {why}; what served before does so still"
+            assert (made.y.heard, made.x.heard, made.y.ordered) == ([], [], ["b"])
+            assert made.y.ahead.results[AheadState.FAILED] == 1 and not made.y.ahead.coming
+
+    there = origin(short)
+    with there.serving() as (url, _):
+        there.secret.write_text("another secret than that")
+        asyncio.run(run(url))

@@ -39,7 +39,9 @@ def some_facts(random: Random) -> PlacementFacts:
         LoadWindow(600.0, {m.name: some_load(random) for m in models if random.random() < 0.8})
         for _ in range(random.randint(1, 3))
     )
-    return PlacementFacts(devices, machines, models, windows)
+    pairs = [(model.name, machine.name) for model in models for machine in machines]
+    lacking = frozenset(pair for pair in pairs if random.random() < 0.3)
+    return PlacementFacts(devices, machines, models, windows, lacking)
 
 
 def some_device(random: Random, name: str, machines: tuple[PlaceMachine, ...]) -> PlaceDevice:
@@ -122,6 +124,7 @@ class StepBooks:
         }
         """Bytes of its device that each process has."""
         self.routed = set(self.held)
+        self.brought = set[tuple[str, str]]()
         self._check()
 
     def _bytes(self, model: str, *, asleep: bool) -> int:
@@ -136,8 +139,12 @@ class StepBooks:
     def step(self, step: MoveStep) -> None:
         key = (step.model, step.device)
         match step.verb:
+            case MoveVerb.BRING:
+                assert self.facts.lacks_weights(*key), f"{step} is there"
+                self.brought.add(key)
             case MoveVerb.START:
                 assert key not in self.held, f"{step} has a process"
+                assert key in self.brought or not self.facts.lacks_weights(*key), f"{step} of what"
                 hollow = self.facts.model[step.model].hollow
                 self.held[key] = self.facts.model[step.model].start
                 self._check()  # while it starts, and once it has

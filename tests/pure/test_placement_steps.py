@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -48,6 +49,12 @@ def test_a_move_starts_there_and_ends_here() -> None:
     path = path_towards(small("xy", 16, 99, "a"), names(a="x"), names(a="y"))
     assert said(path) == ["start a y", "route a y", "drain a x", "stop a x"]
     assert path.reached == names(a="y") and path.moved == ("a",)
+
+
+def test_weights_that_a_machine_lacks_come_before_the_engine() -> None:
+    facts = replace(small("xy", 16, 99, "a"), lacking=frozenset({("a", "m")}))
+    path = path_towards(facts, names(a="x"), names(a="y"))
+    assert said(path) == ["bring a y", "start a y", "route a y", "drain a x", "stop a x"]
 
 
 def test_both_copies_have_to_fit_host_memory() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from mirage.serve.coming import WeightsComing
+
 FORM_VERSION = 4
 LONGEST_S = 1_000_000
 """Longest time of which loans are told."""
@@ -90,28 +92,6 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     device: str
     device_bytes: int
-
-
-class AheadState(StrEnum):
-    """State of weights that were asked for."""
-
-    COMING = "coming"
-    WHOLE = "whole"
-    FAILED = "failed"
-
-
-class WeightsComing(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on its way into the store of a machine."""
-
-    model: str
-    """Its name or id in the store."""
-    state: AheadState
-    here: int = 0
-    """Bytes that have come, of those that were missing."""
-    missing: int = 0
-    """Bytes that were missing; 0 until that is known."""
-    why: str = ""
-    """Reason of a failure."""
 
 
 class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +187,7 @@ class MoveStepTold(msgspec.Struct, frozen=True):
     result: str = ""
     """``under way``, ``done``, ``failed`` or ``left out``; empty before that."""
     words: str = ""
-    """How far it is, the reason of a failure, or what remains."""
+    """Words about how far it is, why it failed, or what remains."""
     seconds: float = 0.0
 
 

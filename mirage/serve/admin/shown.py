@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirage.control.roster.states import BROKEN, LifeState
-from mirage.serve.admin.forms import AdapterStatus, TenantStatus, TenantsTold, WeightsComing
+from mirage.serve.admin.forms import AdapterStatus, TenantStatus, TenantsTold
+from mirage.serve.coming import WeightsComing
 from mirage.units import size
 
 HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING", "SINCE", "UNTIL")

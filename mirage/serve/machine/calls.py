@@ -10,9 +10,10 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from mirage.serve.admin.forms import ActTaken, OperatorAct, TenantsTold, WeightsComing
+from mirage.serve.admin.forms import ActTaken, OperatorAct, TenantsTold
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.source import Written
+from mirage.serve.coming import WeightsComing
 from mirage.serve.whatif.forms import PastTold
 
 ANSWER_S = 30.0

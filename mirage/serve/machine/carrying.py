@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.roster.states import BROKEN, LifeState
-from mirage.serve.admin.forms import AheadState, OperatorAct, TenantStatus
+from mirage.serve.admin.forms import OperatorAct, TenantStatus
+from mirage.serve.coming import AheadState
 from mirage.serve.machine.calls import DeviceAway, DeviceRefused
 from mirage.serve.machine.served_device import ServedDevice
 from mirage.units import size
