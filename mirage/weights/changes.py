@@ -197,7 +197,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """What is made under the lock is of a dead process; an addition has a lock of its own."""
+    """Remove what a process made under the lock and left; an addition has a lock of its own."""
     if path.name.startswith(ADDING):
         with suppress(BlockingIOError), (path / LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
