@@ -21,14 +21,18 @@ from mirage.serve.admin.forms import (
     ActTaken,
     AdapterStatus,
     DeclaredTenant,
+    DeviceStatus,
     OperatorAct,
     StateChange,
     TenantStatus,
+    TenantsTold,
 )
 from mirage.serve.admin.journal import SeenState, StateJournal
 from mirage.serve.admin.one_server import identity, sole_server
-from mirage.serve.admin.shown import described, span, until
+from mirage.serve.admin.shown import described, process_table, span, until
 from mirage.serve.apply.forms import ApplyTold
+from mirage.serve.coming import AheadState, WeightsComing
+from mirage.units import MIB
 
 pytestmark = pytest.mark.pure
 
@@ -368,3 +372,16 @@ def test_a_gpu_has_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
     with sole_server(on_gpu(0)):
         pass
+
+
+def test_weights_that_come_have_a_line_below_the_tenants() -> None:
+    server = DeviceStatus(pid=1, url="", policy="mirage", device="host", device_bytes=1)
+    coming = [
+        WeightsComing(model="llama", state=AheadState.COMING, here=3 * MIB, missing=12 * MIB),
+        WeightsComing(model="qwen", state=AheadState.COMING),
+    ]
+    told = TenantsTold(form_version=4, revision=0, server=server, tenants=[], coming=coming)
+    assert process_table(told, 0.0).splitlines()[1:] == [
+        "weights of llama come: 3.0 MiB of 12.0 MiB",
+        "weights of qwen come: 0.0 MiB of 0.0 MiB",
+    ]
