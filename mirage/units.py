@@ -6,7 +6,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 
 def size(nbytes: float) -> str:
-    """As people read it, in all that is printed: ``"3.0 MiB"``, ``"23.4 GiB"``, ``"1.5 TiB"``."""
+    """Bytes as text for all output: ``"3.0 MiB"``, ``"23.4 GiB"``, ``"1.5 TiB"``."""
     unit, name = next(one for one in _NAMES if nbytes >= one[0] or one[0] == MIB)
     return f"{nbytes / unit:,.1f} {name}"
 

@@ -36,7 +36,7 @@ class PeerLink:
         return PeerStream(self)
 
     def side(self, address: int, nbytes: int) -> CudaDriver:
-        """Whose memory it is, all of it mapped. Raises `NotMapped`."""
+        """Driver of the device that maps all of these bytes. Raises `NotMapped`."""
         for driver in (self.near, self.far):
             with driver.opened() as table:
                 if table.holds(address, nbytes):

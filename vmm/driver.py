@@ -64,7 +64,7 @@ class DeviceError(VmmError):
 
 
 class DeviceUnavailable(DeviceError):
-    """There is no device, no driver for it, or it cannot map virtual memory."""
+    """No usable device: none is there, it has no driver, or it cannot map virtual memory."""
 
 
 class DeviceLost(DeviceError):

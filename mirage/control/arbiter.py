@@ -113,7 +113,7 @@ class Arbiter:
             self._passes_on(tenant, now)
 
     def _passes_on(self, tenant: str, now: float) -> None:
-        """It steps no more."""
+        """Take the turn from a tenant that steps no more."""
         self.sharing.lost(tenant, now)
         self._holders -= {tenant}
 
@@ -187,7 +187,7 @@ class Arbiter:
             self._unbooked = False
 
     def _rests(self, tenant: str) -> None:
-        """It lends and borrows no more."""
+        """End the loans of a tenant: it lends and borrows no more."""
         self.loans.lost(tenant)
         self.growth.rests(tenant)
         self._unbooked = True

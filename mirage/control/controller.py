@@ -230,7 +230,7 @@ class Controller:
             self.declares(declared)
 
     def _forget(self, name: str) -> None:
-        """It takes no part in decisions."""
+        """Leave a tenant out of all decisions."""
         self._store.lost(name)
         self._followed.pop(name, None)
         self._new.discard(name)

@@ -36,6 +36,6 @@ class DecisionCounts:
         self.counts[tenant, SLEEP] += 1
 
     def forget(self, tenant: str) -> None:
-        """It is there no more."""
+        """Drop the counts of a removed tenant."""
         for key in [one for one in self.counts if one[0] == tenant]:
             del self.counts[key]

@@ -38,5 +38,5 @@ class Draining:
         return True
 
     def over(self) -> None:
-        """It has stopped, or is gone."""
+        """Note that the draining tenant has stopped, or is gone."""
         self.name = self.until = None

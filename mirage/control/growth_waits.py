@@ -46,10 +46,10 @@ class GrowthWaits:
             self._asked[tenant] = _GrowthAsked(asked.since, least)
 
     def rests(self, tenant: str) -> None:
-        """It asks for nothing any more: it sleeps, or is lost."""
+        """Drop a tenant's request for growth: it sleeps, or is lost."""
         self._asked.pop(tenant, None)
 
     def forget(self, tenant: str) -> None:
-        """It is there no more."""
+        """Drop a removed tenant."""
         self.rests(tenant)
         self.counts.pop(tenant, None)

@@ -87,7 +87,7 @@ class Vitals:
         self._had = now if pulse.requests else self._had
 
     def reported(self, report: Report, now: float) -> None:
-        """It has seen what it was sent up to `report.revision`."""
+        """Note that the engine has seen what it was sent up to `report.revision`."""
         self._listen(now)
         was_busy = self._is_busy()
         self._revision = report.revision
@@ -97,7 +97,10 @@ class Vitals:
             self._move(now)
 
     def told(self, message: ToEngine, now: float) -> None:
-        """It was sent something; an allotment or the end of a turn has to be answered."""
+        """Note that the engine was sent a message.
+
+        An allotment or the end of a turn has to be answered.
+        """
         if not self._is_busy():
             self._move(now)
         if isinstance(message, Allotment):

@@ -88,7 +88,7 @@ class Conversation:
             self._agent.send(self.report())
 
     def report_if_due(self, *, urgent: bool = False) -> None:
-        """It is time, or `urgent`, or the turn has been taken up or yielded."""
+        """Send a report if it is due or `urgent`, or if the turn was taken up or yielded."""
         urgent = urgent or self._turn.held != self._said_holding
         if urgent or time.monotonic() - self._reported_s >= INTERVAL_S:
             self.report_now()

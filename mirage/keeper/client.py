@@ -53,7 +53,10 @@ class KeeperClient:
         """True if it is there; False if it is to be filled."""
 
     def filled(self) -> None:
-        """It is whole, and not mapped to be written here. Raises `MasterRefused`: not kept then."""
+        """Tell the keeper that the master is complete and not mapped for writing here.
+
+        Raises `MasterRefused`.
+        """
         try:
             self._channel.say(MasterFilled())
             answer = self._channel.wait()[0]

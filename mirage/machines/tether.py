@@ -91,7 +91,7 @@ class Tether:
         self._is_ready = True
 
     def remove(self) -> None:
-        """It is ready no more."""
+        """Withdraw the mark that the server is ready."""
         self._is_ready = False
 
     # -- what it is told ----------------------------------------------------------------

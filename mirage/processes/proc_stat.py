@@ -23,7 +23,7 @@ class ProcStat(NamedTuple):
 
 
 def proc_stat(pid: int) -> ProcStat | None:
-    """None if there is no process `pid`, or if no file can be opened."""
+    """Fields of ``/proc/PID/stat``; None if there is no process `pid`, or if it cannot be read."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -66,7 +66,7 @@ class HeldFolder:
         return True
 
     def freshen(self) -> None:
-        """It and what lies right in it was just used, for cleaners that look at times alone."""
+        """Touch the folder and its entries, for cleaners that look at times alone."""
         for path in (self.path, *self.path.iterdir()):
             with contextlib.suppress(OSError):  # it went just now
                 os.utime(path, follow_symlinks=False)

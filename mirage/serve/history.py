@@ -37,7 +37,7 @@ async def answer(registry: Registry, request: web.Request) -> web.Response:
 
 
 def encoded(told: dict[str, Any]) -> bytes:
-    """As JSON."""
+    """The history as JSON."""
     return msgspec.json.encode(told)
 
 

@@ -61,7 +61,7 @@ class StepCosts:
         return 0.0
 
     def expert_times(self) -> ExpertTimes:
-        """As far as they are known."""
+        """Load and compute times of experts, as far as they are known."""
         return NO_EXPERTS
 
     def compute_ps(self, work: Work, co_runners: int) -> int:

@@ -50,13 +50,13 @@ class Reuse:
         return NO_PREFIX
 
     def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
-        """It is admitted, with what it found."""
+        """A request is admitted with the blocks that it found."""
 
     def prefilled(self, request: SimulatedRequest) -> None:
         """Its prompt is in KV."""
 
     def released(self, request: SimulatedRequest) -> None:
-        """It lets go of the blocks of its `computed` tokens."""
+        """A request releases the blocks of its `computed` tokens."""
 
     def growth(self, free: int) -> int:
         """Number of `free` blocks that may be taken without a look at what is cached in them."""

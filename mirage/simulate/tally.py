@@ -58,7 +58,7 @@ class Distribution:
         return total / self.count
 
     def percentiles(self, percents: list[float]) -> list[float]:
-        """By linear interpolation between order statistics, as numpy's. At least one value."""
+        """Percentiles by linear interpolation, as numpy's. At least one value."""
         values, weights = self.sorted()
         ends = np.cumsum(weights)
         ranks = np.asarray(percents) / 100 * (ends[-1] - 1)

@@ -77,7 +77,7 @@ class Core:
         return self._peered.sizes
 
     def peer_of(self, offset: int) -> str:
-        """Whose memory an offset is of. Raises `ValueError`."""
+        """Device that an offset belongs to. Raises `ValueError`."""
         return self._peered.offsets.device(offset)
 
     @property

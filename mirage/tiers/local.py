@@ -46,12 +46,12 @@ class LocalPool:
         self._closed = False
 
     def resize(self, budget: int) -> None:
-        """As the server does it. Raises `ValueError`."""
+        """Change the budget as the server does. Raises `ValueError`."""
         self._shared.core.resize(budget)
         self._shared.carry_out()
 
     def resize_peer(self, device: str, budget: int) -> None:
-        """As the server does it. Raises `ValueError`."""
+        """Change a peer's budget as the server does. Raises `ValueError`."""
         self._shared.core.resize_peer(device, budget)
         self._shared.carry_out()
 

@@ -101,6 +101,6 @@ ToEngine = Welcome | Sorry | News | Given
 
 
 def portions(keys: Sequence[Key]) -> Iterator[Keys]:
-    """As many as go into one message, in order."""
+    """Parts of a list that each fit into one message, in order."""
     for start in range(0, len(keys), MOST_KEYS):
         yield list(keys[start : start + MOST_KEYS])

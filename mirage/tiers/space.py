@@ -77,7 +77,7 @@ class BlockSpace:
         return offset
 
     def blocks_in(self, slab: BlockSlab) -> list[Block]:
-        """By their places."""
+        """Blocks of a slab, by their places."""
         return [self._blocks[offset] for offset in sorted(slab.used)]
 
     def next_victims(self, count: int) -> list[Block]:

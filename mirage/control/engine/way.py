@@ -116,14 +116,14 @@ class Parameters(NamedTuple):
 
 
 class Retire(NamedTuple):
-    """So many usable extents retire; with `anew` those that do already are usable before."""
+    """Order: retire usable extents. With `anew` retiring ones are made usable first."""
 
     extents: int
     anew: bool = False
 
 
 class CallBack(NamedTuple):
-    """So many extents that retire are usable again."""
+    """Order: make retiring extents usable again."""
 
     extents: int
 
@@ -135,7 +135,7 @@ class Unmap(NamedTuple):
 
 
 class Map(NamedTuple):
-    """So many extents get memory, of `wanted` that are affordable."""
+    """Order: give extents memory, of `wanted` that are affordable."""
 
     extents: int
     wanted: int

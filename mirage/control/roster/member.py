@@ -198,7 +198,7 @@ class RosterMember:
             self._arrives(now)
 
     def adopt(self, life: Life, now: float) -> None:
-        """It is in a state that came about without orders."""
+        """Take over a state that came about without orders."""
         self.life, self.since, self.eager = life, now, False
         self._arrives(now)
 

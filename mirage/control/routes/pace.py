@@ -24,7 +24,7 @@ class ReplicaPace:
         self._running += 1
 
     def ends(self, now: float, *, well: bool) -> None:
-        """It has answered one, `well` or not, or broke it off."""
+        """Note that the replica has answered a request, `well` or not, or broke it off."""
         self._look(now)
         self._running -= 1
         self._ended += well

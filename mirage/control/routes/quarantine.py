@@ -49,11 +49,11 @@ class ReplicaQuarantine:
         self._running: Counter[Body] = Counter()
 
     def begins(self, tenant: str, fingerprint: str) -> None:
-        """It is sent to a replica."""
+        """Note that a request is sent to a replica."""
         self._running[tenant, fingerprint] += 1
 
     def ends(self, tenant: str, fingerprint: str, now: float, *, well: bool) -> None:
-        """It was answered, `well` or not, or broke off."""
+        """Note that a request was answered, `well` or not, or broke off."""
         body = (tenant, fingerprint)
         self._running[body] -= 1
         if self._running[body] <= 0:

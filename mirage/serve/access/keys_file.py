@@ -35,7 +35,7 @@ def parse_date(value: Any) -> datetime:
 
 
 def parse_models(value: Any) -> Any:
-    """None for ``all``."""
+    """Models of a key; None for ``all``."""
     return None if value == "all" else value
 
 

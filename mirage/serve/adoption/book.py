@@ -61,7 +61,7 @@ class RunBook:
             self._engine(tenant, replace(engine, serves=True))
 
     def over(self, tenant: str) -> None:
-        """Nothing is left of its engine."""
+        """Note that nothing is left of a tenant's engine."""
         if self._known(tenant) is not None:
             self._engine(tenant, None)
 

@@ -11,7 +11,7 @@ class Revision:
 
     @property
     def tag(self) -> str:
-        """As an ``ETag``."""
+        """The revision as an ``ETag``."""
         return f'"{self.number}"'
 
     def grows(self) -> None:

@@ -113,7 +113,7 @@ class LeasedOffsets:
         self.peers.resize(lease.device, min(state.budget_bytes, held))
 
     def device(self, offset: int) -> str:
-        """Whose memory an offset is of. Raises `ValueError`."""
+        """Device that an offset belongs to. Raises `ValueError`."""
         at = [name for name, start in self.starts.items() if start <= offset]
         if not at or offset >= self._end:
             raise ValueError(f"offset {offset} is no peer's")

@@ -117,7 +117,7 @@ def layer_compute_s(roofline: Roofline, batch: int, context: int) -> float:
 def hidden_and_slots(
     subject: Subject, load_s: float, compute_s: float, most: int
 ) -> tuple[int, int]:
-    """As many layers as hide and may be given, and their slots; (0, 0) for none."""
+    """The most layers that hide and may be given, and their slots; (0, 0) if none does."""
     n, streamed = subject.shape.layers, _streamable(subject)
     remapped, stream_slots = largest_hidden(n, load_s, compute_s, most_streamed=streamed)
     if min(remapped, most) <= 0:

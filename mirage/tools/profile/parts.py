@@ -36,7 +36,7 @@ class Parts:
         self._key = json.loads(json.dumps(dict(key) | {"format": FORMAT}))
 
     def get(self, name: str) -> Part | None:
-        """None if it has to be measured."""
+        """The stored part; None if it has to be measured."""
         try:
             kept = json.loads(self._file(name).read_text())
             return Part(**kept["part"]) if kept["key"] == self._key else None
@@ -44,7 +44,7 @@ class Parts:
             return None
 
     def put(self, name: str, part: Part) -> None:
-        """It is there whole or not at all. Raises `OSError`."""
+        """Store a part, whole or not at all. Raises `OSError`."""
         draft = self._file(name).with_suffix(".draft")
         draft.write_text(json.dumps({"key": self._key, "part": asdict(part)}, indent=1) + "\n")
         draft.replace(self._file(name))

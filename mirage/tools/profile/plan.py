@@ -24,7 +24,7 @@ RUNNING = 64
 
 
 class SteadyLoad(NamedTuple):
-    """So many requests of one length that an engine always has; lengths in tokens."""
+    """A constant number of requests of one length in an engine; lengths in tokens."""
 
     at_once: int
     prompt: int

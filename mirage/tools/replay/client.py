@@ -47,7 +47,10 @@ class Outcome:
     """If texts are kept."""
 
     def latencies_ms(self) -> dict[str, float] | None:
-        """By the names of an `Slo`; None if it did not complete. ITL is the longest gap."""
+        """Latencies in ms by the names of an `Slo`; None if the request did not complete.
+
+        ITL is the longest gap.
+        """
         if self.error is not None:
             return None
         after_first = self.e2el_s - self.ttft_s

@@ -70,7 +70,7 @@ class Question:
 
     @property
     def trace_name(self) -> str:
-        """As a person would say it."""
+        """Name of the trace as a person would say it."""
         given = self.trace
         return "the bundled sample" if given == SAMPLE_NAME else given
 
