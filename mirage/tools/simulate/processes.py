@@ -30,7 +30,7 @@ class RunKilled(CommandFailed):
 
 
 class JobOutcome(NamedTuple):
-    """What a job gave, or the error that it raised."""
+    """Result of a job, or the error that it raised."""
 
     given: Any = None
     error: Exception | None = None
@@ -71,7 +71,7 @@ class JobProcesses:
         noted: Note = ignored,
         ended: Callable[[], None] = ignored,
     ) -> Iterator[Given]:
-        """What `function` gives for each of `jobs`, in their order; they may be endless.
+        """Results of `function` for each of `jobs`, in their order; jobs may be endless.
 
         All of it has to be taken, or the block left.
 
