@@ -15,7 +15,7 @@ AGAIN_S = 30.0
 """Seconds after which weights that did not come are asked for again."""
 
 
-class _Told(msgspec.Struct):
+class _Weights(msgspec.Struct):
     """Part of the answer of ``POST /weights/MODEL``."""
 
     state: Literal["coming", "whole", "failed"]
@@ -48,7 +48,7 @@ class MachineWeights:
         try:
             call = DeviceCall("POST", f"/weights/{quote(model, safe='')}")
             answer = await self._machines.call(device, call)
-            told = msgspec.json.decode(answer.body, type=_Told)
+            told = msgspec.json.decode(answer.body, type=_Weights)
         except (MachineAway, msgspec.DecodeError):
             return False
         if told.state == "failed":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -70,7 +70,7 @@ class JobProcesses:
         jobs: Iterable[Asked],
         noted: Note = ignored,
         ended: Callable[[], None] = ignored,
-    ) -> Iterator[Given]:
+    ) -> Generator[Given, None, None]:
         """Results of `function` for each of `jobs`, in their order; jobs may be endless.
 
         All of it has to be taken, or the block left.
