@@ -19,6 +19,7 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import CostBound, Roofline, Work
 from mirage.simulate.room import QueueRoom
+from mirage.simulate.tally import SimulatedCounters
 from mirage.simulate.variants import Variant
 
 
@@ -31,11 +32,12 @@ class SpillRoom(QueueRoom):
         holding: SimulatedMemory,
         growth_hold: GrowthHold,
         limits: StepLimits,
+        counters: SimulatedCounters,
         *,
         roofline: Roofline,
         token_ps: int,
     ) -> None:
-        super().__init__(queues, holding, growth_hold, limits)
+        super().__init__(queues, holding, growth_hold, limits, counters)
         self._roofline, self._token_ps = roofline, token_ps
 
     @property

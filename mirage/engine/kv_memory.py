@@ -14,6 +14,7 @@ from mirage.control.reporting import Cached
 from mirage.engine.blockpool import ElasticBlocks
 from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.queues import EngineQueues
+from mirage.engine.step_counts import StepCounts
 from mirage.engine.tiers.scheduling import SchedulerTiers
 from mirage.engine.turn import EngineTurn
 from mirage.geometry import asleep_bytes, footprint
@@ -118,12 +119,13 @@ class ElasticKVMemory(KVMemory):
         fence: Fence,
         queues: EngineQueues,
         tiers: SchedulerTiers,
+        counts: StepCounts,
     ) -> None:
         """`blocks` are those of vLLM's KV cache `manager`."""
         super().__init__(manager.block_pool, shape)
         self._worker, self._manager, self.blocks = worker, manager, blocks
         self._turn, self._queues, self._tiers = turn, queues, tiers
-        self._wants = wants
+        self._wants, self._counts = wants, counts
         self._keeps = worker.settings.kept != "nothing"
         self.reconciler = Reconciler(
             worker,
@@ -202,10 +204,14 @@ class ElasticKVMemory(KVMemory):
     def leave_free(self) -> None:
         """Leave free what `EngineSettings.kept` says, and the blocks closed to waiting requests."""
         if self._keeps:
-            reconciler, running = self.reconciler, self._queues.running
-            usable, may_use = reconciler.books.usable_extents, reconciler.open_extents
+            reconciler, queues = self.reconciler, self._queues
             self._manager.watermark_blocks = self._wants.left_free(
-                running, usable, may_use, self.demand, lent=reconciler.lent
+                queues.running,
+                reconciler.books.usable_extents,
+                reconciler.open_extents,
+                self.demand,
+                lent=reconciler.lent,
+                answered=self._counts.answered(queues.begun),
             )
 
     def _steps_soon(self) -> bool:

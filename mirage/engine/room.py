@@ -19,6 +19,7 @@ from mirage.engine.kv_memory import ElasticKVMemory, KVMemory
 from mirage.engine.memory_worker import MemoryWorker
 from mirage.engine.queues import EngineQueues
 from mirage.engine.step_bounds import StepBounds
+from mirage.engine.step_counts import StepCounts
 from mirage.engine.step_hold import StepHold
 from mirage.engine.tiers import present
 from mirage.engine.tiers.scheduling import SchedulerTiers
@@ -48,6 +49,7 @@ class RoomMaker:
     turn: EngineTurn
     fence: Fence
     bounds: StepBounds
+    counts: StepCounts
     agent: Agent | None
 
     def make(self, step_tokens: int) -> RequestRoom:
@@ -88,6 +90,7 @@ class RoomMaker:
             fence=self.fence,
             queues=self.queues,
             tiers=tiers,
+            counts=self.counts,
         )
 
     def _book(self) -> ExtentBook:

@@ -73,6 +73,7 @@ class MirageScheduler(Scheduler):
             turn=self.turn,
             fence=self.fence,
             bounds=self.bounds,
+            counts=self.counts,
             agent=self.agent,
         )
         # What one step may write: its tokens, and a block that each request begins.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mirage.control.answers import Answered
 from mirage.control.engine.fence import Fence
 from mirage.engine import prefill
 
@@ -30,6 +31,10 @@ class StepCounts:
     def steps(self) -> int:
         """Steps processed."""
         return 0 if self.paused else max(0, self._fence.processed - self._own_steps)
+
+    def answered(self, begun: int) -> Answered:
+        """What the engine has answered, with `begun` requests not ended; drafts count as tokens."""
+        return Answered(self.tokens - self.prefill_tokens, max(0, self.started - begun))
 
     def begin(self) -> None:
         """Count from now on."""

@@ -29,7 +29,7 @@ from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Scheduler
 from mirage.simulate.speaking import Speaker
 from mirage.simulate.stepping import Horizon, StepTaker
-from mirage.simulate.tally import Tally
+from mirage.simulate.tally import SimulatedCounters, Tally
 
 
 class Surroundings(Protocol):
@@ -63,7 +63,7 @@ class Surroundings(Protocol):
         """The last token of a request of this engine has come."""
 
 
-MakeRoom = Callable[[Queues, SimulatedMemory, GrowthHold, StepLimits], QueueRoom]
+MakeRoom = Callable[[Queues, SimulatedMemory, GrowthHold, StepLimits, SimulatedCounters], QueueRoom]
 MakeCosts = Callable[[BoundedSteps, SimulatedMemory, int, Callable[[], tuple[int, int]]], StepCosts]
 
 
@@ -96,7 +96,8 @@ class Engine:
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
         self.queues = Queues(arrivals, limits.group, reuse)
-        self.room = make_room(self.queues, holding, self.growth_hold, limits)
+        counters = self.tally.counters
+        self.room = make_room(self.queues, holding, self.growth_hold, limits, counters)
         co_runners = partial(world.co_runners, self)
         self.costs = make_costs(bounds, holding, load_ps, co_runners)
         self.next_event = self.queues.next_arrival

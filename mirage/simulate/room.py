@@ -11,6 +11,7 @@ from mirage.facts import KVGroups
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
+from mirage.simulate.tally import SimulatedCounters
 
 
 class QueueRoom:
@@ -19,9 +20,15 @@ class QueueRoom:
     """
 
     def __init__(
-        self, queues: Queues, holding: SimulatedMemory, growth_hold: GrowthHold, limits: StepLimits
+        self,
+        queues: Queues,
+        holding: SimulatedMemory,
+        growth_hold: GrowthHold,
+        limits: StepLimits,
+        counters: SimulatedCounters,
     ) -> None:
         self._queues, self._holding, self._limits = queues, holding, limits
+        self._counters = counters
         self._keeps = limits.kept != "nothing"
         self._wants = Wants(
             KVGroups((limits.group,)),
@@ -62,6 +69,7 @@ class QueueRoom:
             holding.open_extents,
             partial(self.demand, due),
             lent=holding.lent,
+            answered=self._counters.answered,
         )
         return self.free - due - left
 

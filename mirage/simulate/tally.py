@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from mirage.control.answers import Answered
 from mirage.simulate.batch import SimulatedRequest
 
 LIMIT = 2_000_000
@@ -152,6 +153,11 @@ class SimulatedCounters:
     """Requests that stopped waiting for blocks from below."""
     spills: int = 0
     """Requests that gave up their blocks at the end of a turn."""
+
+    @property
+    def answered(self) -> Answered:
+        """What it has answered."""
+        return Answered(self.tokens - self.prefill_tokens, self.completed)
 
 
 @dataclass(slots=True)
