@@ -11,15 +11,21 @@ The promise that makes over-commitment impossible: once an engine has *seen* rev
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from mirage.counters import Counters
 
-PROTOCOL_VERSION = 21
+PROTOCOL_VERSION = 22
 BEAT_S = 0.5
 """Seconds between two `Alive`, and between two `Pulse`."""
 LEASE_MARGIN_S = 15.0
 """Seconds after the lease in which what shall end with it is ended from outside; then it ends."""
+
+
+LentInTurns = Literal["nothing", "in turns", "in turns that drain"]
+"""Layers that are lent in turns: none, or any; in the second case by turns that drain or not."""
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -162,8 +168,8 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     """True if running requests are preempted, newest first, until they fit into `kv_extents`."""
     experts: int = 0
     """Experts of each layer whose memory is given away; only where no layer is remapped."""
-    lent: bool = False
-    """True if layers of any model pay for memory in turns."""
+    lent: LentInTurns = "nothing"
+    """Layers of any model that pay for memory in turns."""
     asleep: bool = False
     """True for an engine that shall compute nothing and hold `geometry.asleep_bytes`, no more.
 

@@ -81,7 +81,7 @@ from mirage.control.tenant_rows import Terms, row_of
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.control.water_filling import Fill
 from mirage.geometry import footprint
-from mirage.protocol import Allotment
+from mirage.protocol import Allotment, LentInTurns
 from scheduler import victims
 
 STATIC = (Pass(Reason.SHARE, hold_shares),)
@@ -249,5 +249,7 @@ def _target(t: TenantSnapshot, row: TenantRow, paid: int, closed: int, terms: Te
     stream_slots = slots(t, layers_remapped, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents
     given = layers_remapped, stream_slots, row.kv, open_extents(row, closed)
-    lent = paid > 0 and terms.turns is not None
+    lent: LentInTurns = "nothing"
+    if paid > 0 and terms.turns is not None:
+        lent = "in turns that drain" if terms.turns.drains else "in turns"
     return unnumbered(t.shape, *given, recall=recall, experts=experts, lent=lent)

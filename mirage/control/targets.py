@@ -9,7 +9,7 @@ from mirage.control.engine.counted import CountedMemory
 from mirage.control.engine.way import Way
 from mirage.control.rules import Rules
 from mirage.geometry import asleep_bytes, footprint
-from mirage.protocol import Allotment, ModelShape
+from mirage.protocol import Allotment, LentInTurns, ModelShape
 from scheduler.tenants import Tenant
 
 
@@ -26,7 +26,7 @@ def unnumbered(
     *,
     recall: bool = False,
     experts: int = 0,
-    lent: bool = False,
+    lent: LentInTurns = "nothing",
 ) -> Allotment:
     """Allotment without a number (revision 0), sent to nobody yet.
 

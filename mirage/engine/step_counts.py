@@ -33,7 +33,7 @@ class StepCounts:
         return 0 if self.paused else max(0, self._fence.processed - self._own_steps)
 
     def answered(self, begun: int) -> Answered:
-        """What the engine has answered, with `begun` requests not ended; drafts count as tokens."""
+        """Answers so far, with `begun` requests not ended; drafts count as tokens."""
         return Answered(self.tokens - self.prefill_tokens, max(0, self.started - begun))
 
     def begin(self) -> None:

@@ -156,7 +156,7 @@ class SimulatedCounters:
 
     @property
     def answered(self) -> Answered:
-        """What it has answered."""
+        """Answers so far."""
         return Answered(self.tokens - self.prefill_tokens, self.completed)
 
 

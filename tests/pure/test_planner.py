@@ -26,7 +26,7 @@ from mirage.control.targets import base, most_experts, most_remapped, unnumbered
 from mirage.control.tenant_rows import Terms
 from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import experts_gain, footprint, token_bytes
-from mirage.protocol import Allotment, Report
+from mirage.protocol import Allotment, LentInTurns, Report
 from mirage.units import ceil_div
 from scheduler.tenants import Tenant
 from tests.examples import examples
@@ -642,15 +642,15 @@ def test_in_turns_a_fixed_part_may_be_lent_instead_of_what_pays(part: float, giv
 @pytest.mark.parametrize(
     ("turns", "part", "lent"),
     [
-        (TurnLengths(1.0, drains=True), 0.5, True),
-        (TurnLengths(1.0, drains=True), 0.0, False),
-        (TurnLengths(1.0), 0.5, True),
-        (TurnLengths(1.0), 0.0, False),
-        (None, 0.5, False),
+        (TurnLengths(1.0, drains=True), 0.5, "in turns that drain"),
+        (TurnLengths(1.0, drains=True), 0.0, "nothing"),
+        (TurnLengths(1.0), 0.5, "in turns"),
+        (TurnLengths(1.0), 0.0, "nothing"),
+        (None, 0.5, "nothing"),
     ],
 )
 def test_all_hear_that_layers_pay_in_turns(
-    turns: TurnLengths | None, part: float, lent: bool
+    turns: TurnLengths | None, part: float, lent: LentInTurns
 ) -> None:
     fixed = REMAP.model_copy(update={"lend_kv": part})
     pair = [tenant("a", 9, 1, 30, kv=10), tenant("b", active=False, last_busy=1.0)]

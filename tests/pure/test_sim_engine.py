@@ -16,7 +16,7 @@ from mirage.control.demand import lacks_growth
 from mirage.control.targets import unnumbered
 from mirage.facts import KVGroup
 from mirage.geometry import footprint
-from mirage.protocol import Allotment, ModelShape, Refusal
+from mirage.protocol import Allotment, LentInTurns, ModelShape, Refusal
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.engine import Engine
 from mirage.simulate.holding import SimulatedMemory
@@ -333,10 +333,15 @@ def test_what_is_called_back_is_preempted_newest_first_but_for_the_last() -> Non
 
 @pytest.mark.parametrize(
     ("kept", "lent", "running"),
-    [("soon", False, 3), ("soon", True, 3), ("lent", False, 3), ("lent", True, 2)],
+    [
+        ("soon", "nothing", 3),
+        ("soon", "in turns", 3),
+        ("lent", "nothing", 3),
+        ("lent", "in turns", 2),
+    ],
 )
 def test_where_layers_are_lent_newcomers_leave_what_running_requests_soon_need_and_more(
-    kept: str, lent: bool, running: int
+    kept: str, lent: LentInTurns, running: int
 ) -> None:
     """Two running requests need one of eight free blocks soon, and four in twice 16 steps."""
     world = Alone()

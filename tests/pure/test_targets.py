@@ -118,9 +118,9 @@ def test_kv_comes_before_layers() -> None:
 
 
 def test_the_way_there_says_what_the_end_says() -> None:
-    wanted = told(0, 0, 6, recall=True, lent=True)
+    wanted = told(0, 0, 6, recall=True, lent="in turns")
     part = toward(SHAPE, told(4, 2, 2), wanted, 1100)
-    assert part == told(4, 2, 6, recall=True, lent=True)
+    assert part == told(4, 2, 6, recall=True, lent="in turns")
 
 
 def test_an_allotment_without_a_number_is_sent_once_whatever_its_number_is_then() -> None:

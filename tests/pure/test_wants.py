@@ -83,4 +83,5 @@ def test_newcomers_leave_the_growth_that_is_to_be_expected_while_layers_are_lent
 
     assert left(40, lent) == int(LEFT * growth_to_come(40, 40 * 20)) > 100
     assert left(40, "nothing") == 10, "half of eight steps"
+    assert left(40, "in turns that drain") == 1, "all that is asked for"
     assert left(800, lent) == (40 if lent == "at once" else 1), "old ones end as others grow"

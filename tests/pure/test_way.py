@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.control.engine.way import CallBack, Kind, Map, Move, Parameters, Retire, Unmap, Way
-from mirage.protocol import Allotment
+from mirage.protocol import Allotment, LentInTurns
 from tests.examples import examples
 
 pytestmark = pytest.mark.pure
@@ -352,11 +352,11 @@ def test_without_an_allotment_nothing_moves() -> None:
     )
 
 
-@pytest.mark.parametrize("lent", [False, True])
-def test_layers_are_lent_while_they_are_away_or_if_it_is_said_of_others(lent: bool) -> None:
-    assert not Way(engine()).lent
-    assert Way(engine(layers_remapped=1, stream_slots=1)).lent
-    assert aimed(engine(), Allotment(1, 0, 0, 10, grant(0, 10), lent=lent)).lent is lent
+@pytest.mark.parametrize("lent", ["nothing", "in turns", "in turns that drain"])
+def test_layers_are_lent_while_they_are_away_or_if_it_is_said_of_others(lent: LentInTurns) -> None:
+    assert Way(engine()).lent == "nothing"
+    assert Way(engine(layers_remapped=1, stream_slots=1)).lent == "at once"
+    assert aimed(engine(), Allotment(1, 0, 0, 10, grant(0, 10), lent=lent)).lent == lent
 
 
 def test_waiting_requests_may_use_what_the_allotment_leaves_open() -> None:

@@ -56,21 +56,23 @@ class Wants:
         layers are `lent`, memory is so short that requests which grow beyond what was left free are
         preempted, and computed anew in longer steps. In turns all of its growth is left free, since
         all requests of a turn grow together. At least `LEFT` of the growth to come is left, by the
-        length of the answers that were `answered`.
+        length of the answers that were `answered`, unless turns drain: there a preempted request
+        goes on in the same turn, and memory that is left free serves nobody after it began.
         """
         if self.kept == "nothing":
             return 0
         if self.kept == "soon" or (self.kept == "lent" and lent == "nothing"):
             return blocks_soon(self.groups, running, self.lookahead_steps)
-        asked = wanted()
+        asked, to_come = wanted(), 0
         ahead = max(0, asked.growth - asked.used)
-        if self.kept == "lent":
+        if self.kept == "lent" and lent != "in turns that drain":
+            answers = self.groups.grown(round(running * self.lengths.mean(answered)))
+            to_come = int(LEFT * growth_to_come(asked.used, answers))
             if lent == "at once":
                 ahead = blocks_later(self.groups, running, self.lookahead_steps)
-            answers = self.groups.grown(round(running * self.lengths.mean(answered)))
-            ahead = max(ahead, int(LEFT * growth_to_come(asked.used, answers)))
-        return kept_free(
+        left = kept_free(
             usable_extents * self.extent_blocks,
             None if open_extents is None else open_extents * self.extent_blocks,
             ahead,
         )
+        return max(left, to_come)

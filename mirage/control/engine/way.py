@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, Protocol
 
-from mirage.protocol import Allotment
+from mirage.protocol import Allotment, LentInTurns
 from mirage.streaming.giving import affordable
 
 Kind = Literal["layer", "extent"]
-Lent = Literal["nothing", "at once", "in turns"]
+Lent = LentInTurns | Literal["at once"]
 """Layers that are lent: none, of one model at once, or of any model in turns."""
 
 
@@ -220,8 +220,8 @@ class Way:
     @property
     def lent(self) -> Lent:
         """Layers that are lent: of any model in turns, or of this one at once."""
-        if self.target is not None and self.target.lent:
-            return "in turns"
+        if self.target is not None and self.target.lent != "nothing":
+            return self.target.lent
         return "at once" if self._memory.layers_remapped else "nothing"
 
     def moves(self) -> Iterator[Move]:
