@@ -127,5 +127,6 @@ def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allo
         for move in way.moves_to(to):
             held.make(move)
     given = held.layers_remapped, held.stream_slots, held.extents
-    terms = {"recall": to.recall, "lent": to.lent}
-    return unnumbered(shape, *given, to.open_extents, experts=held.experts, **terms)
+    return unnumbered(
+        shape, *given, to.open_extents, recall=to.recall, experts=held.experts, lent=to.lent
+    )
