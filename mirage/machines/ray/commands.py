@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterable
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.epoch import PREFIX
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.node import PORT, NodeFolder, NodeRecord
+from mirage.machines.ray.store import NodeStore
 from mirage.machines.seam import MachineAway
 from mirage.processes.marks import MarkedProcess
 
@@ -45,6 +47,14 @@ def node_command(
         str, typer.Option(help="Private address of this machine, at which others reach it.")
     ] = "",
     port: Annotated[int, typer.Option(help="Port of the head that is started.")] = PORT,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Redis that keeps the tables of the head that is started, redis://HOST:PORT.",
+            show_default="the folder",
+        ),
+    ] = None,
     secret: Annotated[
         Path | None,
         typer.Option(
@@ -65,7 +75,7 @@ def node_command(
     """
     there = NodeFolder(folder)
     if verb in (NodeVerb.START, NodeVerb.JOIN):
-        _run(there, verb, head, name or socket.gethostname(), host, port, secret)
+        _run(there, verb, head, name or socket.gethostname(), host, port, secret, store)
     elif verb is NodeVerb.STATUS:
         with connected(there):
             _print(asyncio.run(_lines()))
@@ -83,19 +93,35 @@ def _run(
     host: str,
     port: int,
     secret: Path | None,
+    store: str | None,
 ) -> None:
-    """Never returns. Raises `InputRefused` and `CommandFailed`."""
-    if not host:
-        raise InputRefused("--host: name the private address at which others reach this machine")
+    """Until a signal. Raises `InputRefused` and `CommandFailed`."""
+    _check_host(host)
     if verb is NodeVerb.JOIN:
         if head is None:
             raise InputRefused("mirage node join HOST:PORT: name the head as its start says")
         if secret is not None:
             there.take_secret(secret)
-        there.run(name, host, head)
+        if store is not None:
+            raise InputRefused("--store: the head alone has one: name it at mirage node start")
+        there.run(name, host, head, _say)
+        return
+    kept = None if store is None else NodeStore.of(store)
     there.make_secret()
     _print([f"others join with {host}:{port} and a copy of {there.secret_file}"])
-    there.run(name, host, None, port)
+    there.run(name, host, None, _say, port, kept)
+
+
+def _check_host(host: str) -> None:
+    """Raises `InputRefused`."""
+    if not host:
+        raise InputRefused("--host: name the private address at which others reach this machine")
+    try:
+        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family) as tried:
+            tried.bind((host, 0))
+    except (ValueError, OSError) as error:
+        raise InputRefused(f"--host {host}: no address of this machine ({error})") from None
 
 
 def _end(node: NodeRecord) -> None:
@@ -111,9 +137,13 @@ def _end(node: NodeRecord) -> None:
         process.close()
 
 
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        print(line, flush=True)
+        _say(line)
 
 
 async def _lines() -> list[str]:

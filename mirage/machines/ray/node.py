@@ -1,6 +1,6 @@
-"""This machine as a node: its folder, its secret, and the command that runs Ray's processes.
+"""This machine as a node: its folder, its secret, and the words of Ray's command.
 
-Ray checks a token at each call, listens on one address, and keeps its tables on disk.
+Ray checks a token at each call, and keeps its tables on disk or in Redis.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-import sys
+import tempfile
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import msgspec
 
 from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.ray.actor import FOLDER, MACHINE
+from mirage.machines.ray.process import NodeProcess
+from mirage.machines.ray.store import NodeStore
 from mirage.private_file import read_private, replace_private
 from mirage.processes.marks import ProcessMark, mark_of
 
@@ -94,20 +96,38 @@ class NodeFolder:
             raise CommandFailed(f"{self.path}: no node runs here: mirage node start, or join")
         return told
 
-    def environment(self) -> dict[str, str]:
-        """Variables of Ray's processes, and of who connects to them. Raises `InputRefused`."""
-        return {
+    def environment(self, store: NodeStore | None = None) -> dict[str, str]:
+        """Variables of Ray's processes, and of who connects to them. Raises `InputRefused`.
+
+        The head's tables are in its folder, or in a `store`.
+        """
+        secret = self.secret()
+        kept = (
+            {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.path / "gcs")}
+            if store is None
+            else {
+                "RAY_REDIS_ADDRESS": f"{store.scheme}://{store.host}:{store.port}",
+                "RAY_external_storage_namespace": derived(secret, "store")[:16],
+            }
+        )
+        return kept | {
             FOLDER: str(self.path),
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": derived(self.secret(), "ray"),
+            "RAY_AUTH_TOKEN": derived(secret, "ray"),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_gcs_storage": "rocksdb",
-            "RAY_gcs_storage_path": str(self.path / "gcs"),
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_AWAY_S),
         }
 
-    def run(self, name: str, host: str, head: str | None, port: int = PORT) -> None:
-        """Become the node's process; never returns. Raises `InputRefused` and `CommandFailed`.
+    def run(
+        self,
+        name: str,
+        host: str,
+        head: str | None,
+        say: Callable[[str], None],
+        port: int = PORT,
+        store: NodeStore | None = None,
+    ) -> None:
+        """Be the node until a signal. Raises `InputRefused` and `CommandFailed`.
 
         `head` is the address of a head elsewhere; None starts one here, at `port`.
         """
@@ -115,27 +135,27 @@ class NodeFolder:
             raise CommandFailed(
                 f"node {there.name!r} runs here, process {there.process.pid}: leave first"
             )
-        environment = self.environment()
+        environment = self.environment(store)
         (self.path / "gcs").mkdir(exist_ok=True)
         mark = mark_of(os.getpid())
         assert mark is not None, "this process lives"
         address = head or f"{host}:{port}"
         record = NodeRecord(name, mark, address, host)
         replace_private(self._record, msgspec.json.encode(record))
+        files = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
         words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
         words += ["--labels", f"{MACHINE}={name}", "--num-cpus", "1", "--num-gpus", "0"]
         words += ["--object-store-memory", str(STORE_BYTES), "--log-style", "record"]
+        words += ["--temp-dir", str(files)]  # else those of the head's machine
         words += [word for port in FREE_PORTS for word in (f"--{port}-port", "0")]
         if head is None:
             words += ["--head", "--port", str(port), "--include-dashboard", "false"]
-            words += ["--system-config", json.dumps(SYSTEM)]
+            words += ["--no-monitor", "--system-config", json.dumps(SYSTEM)]
+            words += () if store is None else store.words()
         else:
             words += ["--address", head]
-        command = Path(sys.executable).with_name("ray")
-        program = str(command) if command.exists() else shutil.which("ray")
-        if program is None:
-            raise CommandFailed("Ray has no command here: pip install '.[cluster]'")
-        os.execve(program, [program, *words], {**os.environ, **environment})
+        own, log = {**os.environ, **environment}, self.path / "ray.log"
+        NodeProcess(words, own, log, lambda told: say(f"{name}: {told}")).run()
 
 
 def derived(secret: str, purpose: str) -> str:

@@ -1,0 +1,107 @@
+"""Ray's processes of this machine: one command, which is started again when it ends by itself.
+
+Ray ends a node that was missed once the network is there again: another one has to join.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Event
+from types import FrameType
+
+from mirage.errors import CommandFailed
+
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Seconds before another start, doubled with each one that fails."""
+LOOK_S = 0.2
+STARTED = b"Ray runtime started"
+"""Words of Ray's once its processes run."""
+PR_SET_PDEATHSIG = 1
+
+
+class NodeProcess:
+    """Ray's command of a node. `run` it in the main thread."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        """What Ray says goes to `log`, which is made anew. Raises `CommandFailed`."""
+        command = Path(sys.executable).with_name("ray")
+        program = str(command) if command.exists() else shutil.which("ray")
+        if program is None:
+            raise CommandFailed("Ray has no command here: pip install '.[cluster]'")
+        self._command, self._environment = [program, *words], environment
+        self._log, self._say, self._over = log, say, Event()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Until a signal. Raises `CommandFailed` if it does not start the first time."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        self._log.write_bytes(b"")
+        pause_s, joined = PAUSE_S, False
+        while not self._over.is_set():
+            begin = self._log.stat().st_size
+            child = self._child = self._start()
+            started = self._starts(child, begin)
+            if started:
+                self._say("runs" if not joined else "runs again")
+                pause_s, joined = PAUSE_S, True
+            if self._over.is_set():
+                child.terminate()
+            status = child.wait()
+            if self._over.is_set():
+                return
+            if not joined:
+                raise CommandFailed(f"Ray does not start ({self._last_line(begin)}): {self._log}")
+            self._say(
+                f"Ray has ended with exit code {status}: it is started again in {pause_s:g} s"
+            )
+            self._over.wait(pause_s)
+            pause_s = PAUSE_S if started else min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_ends_with_this,
+            )
+
+    def _starts(self, child: subprocess.Popen[bytes], begin: int) -> bool:
+        """Wait until it has started, or has ended; true if it has started."""
+        while STARTED not in self._log.read_bytes()[begin:]:
+            if child.poll() is not None:
+                return False
+            self._over.wait(LOOK_S)
+            if self._over.is_set():
+                return False
+        return True
+
+    def _last_line(self, begin: int) -> str:
+        lines = self._log.read_bytes()[begin:].decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._over.set()
+        if self._child is not None:
+            self._child.terminate()
+
+
+def _ends_with_this() -> None:
+    """A command that outlives this process would be known to nobody."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
