@@ -17,15 +17,15 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from supervised import HERE, WITH_FAKES
 from tethered import until
 
-NETWORK = "10.77.0"
+NETWORK = "10.0.0"
 FIRST = """
 import os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children of others that ended are nobody's
@@ -36,6 +36,7 @@ sys.stdin.read()
 """
 """First process of a machine: it ends with its input, and all others with it."""
 SPACES = ("--net", "--mount", "--pid", "--uts", "--ipc")
+TETHERED = "tethered_with_fakes.py"
 TOOLS = ("ip", "mount", "nsenter", "unshare")
 
 
@@ -80,10 +81,10 @@ class Spaces:
 
     def processes(self) -> list[psutil.Process]:
         """All that run there, but the first."""
-        space, found = os.readlink(f"/proc/{self.first.pid}/ns/pid"), []
+        space, found = _space(self.first), []
         for one in psutil.process_iter():
             with suppress(OSError):
-                if os.readlink(f"/proc/{one.pid}/ns/pid") == space and one != self.first:
+                if _space(one) == space and one != self.first:
                     found.append(one)
         return found
 
@@ -95,6 +96,11 @@ class Spaces:
         for stream in (self._holder.stdin, self._holder.stdout):
             assert stream is not None
             stream.close()
+
+
+def _space(process: psutil.Process) -> str:
+    """Name of the namespace that a process's number is of."""
+    return str(Path(f"/proc/{process.pid}/ns/pid").readlink())
 
 
 def _done(words: Sequence[str]) -> str:
@@ -109,7 +115,7 @@ class NetMachine:
     def __init__(self, name: str, number: int, folder: Path) -> None:
         """`folder` becomes its /tmp, and holds its home."""
         self.name, self.host, self.folder = name, f"{NETWORK}.{number}", folder
-        (folder / "home").mkdir(parents=True)
+        (folder / "home").mkdir(parents=True, exist_ok=True)
         self.spaces = Spaces(name)
         self.spaces.root("mount", "--bind", str(folder), str(folder))
         self.spaces.root("mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
@@ -170,20 +176,21 @@ class NetMachine:
         finally:
             running.stop()
 
-    def cut(self) -> None:
-        """Nothing comes and nothing goes any more."""
-        self.spaces.root("ip", "link", "set", "eth0", "down")
-
-    def heal(self) -> None:
-        """The network is there again."""
-        self.spaces.root("ip", "link", "set", "eth0", "up")
-
     def listening(self) -> dict[str, set[int]]:
         """TCP ports that processes there listen on, by the address."""
         found: dict[str, set[int]] = {}
         for line in self.spaces.root("ss", "-ltnH").splitlines():
             address, _, port = line.split()[3].rpartition(":")
             found.setdefault(address, set()).add(int(port))
+        return found
+
+    def servers(self) -> set[int]:
+        """Processes of device servers, by the numbers that they have outside."""
+        found = set()
+        for one in self.spaces.processes():
+            with suppress(psutil.Error):
+                if TETHERED in " ".join(one.cmdline()):
+                    found.add(one.pid)
         return found
 
     def logs(self) -> str:
@@ -242,11 +249,15 @@ class RunningThere:
 
 
 class NetHouse:
-    """Machines m1, m2 ... at 10.77.0.1, .2 ..., joined by a switch."""
+    """Machines m1, m2 ... at 10.0.0.1, .2 ..., joined by a switch."""
 
     def __init__(self, folder: Path, over: ExitStack) -> None:
         self.folder, self._over = folder, over
         self.machines: dict[str, NetMachine] = {}
+        self._numbers: dict[str, int] = {}
+        self._ports: dict[str, str] = {}
+        """Each machine's port of the switch."""
+        self._cables = count(1)
         self._switch = self._made(Spaces("switch"))
         self._switch.network("link", "add", "bridge", "type", "bridge")
         self._switch.network("link", "set", "bridge", "up")
@@ -256,18 +267,29 @@ class NetHouse:
         return spaces
 
     def machine(self, name: str) -> NetMachine:
-        """Add a machine."""
-        number = len(self.machines) + 1
+        """Add a machine, or start one that was lost: its disk and its address are the same."""
+        number = self._numbers.setdefault(name, len(self._numbers) + 1)
         made = NetMachine(name, number, self.folder / name)
         self._made(made.spaces)
-        port, pid = f"p{number}", str(made.spaces.first.pid)
-        peer = ("peer", "name", "eth0", "netns", pid)
-        self._switch.network("link", "add", port, "type", "veth", *peer)
-        self._switch.network("link", "set", port, "master", "bridge", "up")
+        self._ports[name] = f"p{next(self._cables)}"
+        ends = "type", "veth", "peer", "name", "eth0", "address", f"02:00:00:00:00:{number:02x}"
+        self._switch.network(
+            *("link", "add", self._ports[name], *ends, "netns", str(made.spaces.first.pid))
+        )
+        self._switch.network("link", "set", self._ports[name], "up")
         made.spaces.root("ip", "address", "add", f"{made.host}/24", "dev", "eth0")
-        made.heal()
+        made.spaces.root("ip", "link", "set", "eth0", "up")
         self.machines[name] = made
+        self.heal(name)
         return made
+
+    def cut(self, name: str) -> None:
+        """Whatever a machine sends is lost from now on, and what is sent to it."""
+        self._switch.network("link", "set", self._ports[name], "nomaster")
+
+    def heal(self, name: str) -> None:
+        """Its network is there again."""
+        self._switch.network("link", "set", self._ports[name], "master", "bridge")
 
     def lose(self, name: str) -> None:
         """End all processes of a machine at once. Its disk stays."""

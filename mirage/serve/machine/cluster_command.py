@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import socket
+from contextlib import redirect_stdout
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from mirage.errors import CommandFailed, InputRefused
@@ -47,8 +49,8 @@ def serve_on_machines(
     held = (*(keys.table.keys or ()), own)
     lease_s = LEASE_S if lease_s is None else lease_s
     plan = served_cluster(source, source.written(), held, log_format, lease_s, program)
-    with connected(folder):
-        try:
+    with connected(folder), Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
+        try:  # Ray prints traces of other machines there, which are in its logs
             return asyncio.run(_until_signal(plan))
         except StaleEpoch as error:
             raise CommandFailed(f"another controller serves this cluster now ({error})") from None

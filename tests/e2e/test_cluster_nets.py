@@ -1,0 +1,213 @@
+"""Two machines with networks of their own: the page as it is printed, losses, partitions."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+from net_house import Answers, NetHouse, NetMachine, RunningThere, net_house
+from operated import ROSTER
+from supervised import HERE, write_config
+from tethered import until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed"),
+]
+
+PAGE = (HERE.parents[1] / "docs" / "machines.md").read_text()
+SECTION = PAGE.partition("## From nothing to two machines")[2].partition("\n## ")[0]
+START, JOIN, KEYS, SERVE = (
+    shlex.split(line)[1:] for line in re.findall(r"^    (mirage .*)$", SECTION, re.MULTILINE)
+)
+"""Words of `mirage` as the page prints them."""
+
+
+def printed_file(folder: Path) -> Path:
+    """File of the page, with light models and small devices of this machine's memory."""
+    block = re.search(r"^    devices:\n(?:    .*\n)+", SECTION, re.MULTILINE)
+    assert block is not None
+    told: dict[str, Any] = yaml.safe_load(dedent(block[0]))
+    write_config(folder, "a")
+    for one in told["devices"]:
+        one |= {"kind": "host", "memory": "4MiB"}
+    for one in told["tenants"]:
+        one |= {"model": str(folder / "model"), "max_model_len": 128}
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump({**told, "dtype": "float32", "roster": ROSTER, "hang_s": 5}))
+    return path
+
+
+class TwoMachines:
+    """The page, followed: m1 is the head, m2 has joined, and the controller runs on one of them."""
+
+    def __init__(self, house: NetHouse, over: ExitStack) -> None:
+        self.house, self._over = house, over
+        self.config = printed_file(house.folder)
+        self.keys = house.folder / "keys.yaml"
+        self.head, self.node = self.starts(), self.joins()
+        self.token = self.m1.mirage(*KEYS[:-1], str(self.keys)).stdout.strip()
+        assert self.token.startswith("mirage-")
+
+    @property
+    def m1(self) -> NetMachine:
+        return self.house.machines["m1"]
+
+    @property
+    def m2(self) -> NetMachine:
+        return self.house.machines["m2"]
+
+    def starts(self) -> RunningThere:
+        running = self._over.enter_context(self.m1.runs(*START))
+        running.says("m1: runs")
+        return running
+
+    def joins(self) -> RunningThere:
+        secret = self.m2.folder / "copied-secret"
+        if not secret.exists():
+            secret.write_bytes((self.m1.state / "secret").read_bytes())
+            secret.chmod(0o600)
+        running = self._over.enter_context(self.m2.runs(*JOIN[:-1], str(secret)))
+        running.says("m2: runs")
+        return running
+
+    def serves(self, machine: NetMachine, *options: str) -> Controller:
+        words = (*(SERVE[0], str(self.config)), *SERVE[2:-1], str(self.keys))
+        return Controller(self, self._over.enter_context(machine.runs(*words, *options)))
+
+
+class Controller:
+    """`mirage serve --cluster`, and what it has said of devices."""
+
+    def __init__(self, two: TwoMachines, running: RunningThere) -> None:
+        self.two, self.running = two, running
+
+    def url(self, device: str) -> str:
+        """Address that was said last."""
+        found = re.findall(f"device '{device}' serves at (\\S+)", self.running.text)
+        return found[-1] if found else ""
+
+    def ask(self, machine: NetMachine, device: str, model: str) -> int:
+        """Status of an answer; 0 if there is none."""
+        url = self.url(device)
+        return machine.ask(url, model, self.two.token)[0] if url else 0
+
+    def ready(self) -> None:
+        """Wait until both models are served."""
+        m1 = self.two.m1
+        until(lambda: self.ask(m1, "left", "chat") == self.ask(m1, "right", "code") == 200, "both")
+
+    @contextmanager
+    def asks(self, machine: NetMachine, device: str, model: str) -> Iterator[Answers]:
+        with machine.asks(self.url(device), model, self.two.token) as answers:
+            until(lambda: answers.since(0), f"{machine.name} asks for {model}")
+            yield answers
+
+
+@contextmanager
+def two_machines() -> Iterator[TwoMachines]:
+    with net_house("m1", "m2") as house, ExitStack() as over:
+        yield TwoMachines(house, over)
+
+
+def test_a_stranger_follows_the_page() -> None:
+    with two_machines() as two:
+        controller = two.serves(two.m2)
+        controller.ready()
+        for machine in (two.m1, two.m2):
+            assert controller.ask(machine, "left", "chat") == 200
+            assert controller.ask(machine, "right", "code") == 200
+        url = controller.url("left")
+        assert two.m2.ask(url, "chat", "another token")[0] == 401
+        status = two.m2.mirage("node", "status")
+        assert status.returncode == 0, status
+        assert "machine m1 at 10.0.0.1\nmachine m2 at 10.0.0.2\n" in status.stdout
+        assert f"device left on m1: {url}, process " in status.stdout
+        for machine, device in ((two.m1, "left"), (two.m2, "right")):
+            assert (machine.state / device / "server.log").exists()
+            assert (machine.state / "ray.log").exists()
+            assert (machine.folder / "ray").is_dir(), "Ray's files are each machine's own"
+        assert "StackTrace" not in controller.running.text
+        assert controller.running.stop() == 130
+        assert controller.ask(two.m1, "right", "code") == 200, "device servers go on"
+        for machine in (two.m2, two.m1):
+            left = machine.mirage("node", "leave")
+            assert left.returncode == 0 and "drains and ends" in left.stdout, left
+        assert two.node.ended(60) == 0 and two.head.ended(60) == 0
+        for machine in (two.m1, two.m2):
+            until(lambda machine=machine: not machine.spaces.processes(), "nothing is left", 30)
+            assert not list((machine.folder).glob("mirage-*")), "no folder of a server is left"
+
+
+def test_either_machine_is_lost_and_comes_back() -> None:
+    measured: dict[str, float] = {}
+    with two_machines() as two:
+        controller = two.serves(two.m1)
+        controller.ready()
+        with controller.asks(two.m1, "left", "chat") as kept:
+            lost = time.time()
+            two.house.lose("m2")
+            until(lambda: controller.ask(two.m1, "left", "code") == 200, "it is served elsewhere")
+            measured["m2 lost: its model is served by m1 after"] = time.time() - lost
+            two.house.machine("m2")
+            back = time.time()
+            two.node = two.joins()
+            until(lambda: controller.ask(two.m1, "right", "code") == 200, "it is back")
+            measured["m2 back: its model is served there after"] = time.time() - back
+            until(lambda: controller.ask(two.m1, "left", "code") == 404, "m1 gives it up")
+            print(f"{kept.served(lost)} requests to m1 meanwhile")
+        with controller.asks(two.m2, "right", "code") as kept:
+            servers = two.m2.servers()
+            lost = time.time()
+            two.house.lose("m1")
+            time.sleep(20.0)
+            assert kept.served(lost), "what the other one serves goes on without a head"
+            two.house.machine("m1")
+            back = time.time()
+            two.head = two.starts()
+            measured["m1 back: the head runs after"] = time.time() - back
+            controller = two.serves(two.m1)
+            controller.ready()
+            measured["m1 back: all is served after"] = time.time() - back
+            assert two.m2.servers() == servers, "the other one's server was adopted"
+            print(f"{kept.served(lost)} requests to m2 meanwhile")
+        for what, seconds in measured.items():
+            print(f"{what} {seconds:.1f} s")
+
+
+@pytest.mark.parametrize(("cut_s", "lease_s"), [(10.0, 3600.0), (25.0, 10.0)])
+def test_a_partition_heals_and_ends_nothing_that_serves(cut_s: float, lease_s: float) -> None:
+    with two_machines() as two, ExitStack() as over:
+        controller = two.serves(two.m1, "--lease", f"{lease_s:g}")
+        controller.ready()
+        servers = {machine.name: machine.servers() for machine in (two.m1, two.m2)}
+        of_m1 = over.enter_context(controller.asks(two.m1, "left", "chat"))
+        of_m2 = over.enter_context(controller.asks(two.m2, "right", "code"))
+        begun = time.time()
+        two.house.cut("m2")
+        until(lambda: controller.ask(two.m1, "left", "code") == 200, "the head's side serves it")
+        elsewhere_s = time.time() - begun
+        time.sleep(max(0.0, begun + cut_s - time.time()))
+        two.house.heal("m2")
+        healed = time.time()
+        until(lambda: controller.ask(two.m1, "right", "code") == 200, "it is reached again")
+        reached_s = time.time() - healed
+        two.node.says("m2: runs again")
+        until(lambda: controller.ask(two.m1, "left", "code") == 404, "m1 gives it up")
+        whole_s = time.time() - healed
+        assert {machine.name: machine.servers() for machine in (two.m1, two.m2)} == servers
+        print(
+            f"cut for {cut_s:g} s, lease {lease_s:g} s: elsewhere after {elsewhere_s:.1f} s, "
+            f"reached {reached_s:.1f} s and whole {whole_s:.1f} s after it healed; "
+            f"{of_m1.served(begun)} and {of_m2.served(begun)} requests on both sides, all answered"
+        )
