@@ -151,11 +151,17 @@ class NetMachine:
     @contextmanager
     def runs(self, *words: str) -> Iterator[RunningThere]:
         """A command of mirage runs there until the block ends."""
-        running = RunningThere(self.spaces.entering(sys.executable, WITH_FAKES, *words), self._held)
+        with self.runs_program(sys.executable, WITH_FAKES, *words) as running:
+            yield running
+
+    @contextmanager
+    def runs_program(self, *words: str) -> Iterator[RunningThere]:
+        """A program runs there until the block ends."""
+        running = RunningThere(self.spaces.entering(*words), self._held)
         try:
             yield running
         except BaseException:
-            print(f"{self.name}: mirage {' '.join(words)}:\n{''.join(running.lines)}")
+            print(f"{self.name}: {' '.join(words)}:\n{running.text}")
             raise
         finally:
             running.stop()
@@ -169,19 +175,15 @@ class NetMachine:
     @contextmanager
     def asks(self, url: str, model: str, key: str) -> Iterator[Answers]:
         """Requests go to a server from there until the block ends."""
-        words = self.spaces.entering(sys.executable, "-c", ASKS, url, model, key, "0.1")
-        running = RunningThere(words, self._held)
-        try:
+        with self.runs_program(sys.executable, "-c", ASKS, url, model, key, "0.1") as running:
             yield Answers(running)
-        finally:
-            running.stop()
 
     def listening(self) -> dict[str, set[int]]:
         """TCP ports that processes there listen on, by the address."""
         found: dict[str, set[int]] = {}
         for line in self.spaces.root("ss", "-ltnH").splitlines():
             address, _, port = line.split()[3].rpartition(":")
-            found.setdefault(address, set()).add(int(port))
+            found.setdefault(address.strip("[]").removeprefix("::ffff:"), set()).add(int(port))
         return found
 
     def servers(self) -> set[int]:

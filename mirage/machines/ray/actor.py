@@ -15,8 +15,8 @@ FOLDER = "MIRAGE_NODE_FOLDER"
 """Variable of a machine's Ray processes: folder of device servers there."""
 
 
-MACHINE = "mirage-machine"
-"""Label of a node: the machine's name."""
+MACHINE, RELEASE = "mirage-machine", "release-"
+"""Labels of a node: the machine's name, and beginning of those of what is installed there."""
 
 
 class DeviceActor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ from mirage.machines.seam import MachineAway
 from mirage.processes.marks import MarkedProcess
 
 ENDS_S = 60.0
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+"""Names that a label of Ray may have."""
 
 
 class NodeVerb(StrEnum):
@@ -97,6 +100,8 @@ def _run(
 ) -> None:
     """Until a signal. Raises `InputRefused` and `CommandFailed`."""
     _check_host(host)
+    if not NAME.fullmatch(name):
+        raise InputRefused(f"--name {name}: letters, digits, . _ - alone, at most 63")
     if verb is NodeVerb.JOIN:
         if head is None:
             raise InputRefused("mirage node join HOST:PORT: name the head as its start says")

@@ -12,7 +12,7 @@ from ray.experimental import internal_kv
 
 from mirage.machines.agent import AgentOrder
 from mirage.machines.board import NewsBoard
-from mirage.machines.ray.actor import MACHINE, DeviceActor
+from mirage.machines.ray.actor import MACHINE, RELEASE, DeviceActor
 from mirage.machines.seam import (
     DeviceAnswer,
     DeviceCall,
@@ -101,6 +101,18 @@ class RayMachines:
         """Machine of each device that any controller has started. Raises `MachineAway`."""
         told = await self.facts(DEVICE)
         return {key.removeprefix(DEVICE): value.decode() for key, value in told.items()}
+
+    async def releases(self) -> dict[str, dict[str, str]]:
+        """What is installed on each machine that is there. Raises `MachineAway`."""
+        return {
+            node["Labels"][MACHINE]: {
+                key.removeprefix(RELEASE): told
+                for key, told in sorted(node["Labels"].items())
+                if key.startswith(RELEASE)
+            }
+            for node in await _of_cluster(ray.nodes)
+            if node["Alive"] and MACHINE in node["Labels"]
+        }
 
     async def leaves(self, machine: str) -> None:
         """Remove a machine for all controllers until it joins again. Raises `MachineAway`."""

@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 
 from mirage.errors import CommandFailed, InputRefused
-from mirage.machines.ray.actor import FOLDER, MACHINE
+from mirage.machines.ray.actor import FOLDER, MACHINE, RELEASE
 from mirage.machines.ray.process import NodeProcess
 from mirage.machines.ray.store import NodeStore
+from mirage.machines.releases import releases
 from mirage.private_file import read_private, replace_private
 from mirage.processes.marks import ProcessMark, mark_of
 
@@ -144,7 +145,9 @@ class NodeFolder:
         replace_private(self._record, msgspec.json.encode(record))
         files = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
         words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
-        words += ["--labels", f"{MACHINE}={name}", "--num-cpus", "1", "--num-gpus", "0"]
+        labels = {MACHINE: name} | {f"{RELEASE}{key}": told for key, told in releases().items()}
+        words += ["--labels", ",".join(f"{key}={told}" for key, told in labels.items())]
+        words += ["--num-cpus", "1", "--num-gpus", "0"]
         words += ["--object-store-memory", str(STORE_BYTES), "--log-style", "record"]
         words += ["--temp-dir", str(files)]  # else those of the head's machine
         words += [word for port in FREE_PORTS for word in (f"--{port}-port", "0")]

@@ -25,6 +25,8 @@ from mirage.serve.machine.cluster import LEASE_S, ServedCluster, serve_cluster, 
 from mirage.serve.said import say
 from mirage.serve.supervisor import EXIT_CODES
 
+LEAST_LEASE_S = 60.0
+"""After a partition Ray's node and its agents start anew, in ten to twenty seconds."""
 OWN_KEY = "cluster"
 """Name of the key that is made of the cluster's secret."""
 
@@ -48,6 +50,11 @@ def serve_on_machines(
     )
     held = (*(keys.table.keys or ()), own)
     lease_s = LEASE_S if lease_s is None else lease_s
+    if lease_s < LEAST_LEASE_S:
+        raise InputRefused(
+            f"--lease {lease_s:g}: at least {LEAST_LEASE_S:g} with --cluster: an agent has to be "
+            "back by then"
+        )
     plan = served_cluster(source, source.written(), held, log_format, lease_s, program)
     with connected(folder), Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
         try:  # Ray prints traces of other machines there, which are in its logs
