@@ -103,7 +103,7 @@ class RayMachines:
         return {key.removeprefix(DEVICE): value.decode() for key, value in told.items()}
 
     async def releases(self) -> dict[str, dict[str, str]]:
-        """What is installed on each machine that is there. Raises `MachineAway`."""
+        """Releases of each machine that is there, by the name. Raises `MachineAway`."""
         return {
             node["Labels"][MACHINE]: {
                 key.removeprefix(RELEASE): told

@@ -35,7 +35,7 @@ class NodeProcess:
         log: Path,
         say: Callable[[str], None],
     ) -> None:
-        """What Ray says goes to `log`, which is made anew. Raises `CommandFailed`."""
+        """`log` gets all that Ray says, and is made anew. Raises `CommandFailed`."""
         command = Path(sys.executable).with_name("ray")
         program = str(command) if command.exists() else shutil.which("ray")
         if program is None:
