@@ -107,7 +107,7 @@ class NodeFolder:
             {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.path / "gcs")}
             if store is None
             else {
-                "RAY_REDIS_ADDRESS": f"{store.scheme}://{store.host}:{store.port}",
+                "RAY_REDIS_ADDRESS": store.address,
                 "RAY_external_storage_namespace": derived(secret, "store")[:16],
             }
         )
@@ -143,22 +143,29 @@ class NodeFolder:
         address = head or f"{host}:{port}"
         record = NodeRecord(name, mark, address, host)
         replace_private(self._record, msgspec.json.encode(record))
-        files = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
-        words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
-        labels = {MACHINE: name} | {f"{RELEASE}{key}": told for key, told in releases().items()}
-        words += ["--labels", ",".join(f"{key}={told}" for key, told in labels.items())]
-        words += ["--num-cpus", "1", "--num-gpus", "0"]
-        words += ["--object-store-memory", str(STORE_BYTES), "--log-style", "record"]
-        words += ["--temp-dir", str(files)]  # else those of the head's machine
-        words += [word for port in FREE_PORTS for word in (f"--{port}-port", "0")]
-        if head is None:
-            words += ["--head", "--port", str(port), "--include-dashboard", "false"]
-            words += ["--no-monitor", "--system-config", json.dumps(SYSTEM)]
-            words += () if store is None else store.words()
-        else:
-            words += ["--address", head]
+        words = _words(name, host) + (
+            _of_head(port, store) if head is None else ["--address", head]
+        )
         own, log = {**os.environ, **environment}, self.path / "ray.log"
         NodeProcess(words, own, log, lambda told: say(f"{name}: {told}")).run()
+
+
+def _words(name: str, host: str) -> list[str]:
+    """Words of Ray's command for any node. Its files do not lie where the head's do."""
+    labels = {MACHINE: name} | {f"{RELEASE}{key}": told for key, told in releases().items()}
+    files = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
+    words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
+    words += ["--labels", ",".join(f"{key}={told}" for key, told in labels.items())]
+    words += ["--num-cpus", "1", "--num-gpus", "0", "--log-style", "record"]
+    words += ["--object-store-memory", str(STORE_BYTES), "--temp-dir", str(files)]
+    return words + [word for port in FREE_PORTS for word in (f"--{port}-port", "0")]
+
+
+def _of_head(port: int, store: NodeStore | None) -> list[str]:
+    """Words of Ray's command for the head."""
+    words = ["--head", "--port", str(port), "--include-dashboard", "false", "--no-monitor"]
+    words += ["--system-config", json.dumps(SYSTEM)]
+    return words if store is None else words + store.words()
 
 
 def derived(secret: str, purpose: str) -> str:

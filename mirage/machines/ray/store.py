@@ -33,6 +33,12 @@ class NodeStore(NamedTuple):
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return cls(parts.scheme, parts.hostname, port, user, password)
 
+    @property
+    def address(self) -> str:
+        """Address without user and password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
     def words(self) -> list[str]:
         """Words of Ray's command by which it may use the server."""
         named = (("--redis-username", self.user), ("--redis-password", self.password))
