@@ -190,7 +190,9 @@ def test_either_machine_is_lost_and_comes_back() -> None:
             print(f"{what} {seconds:.1f} s")
 
 
-@pytest.mark.parametrize(("cut_s", "lease_s"), [(10.0, 3600.0), (70.0, 60.0)])
+@pytest.mark.parametrize(
+    ("cut_s", "lease_s"), [(10.0, 3600.0), pytest.param(70.0, 60.0, marks=pytest.mark.rare)]
+)
 def test_a_partition_heals_and_ends_nothing_that_serves(cut_s: float, lease_s: float) -> None:
     with two_machines() as two, ExitStack() as over:
         controller = two.serves(two.m1, "--lease", f"{lease_s:g}")
@@ -310,6 +312,7 @@ def two_with_redis() -> Iterator[TwoMachines]:
         yield TwoMachines(house, over, ("--store", url))
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("stored", [two_machines, two_with_redis])
 def test_the_tables_of_a_head_that_is_killed_are_kept(
     stored: Callable[[], AbstractContextManager[TwoMachines]],
