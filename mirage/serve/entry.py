@@ -73,8 +73,9 @@ class OwnAddress(ServedAddress):
         reaper: ReaperClient,
         logs: LogPlan = TO_STDERR,
         passed: Sequence[socket.socket] = (),
+        door: str = "",
     ) -> None:
-        """`overview`, `logs` and `passed` as in `ServedAddress`."""
+        """`overview`, `logs`, `passed` and `door` as in `ServedAddress`."""
         super().__init__(
             config,
             domain.registry,
@@ -86,6 +87,7 @@ class OwnAddress(ServedAddress):
             domain.book,
             logs,
             passed,
+            door=door,
         )
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:

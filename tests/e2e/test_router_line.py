@@ -358,8 +358,8 @@ def test_the_sockets_of_the_last_router_are_kept(tmp_path: Path) -> None:
 def hangs_up(server: Server) -> None:
     """The supervisor ends, and nobody listens."""
     server.desk.close()
-    assert server.desk._line is not None
-    server.desk._line.end()
+    assert server.desk._lines.own is not None
+    server.desk._lines.own.end()
 
 
 def test_a_lease_that_is_over_ends_the_router(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from mirage.control.lost_requests import LostRequests
 from mirage.processes.proc_stat import proc_stat
-from mirage.serve.owed import OwedAnswers
+from mirage.serve.owed import OwedAnswers, OwedWait
 
 ANSWERS_S = 3.0
 """Seconds without an answer to the probe after which nobody knows what an API server does."""
@@ -31,7 +31,7 @@ class LostWatch:
         `had_requests` tells at which of them the core last had a request.
         """
         self._answers, self._running, self._had_requests = answers, running, had_requests
-        self._requests = LostRequests[int](patience_s)
+        self._requests = LostRequests[OwedWait](patience_s)
         self._pid, self._cpu_s = pid, 0.0
         self._looked = self._worked = running()
 

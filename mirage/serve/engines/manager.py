@@ -38,7 +38,7 @@ from mirage.serve.fit import Fit
 from mirage.serve.means import Means
 from mirage.serve.registry import TenantServer
 from mirage.serve.routed.table import REACHABLE
-from mirage.serve.routing.desk import EndVerdict
+from mirage.serve.routing.line import EndVerdict
 from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
 from vmm.faults import FAULTS, Fault, Scope, in_text

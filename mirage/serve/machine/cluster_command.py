@@ -22,13 +22,12 @@ from mirage.serve.access.server_keys import ServerKeys
 from mirage.serve.apply.source import ConfigSource
 from mirage.serve.logs import LogFormat
 from mirage.serve.machine.cluster import LEASE_S, ServedCluster, serve_cluster, served_cluster
+from mirage.serve.machine.tethered import OWN_KEY
 from mirage.serve.said import say
 from mirage.serve.supervisor import EXIT_CODES
 
 LEAST_LEASE_S = 60.0
 """After a partition Ray's node and its agents start anew, in ten to twenty seconds."""
-OWN_KEY = "cluster"
-"""Name of the key that is made of the cluster's secret."""
 
 
 def serve_on_machines(

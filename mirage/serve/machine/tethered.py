@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -40,6 +42,8 @@ from mirage.serve.supervisor import ServeOptions, serve_behind
 from mirage.serve.together import together
 
 BEAT_S = 0.5
+OWN_KEY = "cluster"
+"""Name of the key that is made of the cluster's secret, by which doors open."""
 
 
 class TetheredOrder(msgspec.Struct, frozen=True):
@@ -86,7 +90,7 @@ class TetheredAddress(OwnAddress):
         rundir: RunDir,
         reaper: ReaperClient,
     ) -> None:
-        super().__init__(config, domain, overview, rundir, reaper)
+        super().__init__(config, domain, overview, rundir, reaper, door=OWN_KEY)
         self._tether = tether
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
@@ -97,12 +101,14 @@ class TetheredAddress(OwnAddress):
 
     async def keep(self) -> None:
         """Never returns."""
-        await together([super().keep(), self._beats()])
+        await together([super().keep(), beats(self._tether)])
 
-    async def _beats(self) -> None:
-        while True:
-            self._tether.beats()
-            await asyncio.sleep(BEAT_S)
+
+async def beats(tether: Tether) -> None:
+    """Signs of life of this event loop. Never returns."""
+    while True:
+        tether.beats()
+        await asyncio.sleep(BEAT_S)
 
 
 def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
@@ -129,19 +135,42 @@ def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
 
 def main(means: Means | None = None) -> None:
     """Serve the device of an order until a signal comes, or the lease is over."""
-    parser = argparse.ArgumentParser(prog="tethered")
+    serve = partial(serve_tethered, means=means or Means())
+    by_order("tethered", TetheredOrder, serve)
+
+
+class NamedOrder(Protocol):
+    """An order, as far as all of them are alike."""
+
+    @property
+    def device(self) -> str:
+        """Name by which its server is known."""
+
+    @property
+    def log_level(self) -> int: ...
+
+    @property
+    def log_format(self) -> LogFormat: ...
+
+
+Order = TypeVar("Order", bound=NamedOrder)
+
+
+def by_order(program: str, kind: type[Order], serve: Callable[[Order, Tether], int]) -> None:
+    """Do by the order that the command line names, as long as the lease lasts."""
+    parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("order", type=Path)
     parser.add_argument("socket", type=Path)
     parser.add_argument("epoch", type=int)
     parser.add_argument("lease_s", type=float)
     given = parser.parse_args()
-    order = msgspec.json.decode(given.order.read_bytes(), type=TetheredOrder)
+    order = msgspec.json.decode(given.order.read_bytes(), type=kind)
     log_by(LogPlan(order.log_format, device=order.device), order.log_level)
     speak_for(order.device)
     with exits(interrupted="", failures=(CommandFailed,)):
         try:
             with Tether(given.socket, given.epoch, given.lease_s) as tether:
-                sys.exit(serve_tethered(order, tether, means or Means()))
+                sys.exit(serve(order, tether))
         except DeviceServed as error:
             raise InputRefused(str(error)) from None
 

@@ -16,11 +16,13 @@ from mirage.serve.ends.ending import Ending
 from mirage.serve.routed.table import RouterTable
 from mirage.wire import Decoder, Message
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 LONGEST = 2**26
 """Bytes of a message: a table of many keys."""
 MOST_SOCKETS = 253
 """Sockets that come with a hello: Linux passes on no more descriptors at a time."""
+LINE = "line"
+"""Name of a supervisor's socket to who is behind a door, instead of its path."""
 BEAT_S = 0.5
 """Seconds between two signs of life of a router."""
 
@@ -43,6 +45,8 @@ class RouterHello(Message, frozen=True):
 
     version: int
     pid: int
+    guest: str = ""
+    """Machine whose router it is, before devices of several; empty for a device's own."""
 
 
 class AskAdmission(Message, frozen=True):
@@ -107,6 +111,15 @@ class RouterAlive(Message, frozen=True):
     """Sign of life."""
 
 
+class Beyond(msgspec.Struct, frozen=True):
+    """Way of a machine's router to devices of all machines."""
+
+    machine: str
+    """Name of its machine."""
+    token: str
+    """Key that opens doors."""
+
+
 class RouterWelcome(Message, frozen=True):
     """Answer to a hello: what holds as long as the server runs."""
 
@@ -125,6 +138,18 @@ class RouterWelcome(Message, frozen=True):
     """Seconds for which the router serves on when the supervisor has gone."""
     devices: dict[str, str] = msgspec.field(default_factory=dict)
     """Sockets of servers of several devices, by their names, each with a table of its own."""
+    door: str = ""
+    """Name of the key that opens this device to routers of other machines; see `router.door`."""
+    beyond: Beyond | None = None
+    """Way to the devices where each is behind a door."""
+
+
+class DoorsApply(Message, frozen=True):
+    """Devices are behind these doors from now on, by their names; others have none."""
+
+    revision: int
+    doors: dict[str, str]
+    """Addresses, as ``http://HOST:PORT``."""
 
 
 class TableApplies(Message, frozen=True):
@@ -196,6 +221,7 @@ FromRouter = (
 )
 ToRouter = (
     RouterWelcome
+    | DoorsApply
     | TableApplies
     | KeysApply
     | CertificateAgain

@@ -21,6 +21,7 @@ from mirage.serve.cors import CrossOrigins
 from mirage.serve.openai import Handler, errors_as_json
 from mirage.serve.router.access_log import AccessLog
 from mirage.serve.router.devices import RoutedDevices
+from mirage.serve.router.door import DeviceDoor
 from mirage.serve.router.engines import EnginesConnected
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.link import SupervisorLink
@@ -64,6 +65,7 @@ class Router:
         self._own = OwnRoutes(
             self.tenants, sight, self.gate, self.metrics, self._closing, self._engines
         )
+        self._door = DeviceDoor(link, self.gate)
         self._tenant_routes = TenantRoutes(
             self.tenants,
             sight,
@@ -109,11 +111,15 @@ class Router:
 
     def routes(self) -> list[web.RouteDef]:
         """All that is answered."""
-        return [*self._own.routes(), *self._tenant_routes.routes()]
+        return [*self._own.routes(), *self._tenant_routes.routes(), *self._door.routes()]
 
     def holds(self, keys: AccessTable) -> None:
         """Have other keys from now on."""
         self.gate.holds(keys)
+
+    def opens(self, doors: dict[str, str]) -> None:
+        """Have devices behind these doors from now on."""
+        self.tenants.opens(doors)
 
     def renews(self) -> None:
         """Have the certificate for new connections as its files are now."""

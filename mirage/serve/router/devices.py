@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,34 @@ from mirage.serve.access.forms import AccessTable
 from mirage.serve.routed.replicas import replica_of
 from mirage.serve.routed.tenants import RoutedTenant
 from mirage.serve.router.link import AGAIN_S, SupervisorLink
+from mirage.serve.router.reach import DoorAway, DoorReach, Reach
 from mirage.serve.router.ticket import RouterTicket
 from mirage.serve.together import together
 from mirage.wire import Broken
 
+DRAIN_LOOK_S = 0.05
+
 
 class _OtherDuties:
-    """Keys, certificate and the end are told by the first line alone."""
+    """Keys, doors and certificate are told by the first line alone."""
+
+    def __init__(self, link: SupervisorLink) -> None:
+        self._link = link
 
     def holds(self, keys: AccessTable) -> None:
+        """Nothing."""
+
+    def opens(self, doors: dict[str, str]) -> None:
         """Nothing."""
 
     def renews(self) -> None:
         """Nothing."""
 
     async def drain(self) -> None:
-        """Nothing."""
+        """Return when nobody asks this device any more, and no request runs there."""
+        self._link.drains = True
+        while any(one.in_flight for one in self._link.tenants):
+            await asyncio.sleep(DRAIN_LOOK_S)
 
 
 class RoutedDevices:
@@ -42,9 +53,16 @@ class RoutedDevices:
         self.routes = Routes()
         self.rerouted: Counter[tuple[str, RequestFate]] = Counter()
         """Requests that were sent to another replica, by tenant and why."""
-        devices, quarantine = first.welcome.devices, self.routes.quarantine
+        devices, beyond = first.welcome.devices, first.welcome.beyond
+        self._doors = {} if beyond is None else {name: DoorReach(beyond.token) for name in devices}
         self.several = {
-            name: SupervisorLink(Path(path), device=name, quarantine=quarantine)
+            name: SupervisorLink(
+                Path(path),
+                device=name,
+                quarantine=self.routes.quarantine,
+                reach=self._doors.get(name),
+                guest="" if beyond is None else beyond.machine,
+            )
             for name, path in devices.items()
         }
         """Lines by the devices' names; empty with one device."""
@@ -54,6 +72,15 @@ class RoutedDevices:
     async def keep(self) -> None:
         """Keep the lines to several devices; who is away is called again and again."""
         await together(_kept(link) for link in self.several.values())
+
+    def opens(self, doors: dict[str, str]) -> None:
+        """Devices are behind these doors from now on."""
+        for name, reach in self._doors.items():
+            reach.moves(doors.get(name, ""))
+
+    def reach(self, tenant: RoutedTenant) -> Reach:
+        """Way to a tenant's engine."""
+        return self.links[tenant.device].reach
 
     # -- tenants ------------------------------------------------------------------------
 
@@ -70,7 +97,8 @@ class RoutedDevices:
     @property
     def served(self) -> list[RoutedTenant]:
         """All but those that were removed; each replica is one."""
-        return [one for link in self.links.values() for one in link.tenants.served]
+        links = (link for link in self.links.values() if not link.drains)
+        return [one for link in links for one in link.tenants.served]
 
     @property
     def models(self) -> list[str]:
@@ -80,7 +108,9 @@ class RoutedDevices:
     def serving(self, model: str) -> list[RoutedTenant]:
         """Tenants that serve `model`, which is one of their names; awake ones come first."""
         found = [
-            one for link in self.links.values() if (one := link.tenants.serving(model)) is not None
+            one
+            for link in self.links.values()
+            if not link.drains and (one := link.tenants.serving(model)) is not None
         ]
         return sorted(found, key=_sleepiness) if len(found) > 1 else found
 
@@ -129,7 +159,11 @@ def _health(link: SupervisorLink, *, reasons: bool) -> dict[str, Any]:
 async def _kept(link: SupervisorLink) -> None:
     """Keep the line to one of several devices. Never returns."""
     while True:
-        with suppress(OSError, Broken):
+        try:
             await link.connect()
-            await link.keep_once(_OtherDuties())
+            await link.keep_once(_OtherDuties(link))
+        except DoorAway:
+            link.gone()
+        except (OSError, Broken):
+            pass
         await asyncio.sleep(AGAIN_S)

@@ -10,7 +10,6 @@ import asyncio
 import errno
 import re
 from collections import deque
-from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple
@@ -23,6 +22,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.devices import RoutedDevices
+from mirage.serve.router.reach import Reach
 from mirage.units import KIB
 
 KEPT_S = 60.0
@@ -139,8 +140,8 @@ async def _in_pieces(connection: ResponseHandler, writer: StreamWriter, body: by
 class EngineConnections:
     """Connections with the server at one Unix socket. Call `close` at the end."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, reach: Reach, path: str) -> None:
+        self._reach, self._path = reach, path
         self._loop = asyncio.get_running_loop()
         self._used: set[ResponseHandler] = set()
         self._idle: deque[tuple[float, ResponseHandler]] = deque()
@@ -155,7 +156,7 @@ class EngineConnections:
         if found is None:
             make = partial(ResponseHandler, self._loop)
             try:
-                _, found = await self._loop.create_unix_connection(make, self._path)
+                _, found = await self._reach.connect(make, self._path)
             except OSError as error:
                 raise EngineAway(error.strerror or str(error)) from error
         found.set_response_params(read_until_eof=True, auto_decompress=False)
@@ -171,6 +172,15 @@ class EngineConnections:
         self._idle.append((self._loop.time(), connection))
         if self._look is None:
             self._look = self._loop.call_later(KEPT_S, self._close_old)
+
+    def never_read(self, error: BaseException) -> bool:
+        """True if the engine closed a connection before it had read the whole request.
+
+        A connection that it closed once it had read that ends without an error: what it did with
+        the request is not known then, nor where others may have read it on the way.
+        """
+        closing = isinstance(error, aiohttp.ClientConnectionResetError)
+        return closing or (self._reach.tells_unread and getattr(error, "errno", None) in UNREAD)
 
     def close(self) -> None:
         """Idempotent."""
@@ -203,17 +213,19 @@ class EngineConnections:
 class EnginesConnected:
     """Connections with each engine. Call `close` at the end."""
 
-    def __init__(self, tenants: Iterable[RoutedTenant]) -> None:
+    def __init__(self, tenants: RoutedDevices) -> None:
         self._tenants = tenants
-        self._engines: dict[str, EngineConnections] = {}
-        """Connections by the engines' sockets."""
+        self._engines: dict[tuple[str, str], EngineConnections] = {}
+        """Connections by the devices' names and the engines' sockets."""
 
     def to(self, tenant: RoutedTenant) -> EngineConnections:
         """Connections with a tenant's engine; new ones end those of tenants that have gone."""
-        socket = tenant.row.socket
-        if (found := self._engines.get(socket)) is None:
-            found = self._engines[socket] = EngineConnections(socket)
-            for gone in self._engines.keys() - {one.row.socket for one in self._tenants}:
+        place = tenant.device, tenant.row.socket
+        if (found := self._engines.get(place)) is None:
+            found = EngineConnections(self._tenants.reach(tenant), tenant.row.socket)
+            self._engines[place] = found
+            there = {(one.device, one.row.socket) for one in self._tenants}
+            for gone in self._engines.keys() - there - {place}:
                 self._engines.pop(gone).close()
         return found
 
@@ -221,13 +233,3 @@ class EnginesConnected:
         """Idempotent."""
         while self._engines:
             self._engines.popitem()[1].close()
-
-
-def never_read(error: BaseException) -> bool:
-    """True if the engine closed a connection before it had read the whole request.
-
-    A connection that it closed once it had read that ends without an error: what it did with the
-    request is not known then.
-    """
-    closing = isinstance(error, aiohttp.ClientConnectionResetError)
-    return closing or getattr(error, "errno", None) in UNREAD

@@ -27,7 +27,6 @@ from mirage.serve.router.engines import (
     EngineAway,
     EngineConnections,
     EngineRequest,
-    never_read,
 )
 from mirage.serve.router.gate import Passage
 from mirage.serve.router.refusals import ended_with, engine_away, suspect_refused, turned_away
@@ -135,12 +134,12 @@ class Forward:
             try:
                 return await self._ask(body, awaited)
             except (aiohttp.ClientError, OSError) as error:
-                if self._received or not never_read(error):
+                if self._received or not self._engine.never_read(error):
                     raise
             return await self._ask(body, awaited)  # once: no engine has read it
         except (aiohttp.ClientError, OSError) as error:
             self._well = False
-            unread = isinstance(error, EngineAway) or never_read(error)
+            unread = isinstance(error, EngineAway) or self._engine.never_read(error)
             if unread and not self._received and self._others():
                 raise engine_away(self._told.model) from None
             raise await self._broke_off(error, read=not unread) from None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiohttp
 from aiohttp import web
+from multidict import CIMultiDict
 
 from mirage.serve import loaded
 from mirage.serve.loaded import LoadedTenant
 from mirage.serve.openai import ApiError
 from mirage.serve.overview import page
+from mirage.serve.router.engines import EngineAnswer, EngineConnections, EngineRequest
 from mirage.serve.router.line import AWAY
 from mirage.serve.router.link import SupervisorLink
 
@@ -35,28 +39,34 @@ class InnerClient:
         return await self._read(page.OVERVIEW_ROUTE + ("?reasons=1" if reasons else ""))
 
     async def _read(self, path: str) -> bytes:
-        async with self._session() as http, http.get(path, raise_for_status=True) as answer:
-            return await answer.read()
+        answer, told = await self._asked("GET", path)
+        if answer.status >= 400:
+            raise aiohttp.ClientError(f"{path}: answer {answer.status}")
+        return told
 
-    def _session(self) -> aiohttp.ClientSession:
-        """Raises `ConnectionError` if it has never welcomed this router."""
+    async def _asked(self, method: str, path: str, body: bytes = b"") -> tuple[EngineAnswer, bytes]:
+        """An answer and its body.
+
+        Raises `aiohttp.ClientError` and `OSError`, also if it has never welcomed this router.
+        """
         if not self._link.was_welcomed:
             raise ConnectionError("no welcome yet")
-        connector = aiohttp.UnixConnector(self._link.welcome.inner, force_close=True)
-        return aiohttp.ClientSession("http://supervisor", connector=connector)
+        connections = EngineConnections(self._link.reach, self._link.welcome.inner)
+        try:
+            asking = EngineRequest(connections, method, path, CIMultiDict(), body)
+            async with asking as answer:
+                return answer, await answer.content.read()
+        finally:
+            connections.close()
 
     async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
         """Answer to a request for `path`, with its query if it has none. Raises `ApiError`."""
-        limit = aiohttp.ClientTimeout(ANSWER_S)
         try:
-            async with (
-                self._session() as http,
-                http.request(request.method, path, data=body or None, timeout=limit) as answer,
-            ):
-                told = await answer.read()
+            async with asyncio.timeout(ANSWER_S):
+                answer, told = await self._asked(request.method, path, body)
         except (TimeoutError, aiohttp.ClientError, OSError):
             raise away() from None
-        return web.Response(body=told, status=answer.status, content_type=answer.content_type)
+        return web.Response(body=told, status=answer.status, content_type=answer.kind)
 
 
 def away() -> ApiError:

@@ -24,6 +24,7 @@ from mirage.serve.routed.messages import (
     AnswersLost,
     BlameMemory,
     CertificateAgain,
+    DoorsApply,
     Drained,
     EndJudged,
     EngineEnded,
@@ -40,6 +41,7 @@ from mirage.serve.routed.messages import (
 from mirage.serve.routed.table import RouterTable
 from mirage.serve.routed.tenants import RoutedTenants
 from mirage.serve.router.line import RequestsOnLine
+from mirage.serve.router.reach import Reach, UnixReach, streams
 from mirage.wire import Broken, encode, receive
 
 AGAIN_S = 0.2
@@ -55,6 +57,9 @@ class HearsSupervisor(Protocol):
     def renews(self) -> None:
         """Read the certificate again."""
 
+    def opens(self, doors: dict[str, str]) -> None:
+        """Devices are behind these doors from now on."""
+
     async def drain(self) -> None:
         """Return when new requests are refused, and none runs."""
 
@@ -68,17 +73,23 @@ class SupervisorLink:
         sockets: Sequence[socket.socket] = (),
         device: str = "",
         quarantine: ReplicaQuarantine | None = None,
+        reach: Reach | None = None,
+        guest: str = "",
     ) -> None:
         """`sockets` listen, and are handed to each supervisor: another router may have them.
 
-        `device` is that of the supervisor, among several, which share the `quarantine`.
+        `device` is that of the supervisor, among several, which share the `quarantine`. `reach` is
+        the way to it if it is not on this machine, `guest` then as in `RouterHello`.
         """
-        self._path, self._sockets = path, sockets
+        self.path, self._sockets, self._guest = path, sockets, guest
+        self.reach: Reach = reach or UnixReach()
         self.tenants = RoutedTenants(device, quarantine)
         self.requests = RequestsOnLine(self.tenants)
         self.welcome: RouterWelcome
         self.was_welcomed = False
         self.has_table = asyncio.Event()
+        self.drains = False
+        """True while its device takes no new requests, since it is about to end."""
         self._decoder = to_router()
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -95,8 +106,7 @@ class SupervisorLink:
 
     async def connect(self) -> None:
         """Say hello, and be welcomed. Raises `OSError` and `Broken`."""
-        there = await self._said_hello()
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=there)
+        self._reader, self._writer = await self._said_hello()
         try:
             message = await receive(self._reader, self._decoder)
             if not isinstance(message, RouterWelcome):
@@ -107,23 +117,26 @@ class SupervisorLink:
         if not self.has_table.is_set():
             self.tenants.begin(message.hang_s, {**self._lessons, **message.memory})
         self.welcome, self.was_welcomed, self._first = message, True, True
+        self.drains = False
         self.requests.begin(self._writer)
 
-    async def _said_hello(self) -> socket.socket:
+    async def _said_hello(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection. Raises `OSError`."""
-        hello = encode(RouterHello(PROTOCOL_VERSION, os.getpid()), len(self._sockets))
+        hello = RouterHello(PROTOCOL_VERSION, os.getpid(), self._guest)
+        if not self._sockets:
+            reader, writer = await streams(self.reach, self.path)
+            writer.write(encode(hello))
+            return reader, writer
         there = socket.socket(socket.AF_UNIX)
         try:
             there.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(there, str(self._path))
-            if self._sockets:
-                socket.send_fds(there, [hello], [one.fileno() for one in self._sockets])
-            else:
-                there.send(hello)
+            await asyncio.get_running_loop().sock_connect(there, str(self.path))
+            numbers = [one.fileno() for one in self._sockets]
+            socket.send_fds(there, [encode(hello, len(numbers))], numbers)
         except BaseException:
             there.close()
             raise
-        return there
+        return await asyncio.open_unix_connection(sock=there)
 
     async def keep(self, hears: HearsSupervisor) -> None:
         """Do as the supervisor says, until it has the router end, or has gone for too long."""
@@ -144,9 +157,19 @@ class SupervisorLink:
         if ended or not self.welcome.lease_s:
             if not ended:
                 self._engines_ended()
-            self.has_table.clear()
-            self._lessons = {one.name: one.memory for one in self.tenants}
-            self.tenants.holds(RouterTable())
+            self._forget()
+
+    def gone(self) -> None:
+        """The device cannot be reached: nothing of it is served. Idempotent."""
+        if self.has_table.is_set():
+            self._engines_ended()
+            self.reach.cut()
+            self._forget()
+
+    def _forget(self) -> None:
+        self.has_table.clear()
+        self._lessons = {one.name: one.memory for one in self.tenants}
+        self.tenants.holds(RouterTable())
 
     def _engines_ended(self) -> None:
         """They end with their server, and that says nothing of requests."""
@@ -198,6 +221,9 @@ class SupervisorLink:
                 self.requests.saw(revision)
             case KeysApply(revision, keys):
                 hears.holds(keys)
+                self.requests.saw(revision)
+            case DoorsApply(revision, doors):
+                hears.opens(doors)
                 self.requests.saw(revision)
             case CertificateAgain(revision):
                 hears.renews()

@@ -18,7 +18,7 @@ from mirage.serve.adoption.record import RouterRecord
 from mirage.serve.logs import TO_STDERR, LogPlan
 from mirage.serve.registry import Registry
 from mirage.serve.resizing import Resize
-from mirage.serve.routed.messages import RouterWelcome
+from mirage.serve.routed.messages import Beyond, RouterWelcome
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.routing.inner import InnerServer, Overview
 from mirage.serve.routing.keeper import RouterKeeper
@@ -47,13 +47,16 @@ class ServedAddress:
         logs: LogPlan = TO_STDERR,
         passed: Sequence[socket.socket] = (),
         devices: Mapping[str, Path] | None = None,
+        door: str = "",
+        beyond: Beyond | None = None,
     ) -> None:
         """`resize` gives the tiers other budgets, `overview` as in `InnerServer`.
 
         `book` records the router, which has `logs`. `passed` are sockets of the address that
         somebody else has opened. `devices` are the sockets of servers of several devices, which
-        the router asks as well.
+        the router asks as well. `door` and `beyond` as in `RouterWelcome`.
         """
+        self._door, self._beyond = door, beyond
         self._passed = passed
         self._devices = {name: str(path) for name, path in (devices or {}).items()}
         self._config, self._desk, self._rundir = config, desk, rundir
@@ -136,7 +139,12 @@ class ServedAddress:
 
     async def hear(self, keys: AccessTable = NO_KEYS) -> None:
         """Let a router connect, and be asked. Raises `OSError`."""
-        welcome = RouterWelcome(
+        await self._inner.start(self._rundir.inner_socket)
+        await self._desk.start(self._rundir.router_socket, self._welcome(), keys)
+        self._open.set()
+
+    def _welcome(self) -> RouterWelcome:
+        return RouterWelcome(
             self._config.http.model_dump(),
             self._host,
             int(time.time()),
@@ -145,10 +153,9 @@ class ServedAddress:
             {},
             self._config.lease_s,
             self._devices,
+            self._door,
+            self._beyond,
         )
-        await self._inner.start(self._rundir.inner_socket)
-        await self._desk.start(self._rundir.router_socket, welcome, keys)
-        self._open.set()
 
     async def keep(self) -> None:
         """Never returns."""

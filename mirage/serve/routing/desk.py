@@ -1,4 +1,4 @@
-"""The supervisor's end of the line to its router: a table pushed, ends of engines judged."""
+"""The supervisor's end of the lines to its routers: a table pushed, ends of engines judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,8 +23,8 @@ from mirage.serve.routed.messages import (
     AnswersLost,
     BlameMemory,
     CertificateAgain,
+    DoorsApply,
     EndJudged,
-    EngineEnded,
     FromRouter,
     KeysApply,
     RequestsEnded,
@@ -37,7 +36,8 @@ from mirage.serve.routed.messages import (
 )
 from mirage.serve.routed.table import RouterTable
 from mirage.serve.routing.entrance import RouterCame, RouterEntrance
-from mirage.serve.routing.line import RouterLine
+from mirage.serve.routing.line import EndVerdict, RouterLine
+from mirage.serve.routing.lines import OWN, RouterLines
 from mirage.serve.routing.made import table_of
 from mirage.wire import Broken, receive
 
@@ -47,22 +47,13 @@ LOOK_S = 0.05
 """Seconds between two looks for what nobody told of."""
 SEEN_S = 2.0
 """Seconds that others wait for a router to see what holds."""
-JUDGED_S = 5.0
-"""Seconds that the next start of an engine waits for a router to judge the end of the last."""
-
-
-class EndVerdict(NamedTuple):
-    """Verdict on the requests that an engine ended with; `words` follow those of the end."""
-
-    words: str = ""
-    bodies: frozenset[str] = frozenset()
-    """Fingerprints of requests that may have ended it."""
 
 
 class RouterDesk:
-    """The supervisor's side of one router: tells it what the registry and the roster say.
+    """The supervisor's side of its routers: tells them what the registry and the roster say.
 
-    `keep` has to run. A router that connects takes the place of the one before.
+    `keep` has to run. A router that connects takes the place of the one before. Beside the device's
+    own, those of machines may come, before devices of several.
     """
 
     def __init__(self, registry: Registry, attendance: Attendance, hang_s: float) -> None:
@@ -70,6 +61,7 @@ class RouterDesk:
         self._registry, self._attendance, self._hang_s = registry, attendance, hang_s
         self._welcome: RouterWelcome
         self._keys = NO_KEYS
+        self._doors: dict[str, str] = {}
         self._table = RouterTable()
         self.revision = 1
         """Number of the newest of what was pushed."""
@@ -80,7 +72,7 @@ class RouterDesk:
         self._shut: dict[str, int] = {}
         """Revision since which a router asks before it passes on to a tenant, until it says so."""
         self._memory: dict[str, BlameMemory] = {}
-        self._line: RouterLine | None = None
+        self._lines = RouterLines(attendance)
         self._entrance = RouterEntrance(self._came)
         self._welcomes = asyncio.Event()
         """Set once a router that has come may serve by what holds here."""
@@ -88,11 +80,12 @@ class RouterDesk:
         """Sockets that the last router listens on."""
         self._running = RunningTime(2 * BEAT_S)
         self._heard = 0.0
-        """Time of the router's last sign of life, in seconds for which this process has run."""
+        """Time of the last sign of life of the device's own router, in seconds for which this
+        process has run.
+        """
         self._soon: asyncio.Handle | None = None
         self._news = asyncio.Event()
-        """Set, and replaced, whenever the router has said something that others wait for."""
-        self._verdicts: dict[str, asyncio.Future[EndVerdict]] = {}
+        """Set, and replaced, whenever a router has said something that others wait for."""
         self.ends: Counter[str] = Counter({"died": 0, "hung": 0})
         """Routers that have ended, or were ended, before the server."""
         self._cause: str | None = "died"
@@ -140,8 +133,9 @@ class RouterDesk:
             self._push(table)
         self._confirm()
         for name, backend in self._registry.backends.items():
-            if (waits := backend.answers.take_given_up()) and self._line is not None:
-                self._line.say(AnswersLost(name, waits))
+            for router, number in backend.answers.take_given_up():
+                if (line := self._lines.get(router)) is not None:
+                    line.say(AnswersLost(name, [number]))
 
     def _push(self, table: RouterTable) -> None:
         before = self._open
@@ -152,29 +146,33 @@ class RouterDesk:
         self._table = table
         self._shut = {n: since for n, since in self._shut.items() if n not in self._open}
         self._shut |= dict.fromkeys(before - self._open, self.revision)
-        if self._line is not None:
-            self._line.say(TableApplies(self.revision, table))
+        self._lines.say(TableApplies(self.revision, table))
 
     def holds(self, keys: AccessTable) -> None:
         """Have other keys from now on."""
         self.revision += 1
         self._keys, self._keys_revision = keys, self.revision
-        if self._line is not None:
-            self._line.say(KeysApply(self.revision, keys))
+        self._lines.say(KeysApply(self.revision, keys))
+
+    def opens(self, doors: dict[str, str]) -> None:
+        """Have the router go to devices by these doors from now on."""
+        if doors != self._doors:
+            self.revision += 1
+            self._doors = doors
+            self._lines.say(DoorsApply(self.revision, doors))
 
     def renews(self) -> None:
         """Have the router read its certificate again, as another one does when it starts."""
         self.revision += 1
-        if self._line is not None:
-            self._line.say(CertificateAgain(self.revision))
+        self._lines.say(CertificateAgain(self.revision))
 
     async def seen(self) -> None:
-        """Return when the router does as all that holds now says, or is too slow or away."""
+        """Return when all routers do as what holds now says, or are too slow, or none is there."""
         self.look()
         wanted = self.revision
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SEEN_S):
-                while self._line is None or self._line.seen < wanted:
+                while self._lines.own is None or self._lines.seen(0) < wanted:
                     await self._news.wait()
 
     # -- one router ---------------------------------------------------------------------
@@ -182,12 +180,15 @@ class RouterDesk:
     async def _came(self, router: RouterCame) -> None:
         decoder = from_router()
         line: RouterLine | None = None
-        self._has(router.sockets)
+        if router.guest == OWN:
+            self._has(router.sockets)
         try:
             await self._welcomes.wait()
-            line = self._takes(router.writer)
+            line = self._takes(router)
             while (message := await receive(router.reader, decoder)) is not None:
-                self._heard = self._running.seconds
+                line.heard = self._running.seconds
+                if line.guest == OWN:
+                    self._heard = line.heard
                 self._hear(line, message)
         except (Broken, OSError) as error:
             log.warning("the line to the router broke: %s", error)
@@ -201,55 +202,55 @@ class RouterDesk:
             one.close()
         self._sockets = sockets
 
-    def _takes(self, writer: asyncio.StreamWriter) -> RouterLine:
+    def _takes(self, router: RouterCame) -> RouterLine:
         """Another router takes over: what the one before had running has ended."""
-        if self._line is not None:
-            self._lost(self._line)
+        if (before := self._lines.get(router.guest)) is not None:
+            self._lost(before)
         self.look()
-        line = self._line = RouterLine(writer, self._attendance, self._look_if_due)
-        line.say(msgspec.structs.replace(self._welcome, memory=self._memory))
+        now = self._running.seconds
+        line = RouterLine(router.guest, router.writer, self._attendance, self._look_if_due, now)
+        self._lines.comes(line)
+        memory = self._memory if router.guest == OWN else {}  # its times are of this machine
+        line.say(msgspec.structs.replace(self._welcome, memory=memory))
         line.say(KeysApply(self._keys_revision, self._keys))
+        if self._doors:
+            line.say(DoorsApply(self.revision, self._doors))
         line.say(TableApplies(self.revision, self._table))
         return line
 
     def _lost(self, line: RouterLine) -> None:
-        if self._line is not line:
+        if line not in self._lines:
             return
-        self._line = None
-        line.end()
+        self._lines.goes(line)
         for name in self._registry.backends:
-            self._owed(name, [])
+            self._owed(line, name, [])
         self._confirm()
-        if self._cause is not None:
+        if line.guest != OWN:
+            log.warning("the router of machine %s has gone", line.guest)
+        elif self._cause is not None:
             self.ends[self._cause] += 1
             log.warning("the router %s: another one serves", self._cause)
             self._cause = "died"
-        for verdict in self._verdicts.values():
-            if not verdict.done():
-                verdict.set_result(EndVerdict())
         self._tell()
 
     def _hear(self, line: RouterLine, message: FromRouter) -> None:
-        line.hear(message)
+        self._lines.hear(line, message)
         if isinstance(message, AnswersAwaited):
-            self._owed(message.tenant, message.waits)
+            self._owed(line, message.tenant, message.waits)
         elif isinstance(message, RequestsEnded):
             self._registry.ended(message.tenant, message.rows, time.monotonic())
-        elif isinstance(message, EndJudged):
+        elif isinstance(message, EndJudged) and line.guest == OWN:
             self._memory[message.tenant] = message.memory
-            verdict = self._verdicts.get(message.tenant)
-            if verdict is not None and not verdict.done():
-                verdict.set_result(EndVerdict(message.words, frozenset(message.bodies)))
         self._confirm()
         self._tell()
 
-    def _owed(self, tenant: str, waits: list[int]) -> None:
+    def _owed(self, line: RouterLine, tenant: str, waits: list[int]) -> None:
         if (backend := self._registry.backends.get(tenant)) is not None:
-            backend.answers.waits = waits
+            backend.answers.awaits(line.guest, waits)
 
     def _confirm(self) -> None:
-        """Tell of drains that the router has seen, if it had to: what it passed on is counted."""
-        seen = self.revision if self._line is None else self._line.seen
+        """Tell of drains that all routers have seen, if they had to: what they passed on counts."""
+        seen = self._lines.seen(self.revision)
         self._shut = {name: since for name, since in self._shut.items() if since > seen}
         for name in self._attendance.unconfirmed:
             if name not in self._open and name not in self._shut:
@@ -263,41 +264,28 @@ class RouterDesk:
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
         """A tenant's engine has ended: what its requests have to do with that."""
-        if self._line is None:
-            return EndVerdict()
-        verdict: asyncio.Future[EndVerdict] = asyncio.get_running_loop().create_future()
-        self._verdicts[tenant] = verdict
-        self._line.say(EngineEnded(tenant, ending))
-        try:
-            async with asyncio.timeout(JUDGED_S):
-                return await verdict
-        except TimeoutError:
-            return EndVerdict()
-        finally:
-            del self._verdicts[tenant]
+        return await self._lines.ended(tenant, ending)
 
     async def connected(self) -> None:
         """Return when a router has seen all that holds."""
-        while self._line is None or self._line.seen < self.revision:
+        while (own := self._lines.own) is None or own.seen < self.revision:
             await self._news.wait()
 
     async def drain(self) -> None:
         """Return when no request runs any more, and new ones are refused; or no router is there."""
-        if (line := self._line) is None:
-            return
-        line.say(RouterDrains())
-        while self._line is line and not line.drained:
+        lines = list(self._lines)
+        self._lines.say(RouterDrains())
+        while any(line in self._lines and not line.drained for line in lines):
             await self._news.wait()
 
     def end(self) -> None:
-        """Have the router end. Idempotent."""
+        """Have the device's own router end, and others ask for it no more. Idempotent."""
         self._cause = None
-        if self._line is not None:
-            self._line.say(RouterEnds())
+        self._lines.say(RouterEnds())
 
     async def left(self) -> None:
-        """Return when no router is on the line."""
-        while self._line is not None:
+        """Return when the device's own router is not on the line."""
+        while self._lines.own is not None:
             await self._news.wait()
 
     def close(self) -> None:
@@ -316,6 +304,9 @@ class RouterDesk:
                 below = self._running.seconds
                 self._below = self._registry.below_health()
             self.look()
+            for line in self._lines:
+                if line.guest != OWN and self._running.seconds - line.heard > self._hang_s:
+                    self._lost(line)
             await asyncio.sleep(LOOK_S)
 
     async def hung(self) -> None:

@@ -24,6 +24,8 @@ class RouterCame(NamedTuple):
 
     sockets: list[socket.socket]
     """Sockets that it listens on, now the caller's."""
+    guest: str
+    """Machine whose router it is; empty for the device's own."""
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -80,7 +82,7 @@ class RouterEntrance:
 
     async def _meet(self, there: socket.socket) -> None:
         try:
-            sockets = await _hello(there)
+            sockets, guest = await _hello(there)
         except (Broken, OSError) as error:
             log.error("a router was sent away: %s", error)
             there.close()
@@ -88,11 +90,12 @@ class RouterEntrance:
         except BaseException:
             there.close()
             raise
-        await self._comes(RouterCame(sockets, *await asyncio.open_unix_connection(sock=there)))
+        streams = await asyncio.open_unix_connection(sock=there)
+        await self._comes(RouterCame(sockets, guest, *streams))
 
 
-async def _hello(there: socket.socket) -> list[socket.socket]:
-    """Sockets that a router brings. Raises `Broken` and `OSError`."""
+async def _hello(there: socket.socket) -> tuple[list[socket.socket], str]:
+    """Sockets that a router brings, and whose guest it is. Raises `Broken` and `OSError`."""
     there.setblocking(False)
     channel: Channel[FromRouter] = Channel(there, FromRouter, most_descriptors=MOST_SOCKETS)
     while (heard := channel.next()) is None:
@@ -101,7 +104,7 @@ async def _hello(there: socket.socket) -> list[socket.socket]:
     hello, descriptors = heard
     sockets = [socket.socket(fileno=one) for one in descriptors]
     if isinstance(hello, RouterHello) and hello.version == PROTOCOL_VERSION:
-        return sockets
+        return sockets, hello.guest
     for one in sockets:
         one.close()
     raise Broken(f"it began with {hello}")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
+from mirage.serve.ends.ending import Ending
 from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime, Ticket
 from mirage.serve.routed.messages import (
     Admitted,
     AskAdmission,
     Drained,
+    EndJudged,
+    EngineEnded,
     FromRouter,
     NotAdmitted,
     RequestOver,
@@ -21,14 +25,35 @@ from mirage.serve.routed.messages import (
 )
 from mirage.wire import encode
 
+JUDGED_S = 5.0
+"""Seconds that the next start of an engine waits for a router to judge the end of the last."""
+
+
+class EndVerdict(NamedTuple):
+    """Verdict on the requests that an engine ended with; `words` follow those of the end."""
+
+    words: str = ""
+    bodies: frozenset[str] = frozenset()
+    """Fingerprints of requests that may have ended it."""
+
 
 class RouterLine:
     """One router's requests to the `attendance`. Call `end` at the end."""
 
     def __init__(
-        self, writer: asyncio.StreamWriter, attendance: Attendance, look: Callable[[], None]
+        self,
+        guest: str,
+        writer: asyncio.StreamWriter,
+        attendance: Attendance,
+        look: Callable[[], None],
+        heard: float,
     ) -> None:
-        """`look` says what has changed, before a request is answered by that."""
+        """`guest` as in `RouterHello`.
+
+        `look` says what has changed, before a request is answered by that.
+        """
+        self.guest, self.heard = guest, heard
+        """Time of the router's last sign of life, in seconds for which this process has run."""
         self._writer, self._attendance, self._look = writer, attendance, look
         self.seen = 0
         """Revision that it has seen last."""
@@ -36,6 +61,7 @@ class RouterLine:
         self._tickets: dict[int, Ticket] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self._counts: dict[str, TenantCount] = {}
+        self._verdicts: dict[str, asyncio.Future[EndVerdict]] = {}
 
     def say(self, message: msgspec.Struct) -> None:
         """Send it; nothing to a router that has gone."""
@@ -50,20 +76,45 @@ class RouterLine:
             case RequestOver(number):
                 self._over(number)
             case TableSeen(revision, counts):
-                for count in counts:
-                    self._counts[count.tenant] = count
-                    self._attendance.counted(count.tenant, count.life, count.running)
+                self._counts |= {count.tenant: count for count in counts}
                 self.seen = max(self.seen, revision)
             case Drained():
                 self.drained = True
+            case EndJudged(tenant, words, bodies):
+                self._judged(tenant, EndVerdict(words, frozenset(bodies)))
 
-    def end(self) -> None:
-        """The router has gone, and with it all its running and waiting requests."""
+    def counted(self, tenant: str, life: int) -> int:
+        """Requests that it has passed on by itself to engine number `life`, and that run."""
+        count = self._counts.get(tenant)
+        return count.running if count is not None and count.life == life else 0
+
+    def end(self) -> list[TenantCount]:
+        """The router has gone, and with it all its running and waiting requests; the former."""
         self._writer.close()
         for number in list(self._tickets):
             self._over(number)
-        for count in self._counts.values():
-            self._attendance.counted(count.tenant, count.life, 0)
+        for tenant in self._verdicts:
+            self._judged(tenant, EndVerdict())
+        counts, self._counts = list(self._counts.values()), {}
+        return counts
+
+    async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
+        """A tenant's engine has ended: what this router's requests have to do with that."""
+        verdict: asyncio.Future[EndVerdict] = asyncio.get_running_loop().create_future()
+        self._verdicts[tenant] = verdict
+        self.say(EngineEnded(tenant, ending))
+        try:
+            async with asyncio.timeout(JUDGED_S):
+                return await verdict
+        except TimeoutError:
+            return EndVerdict()
+        finally:
+            del self._verdicts[tenant]
+
+    def _judged(self, tenant: str, verdict: EndVerdict) -> None:
+        waits = self._verdicts.get(tenant)
+        if waits is not None and not waits.done():
+            waits.set_result(verdict)
 
     def _asks(self, number: int, tenant: str) -> None:
         try:

@@ -1,0 +1,182 @@
+"""Ways from a router to sockets of a device: on this machine, or through a device's door.
+
+A door is a route of the device's own router (`door.py`): who has the cluster's key is connected
+with one of the device's Unix sockets, and from then on bytes go to and fro.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar, cast
+from urllib.parse import quote, urlsplit
+from weakref import WeakSet
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+DOOR = "/mirage/door"
+TO = "to"
+"""Key of the query that names the socket."""
+OPENED = b"HTTP/1.1 101 "
+KNOCK_S = 2.0
+"""Seconds to be let in."""
+SILENT_S = 3
+"""Seconds without a sign of the other machine after which a connection is broken."""
+LONGEST_HEAD = 2**14
+
+
+class DoorAway(ConnectionError):
+    """Nobody is at the door: the device, or its whole machine, cannot be reached."""
+
+
+class DoorShut(ConnectionError):
+    """The door does not open: whoever listens behind it is away."""
+
+
+class Reach(Protocol):
+    """Way to sockets of one device."""
+
+    @property
+    def tells_unread(self) -> bool:
+        """True if a reset connection says that not all was read that was sent."""
+
+    async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
+        """Connect a protocol with a socket. Raises `OSError`."""
+
+    def cut(self) -> None:
+        """Break all connections: the device is lost."""
+
+
+class UnixReach:
+    """Sockets of this machine."""
+
+    tells_unread = True
+
+    async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
+        """See `Reach`."""
+        return await asyncio.get_running_loop().create_unix_connection(make, path)
+
+    def cut(self) -> None:
+        """Nothing: their ends are told by the kernel."""
+
+
+class DoorReach:
+    """Sockets behind a door. `moves` says where it is."""
+
+    tells_unread = False
+
+    def __init__(self, token: str) -> None:
+        """`token` is the key that opens it."""
+        self._token, self._url = token, ""
+        self._open: WeakSet[asyncio.Transport] = WeakSet()
+
+    def moves(self, url: str) -> None:
+        """Its address from now on; empty if it has none."""
+        self._url = url
+
+    async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
+        """See `Reach`. Raises `DoorAway` and `DoorShut`."""
+        parts = urlsplit(self._url)
+        head = (
+            f"POST {DOOR}?{TO}={quote(path, safe='')} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+            f"Authorization: Bearer {self._token}\r\nContent-Length: 0\r\n\r\n"
+        )
+        transport = await self._knock(parts.hostname, parts.port, parts.scheme, head.encode())
+        protocol = make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self._open.add(transport)
+        return transport, protocol
+
+    async def _knock(
+        self, host: str | None, port: int | None, scheme: str, head: bytes
+    ) -> asyncio.Transport:
+        if host is None or port is None:
+            raise DoorAway("its address is not known")
+        # The key says who may come in; a certificate for clients does not name this address.
+        tls = ssl._create_unverified_context() if scheme == "https" else None
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(KNOCK_S):
+                transport, knock = await loop.create_connection(
+                    lambda: _Knock(head), host, port, ssl=tls
+                )
+                watch(transport)
+                try:
+                    status = await knock.answer
+                except BaseException:
+                    transport.abort()
+                    raise
+        except TimeoutError:
+            raise DoorAway(f"nobody answers within {KNOCK_S:g} s") from None
+        except OSError as error:
+            raise DoorAway(error.strerror or str(error)) from None
+        if not status.startswith(OPENED):
+            transport.abort()
+            raise DoorShut(status.decode(errors="replace"))
+        return transport
+
+    def cut(self) -> None:
+        """See `Reach`."""
+        for transport in list(self._open):
+            transport.abort()
+        self._open.clear()
+
+
+class _Knock(asyncio.Protocol):
+    """Asks to be let in, and hears the head of the answer."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head, self._heard = head, b""
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        """First line of the answer."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).write(self._head)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard += data
+        if self.answer.done():
+            return
+        if b"\r\n\r\n" in self._heard:
+            self.answer.set_result(self._heard.partition(b"\r\n")[0])
+        elif len(self._heard) > LONGEST_HEAD:
+            self.answer.set_exception(DoorAway("this is no answer of a door"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(DoorAway(str(error or "the connection was closed")))
+
+
+def watch(transport: asyncio.BaseTransport) -> None:
+    """Have a connection of TCP break when the other machine gives no sign any more."""
+    there = transport.get_extra_info("socket")
+    if there is None or there.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    there.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1)):
+        there.setsockopt(socket.IPPROTO_TCP, option, value)
+    there.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENT_S)
+
+
+def beats(transport: asyncio.BaseTransport) -> None:
+    """Have one break as well on which beats are sent all the time, and are not received."""
+    there = transport.get_extra_info("socket")
+    if there is not None and there.family in (socket.AF_INET, socket.AF_INET6):
+        limit_ms = SILENT_S * 1000
+        there.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+
+
+async def streams(
+    reach: Reach, path: str | Path
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Streams of a line to a socket, on which beats are sent. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    made = lambda: asyncio.StreamReaderProtocol(reader, loop=loop)  # noqa: E731
+    transport, protocol = await reach.connect(made, str(path))
+    beats(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

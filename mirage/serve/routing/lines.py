@@ -1,0 +1,75 @@
+"""Lines to all routers before one device: its own, and those of machines before all devices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+
+from mirage.serve.ends.ending import Ending
+from mirage.serve.roster.attendance import Attendance
+from mirage.serve.routed.messages import FromRouter, TableSeen
+from mirage.serve.routing.line import EndVerdict, RouterLine
+
+OWN = ""
+
+
+class RouterLines:
+    """Lines by the routers' names, of which the device's own has none."""
+
+    def __init__(self, attendance: Attendance) -> None:
+        self._attendance = attendance
+        self._lines: dict[str, RouterLine] = {}
+
+    def __iter__(self) -> Iterator[RouterLine]:
+        return iter(list(self._lines.values()))
+
+    def __contains__(self, line: RouterLine) -> bool:
+        return self._lines.get(line.guest) is line
+
+    def get(self, guest: str) -> RouterLine | None:
+        """Line to the router of that name."""
+        return self._lines.get(guest)
+
+    @property
+    def own(self) -> RouterLine | None:
+        """Line to the device's own router."""
+        return self._lines.get(OWN)
+
+    def seen(self, otherwise: int) -> int:
+        """Revision that all routers have seen; `otherwise` if there is none."""
+        return min((line.seen for line in self._lines.values()), default=otherwise)
+
+    def say(self, message: msgspec.Struct) -> None:
+        """Send it to all."""
+        for line in self:
+            line.say(message)
+
+    def comes(self, line: RouterLine) -> None:
+        """Another router is there."""
+        self._lines[line.guest] = line
+
+    def goes(self, line: RouterLine) -> None:
+        """A router has gone, and with it its requests."""
+        del self._lines[line.guest]
+        for count in line.end():
+            self._count(count.tenant, count.life)
+
+    def hear(self, line: RouterLine, message: FromRouter) -> None:
+        """Something that one of them said."""
+        line.hear(message)
+        if isinstance(message, TableSeen):
+            for count in message.counts:
+                self._count(count.tenant, count.life)
+
+    async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
+        """A tenant's engine has ended: what the requests of all have to do with that."""
+        verdicts = await asyncio.gather(*(line.ended(tenant, ending) for line in self))
+        words = dict.fromkeys(one.words for one in verdicts if one.words)
+        bodies = frozenset(body for one in verdicts for body in one.bodies)
+        return EndVerdict("; ".join(words), bodies)
+
+    def _count(self, tenant: str, life: int) -> None:
+        running = sum(line.counted(tenant, life) for line in self._lines.values())
+        self._attendance.counted(tenant, life, running)

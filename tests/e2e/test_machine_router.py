@@ -1,0 +1,169 @@
+"""Routers of machines before all devices: through doors, with no controller, and one device lost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+import pytest
+from supervised import assert_gone
+from tethered import PROGRAM, SECRET, ask, environment, family, log_of, order, ready, until
+
+from mirage.machines.outside import TetherClient
+from mirage.machines.seam import DeviceCall, MachineAway
+from mirage.machines.tether_messages import TetherTold
+from mirage.serve.access.forms import AccessKey
+from mirage.serve.access.ring import digest
+from mirage.serve.logs import LogFormat
+from mirage.serve.machine.machine_router import PROGRAM as ROUTER
+from mirage.serve.machine.machine_router import DoorsTold, RouterOrder
+from mirage.serve.machine.tethered import TetheredOrder
+
+pytestmark = pytest.mark.e2e
+
+CLIENT = "a client's secret"
+CLIENTS_KEY = AccessKey("client", digest(CLIENT), None)
+
+
+class Tethers:
+    """Servers of orders in folders of their own, by their names."""
+
+    def __init__(self, folder: Path, short: Path) -> None:
+        self.folder, self._short = folder, short
+        self._processes = ExitStack()
+
+    def start(self, program: tuple[str, ...], given: TetheredOrder | RouterOrder) -> TetherTold:
+        """Start one, and wait until it is ready."""
+        folder = self.folder / given.device
+        folder.mkdir(exist_ok=True)
+        (folder / "order.json").write_bytes(msgspec.json.encode(given))
+        words = [sys.executable, *program, str(folder / "order.json"), str(folder / "s.sock")]
+        log = self._processes.enter_context((folder / "server.log").open("ab"))
+        process = subprocess.Popen(
+            [*words, "1", "60"],
+            env={**os.environ, **environment(self._short)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self._processes.callback(self._end, process)
+        told: TetherTold = until(lambda: ready(self.told(given.device)), f"{given.device} is ready")
+        return told
+
+    def told(self, name: str) -> TetherTold | None:
+        with suppress(MachineAway):
+            return TetherClient(self.folder / name / "s.sock").renew(60.0)
+        return None
+
+    def device(self, name: str, *tenants: str) -> TetherTold:
+        """Start a device's server."""
+        given = order(self.folder / "models", name, *tenants)
+        return self.start(PROGRAM, msgspec.json.decode(given.order, type=TetheredOrder))
+
+    def router(self, name: str, doors: dict[str, str]) -> TetherTold:
+        """Start a router before these devices."""
+        config = msgspec.json.decode(
+            order(self.folder / "models", "left", "a").order, type=TetheredOrder
+        ).config
+        keys = (CLIENTS_KEY, AccessKey("cluster", digest(SECRET), None, admin=True, metrics=True))
+        given = RouterOrder(
+            *(f"router@{name}", name, config, "127.0.0.1", 0, keys, SECRET, doors),
+            *(logging.INFO, LogFormat.TEXT),
+        )
+        return self.start(ROUTER, given)
+
+    def call(self, name: str, call: DeviceCall) -> Any:
+        answer = TetherClient(self.folder / name / "s.sock").call(1, call)
+        assert answer.status == 200, answer
+        return json.loads(answer.body)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+@pytest.fixture(name="tethers")
+def _tethers(tmp_path: Path, short: Path) -> Iterator[Tethers]:
+    tethers = Tethers(tmp_path, short)
+    try:
+        yield tethers
+    except BaseException:
+        raise
+    finally:
+        tethers.close()
+        for log in tmp_path.glob("*/server.log"):
+            print(log.parent.name, log_of(log.parent))
+    assert not list(short.iterdir())
+
+
+def get(url: str, path: str, secret: str = CLIENT) -> tuple[int, Any]:
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=30)) as there:
+        there.request("GET", path, headers={"Authorization": f"Bearer {secret}"})
+        answer = there.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def serves(url: str, model: str) -> bool:
+    return ask(url, model, CLIENT)[0] == 200
+
+
+def test_each_router_reaches_every_model_and_knows_at_once_who_is_gone(tethers: Tethers) -> None:
+    left, right = tethers.device("left", "a", "both"), tethers.device("right", "b", "both")
+    doors = {"left": left.url, "right": right.url}
+    first, second = tethers.router("m1", doors), tethers.router("m2", doors)
+    gone = family(left, "a", "both") | family(right, "b", "both")
+    for url in (first.url, second.url):
+        assert {one["id"] for one in get(url, "/v1/models")[1]["data"]} == {"a", "b", "both"}
+        for model in ("a", "b", "both"):
+            until(lambda url=url, model=model: serves(url, model), f"{url} serves {model}")
+        assert ask(url, "a", "another secret")[0] == 401
+        assert get(url, "/health", SECRET)[1]["tenants"]["both"] == {
+            "left": "ready",
+            "right": "ready",
+        }
+        state = get(url, "/mirage/state?device=right", SECRET)
+        assert state[0] == 200 and set(state[1]["engines"]) == {"b", "both"}, state
+    assert ask(left.url, "a", CLIENT)[0] == 401, "a device opens to its own keys alone"
+
+    for process in family(right, "b", "both") | set(psutil.Process(right.pid).children(True)):
+        with suppress(psutil.Error):
+            process.kill()
+    assert serves(first.url, "both") and serves(second.url, "both"), "the other replica serves"
+    for url in (first.url, second.url):
+        until(lambda url=url: ask(url, "b", CLIENT)[0] == 503, "its model is away")
+        assert ask(url, "nothing", CLIENT)[0] == 503, "it may be a model of who is away"
+        assert serves(url, "a")
+
+    again = tethers.device("right", "b", "both")
+    told = DoorsTold("", {"left": left.url, "right": again.url})
+    for name in ("m1", "m2"):
+        answer = tethers.call(
+            f"router@{name}", DeviceCall("PUT", "/doors", msgspec.json.encode(told))
+        )
+        assert answer["doors"] == told.doors
+    for url in (first.url, second.url):
+        until(lambda url=url: serves(url, "b"), "it is back, somewhere else")
+    gone |= family(again, "b", "both")
+    tethers.close()
+    assert_gone(gone)
