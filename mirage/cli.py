@@ -329,8 +329,8 @@ def serve(
         from mirage.serve.machine.cluster_command import serve_on_machines
 
         source = ConfigSource(Path(str(words[0])), policy, None, tiers)
-        own = context.obj.tethered if context.obj else Means().tethered
-        raise typer.Exit(serve_on_machines(source, access, log_format, lease, own))
+        means = context.obj or Means()
+        raise typer.Exit(serve_on_machines(source, access, log_format, lease, port, means))
     options = ServeOptions(
         *addresses[0],
         ready_file,

@@ -101,7 +101,7 @@ class OutsideAgent:
             0 if self._told is None else self._told.epoch,
         )
         if epoch < known:
-            raise StaleEpoch(f"epoch {known} has begun")
+            raise StaleEpoch(known)
 
     # -- the server ---------------------------------------------------------------------
 

@@ -109,5 +109,5 @@ class TetherClient:
         if isinstance(answer, TetherAway):
             raise MachineAway(answer.why)
         if isinstance(answer, TetherStale):
-            raise StaleEpoch(f"epoch {answer.epoch} has begun")
+            raise StaleEpoch(answer.epoch)
         return answer

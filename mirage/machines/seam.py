@@ -10,6 +10,11 @@ from typing import Protocol
 
 import msgspec
 
+ROUTER = "router@"
+"""Begin of the name of a machine's router, which is started as a device's server; no device's name
+begins so.
+"""
+
 
 class MachineAway(Exception):
     """A machine, or the server of one of its devices, cannot be asked now."""
@@ -17,6 +22,11 @@ class MachineAway(Exception):
 
 class StaleEpoch(Exception):
     """A newer controller has given orders since: this one has to end."""
+
+    def __init__(self, epoch: int) -> None:
+        """`epoch` is the newer one's."""
+        super().__init__(f"epoch {epoch} has begun")
+        self.epoch = epoch
 
 
 class MachineThere(msgspec.Struct, frozen=True):

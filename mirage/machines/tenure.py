@@ -18,7 +18,7 @@ class Tenure:
     def obeys(self, epoch: int) -> None:
         """An order has come. Raises `StaleEpoch` if a newer controller has given one before."""
         if epoch < self.epoch:
-            raise StaleEpoch(f"epoch {epoch} is over: {self.epoch} has begun")
+            raise StaleEpoch(self.epoch)
         self.epoch = epoch
 
     def renew(self, lease_s: float, now: float) -> None:

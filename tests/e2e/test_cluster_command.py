@@ -108,6 +108,18 @@ def is_of(process: psutil.Process, folder: Path) -> bool:
     return False
 
 
+def last_of(lines: list[str], begin: str) -> str:
+    """End of the last line that begins so; empty if there is none."""
+    found = [line.removeprefix(begin).strip() for line in lines if line.startswith(begin)]
+    return found[-1] if found else ""
+
+
+def is_served(url: str, model: str, key: str) -> bool:
+    with suppress(OSError):
+        return bool(url) and ask(url, model, key)[0] == 200
+    return False
+
+
 @pytest.fixture(name="root")
 def _root() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
@@ -148,20 +160,25 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
         key = derived(NodeFolder(first.folder).secret(), "devices")
         join = ("node", "join", f"{HEAD}:{PORT}", "--name", "m2", "--host", second.host)
         node, _ = over.enter_context(second.runs(*join, "--secret", secret))
-        _, said = over.enter_context(first.runs("serve", str(config), "--cluster"))
+        serve = ("serve", str(config), "--cluster", "--port", "0")
+        controller, said = over.enter_context(first.runs(*serve))
 
         def address(device: str) -> str:
-            begin = f"mirage: device {device!r} serves at "
-            found = [line.removeprefix(begin).strip() for line in said if line.startswith(begin)]
-            return found[-1] if found else ""
+            return last_of(said, f"mirage: device {device!r} serves at ")
+
+        def router(machine: str) -> str:
+            return last_of(said, f"mirage: machine {machine!r} serves all models at ")
 
         def serves(device: str, model: str) -> bool:
-            with suppress(OSError):
-                return bool(address(device)) and ask(address(device), model, key)[0] == 200
-            return False
+            return is_served(address(device), model, key)
+
+        def all_serve(machine: str) -> bool:
+            return all(is_served(router(machine), model, key) for model in "ab")
 
         try:
             until(lambda: serves("left", "a") and serves("right", "b"), "both serve")
+            for machine in ("m1", "m2"):
+                until(lambda machine=machine: all_serve(machine), f"{machine} serves both")
             assert ask(address("left"), "b", key)[0] == 404, "it waited for the other machine"
             assert ask(address("left"), "a", "another key")[0] == 401
             status = first.mirage("node", "status")
@@ -174,6 +191,7 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
             second.lost(node, pid)
             until(lambda: serves("left", "b"), "what was lost is served elsewhere")
             assert serves("left", "a")
+            assert all_serve("m1")
 
             node, _ = over.enter_context(second.runs(*join))
             until(lambda: serves("right", "b"), "it is back")

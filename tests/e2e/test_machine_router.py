@@ -1,4 +1,4 @@
-"""Routers of machines before all devices: through doors, with no controller, and one device lost."""
+"""Routers of machines before all devices: through doors, without a controller, one device lost."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import http.client
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit

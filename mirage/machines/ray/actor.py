@@ -25,31 +25,31 @@ class DeviceActor:
     def __init__(self, device: str) -> None:
         self._agent = OutsideAgent(Path(os.environ[FOLDER]) / device)
 
-    def obeys(self, order: bytes) -> str:
-        """Have a server by an order; the reason why not."""
+    def obeys(self, order: bytes) -> int:
+        """Have a server by an order; 0, or the newer epoch that has begun."""
         try:
             self._agent.obeys(msgspec.json.decode(order, type=AgentOrder))
         except StaleEpoch as error:
-            return str(error)
-        return ""
+            return error.epoch
+        return 0
 
     def call(self, epoch: int, method: str, path: str, body: bytes) -> tuple[str, Any]:
         """A kind, ``answer``, ``away`` or ``stale``, and what goes with it."""
         try:
             answer = self._agent.call(epoch, DeviceCall(method, path, body))
         except StaleEpoch as error:
-            return "stale", str(error)
+            return "stale", error.epoch
         except MachineAway as error:
             return "away", str(error)
         return "answer", (answer.status, answer.body)
 
-    def end(self, epoch: int) -> str:
-        """Have the server drain and end; the reason why not."""
+    def end(self, epoch: int) -> int:
+        """Have the server drain and end; 0, or the newer epoch that has begun."""
         try:
             self._agent.end(epoch)
         except StaleEpoch as error:
-            return str(error)
-        return ""
+            return error.epoch
+        return 0
 
     def told(self) -> dict[str, Any] | None:
         """The server as it was at the last beat, with the process of this agent."""

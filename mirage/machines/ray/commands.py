@@ -15,11 +15,11 @@ from typing import Annotated
 import typer
 
 from mirage.errors import CommandFailed, InputRefused
-from mirage.machines.epoch import PREFIX
+from mirage.machines.epoch import newest_epoch
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.node import PORT, NodeFolder, NodeRecord
 from mirage.machines.ray.store import NodeStore
-from mirage.machines.seam import MachineAway
+from mirage.machines.seam import ROUTER, MachineAway
 from mirage.processes.marks import MarkedProcess
 
 ENDS_S = 60.0
@@ -165,20 +165,20 @@ async def _lines() -> list[str]:
                 said += f", {told.left_s:.0f} s of its lease are left"
         except MachineAway as error:
             said = str(error)
-        lines.append(f"device {device} on {machine}: {said}")
+        what = "router" if device.startswith(ROUTER) else f"device {device}"
+        lines.append(f"{what} on {machine}: {said}")
     return lines
 
 
 async def _left(machine: str) -> list[str]:
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
-    epochs = await RayMachines(0).facts(PREFIX)
-    newest = max((int(key.removeprefix(PREFIX)) for key in epochs), default=0)
-    machines = RayMachines(newest)
+    machines = RayMachines(await newest_epoch(RayMachines(0)))
     await machines.leaves(machine)
     lines = []
     for device, its in (await machines.devices()).items():
         if its == machine:
             await machines.end(device)
-            lines.append(f"device {device}: its server drains and ends")
+            what = "router" if device.startswith(ROUTER) else f"device {device}"
+            lines.append(f"{what}: its server drains and ends")
     return lines

@@ -209,9 +209,9 @@ async def _answer(asked: Any, timeout_s: float = AWAY_S) -> Any:
         raise MachineAway(f"its agent does not answer ({_line(error)})") from None
 
 
-def _check(why: str) -> None:
-    if why:
-        raise StaleEpoch(why)
+def _check(newer: int) -> None:
+    if newer:
+        raise StaleEpoch(newer)
 
 
 def _line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from mirage.control.roster.states import BROKEN, LifeState
 from mirage.serve.admin.forms import OperatorAct, TenantStatus
 from mirage.serve.coming import AheadState
 from mirage.serve.machine.calls import DeviceAway, DeviceRefused
-from mirage.serve.machine.served_device import ServedDevice
+from mirage.serve.machine.served_device import DirectedDevice
 from mirage.units import size
 
 LOOK_S = 0.2
@@ -28,7 +28,9 @@ class StepFailed(Exception):
 class StepCarrier:
     """Carries out steps. `start_s`, `drain_s`: longest times, as `PlacementSection` has them."""
 
-    def __init__(self, devices: Mapping[str, ServedDevice], start_s: float, drain_s: float) -> None:
+    def __init__(
+        self, devices: Mapping[str, DirectedDevice], start_s: float, drain_s: float
+    ) -> None:
         self._devices, self._start_s, self._drain_s = devices, start_s, drain_s
 
     async def carry(
@@ -53,7 +55,8 @@ class StepCarrier:
                     return await self._brought(step, tell)
                 case MoveVerb.START:
                     await device.serves(device.tenants | {step.model})
-                    await self._ready(step)
+                    rests = step.device not in placement.awake(step.model)
+                    await self._ready(step, *(AT_REST if rests else ()))
                 case MoveVerb.WAKE:
                     await device.calls.act(step.model, OperatorAct.WAKE)
                     await self._ready(step)
@@ -145,8 +148,8 @@ class StepCarrier:
             return ""
         return "" if status is None else status.state
 
-    async def _ready(self, step: MoveStep) -> None:
-        await self._until(step, self._start_s, LifeState.READY)
+    async def _ready(self, step: MoveStep, *others: LifeState) -> None:
+        await self._until(step, self._start_s, LifeState.READY, *others)
 
     async def _until(self, step: MoveStep, limit_s: float, *wanted: LifeState) -> None:
         """Raises `StepFailed` for one that breaks, or is not there in time."""

@@ -1,28 +1,31 @@
-"""`mirage serve --cluster`: devices of several machines have servers, and models go among them."""
+"""File of `mirage serve --cluster`: devices of several machines, and what each is told."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import urlencode
+from typing import Any, NamedTuple
 
 import msgspec
 
-from mirage.config import STORED, ConfigError
+from mirage.config import ConfigError
+from mirage.control.placement.facts import PlaceMachine, PlacementFacts
 from mirage.machines.agent import AgentOrder
-from mirage.machines.controller import ClusterController
-from mirage.machines.seam import DeviceCall, Machines
-from mirage.machines.spread import SpreadModel, spread
+from mirage.machines.seam import MachineThere
 from mirage.serve.access.forms import AccessKey
-from mirage.serve.adoption.record import ConfigRecord
+from mirage.serve.apply.recorded import config_record
 from mirage.serve.apply.source import ConfigSource, Written
+from mirage.serve.ask import Probe, ask
+from mirage.serve.hubs import outlined
 from mirage.serve.logs import LogFormat
-from mirage.serve.machine.parts import OF_PLACES, MachineFile, machine_file
+from mirage.serve.machine.machine_router import PROGRAM as ROUTER
+from mirage.serve.machine.machine_router import RouterOrder
+from mirage.serve.machine.model_facts import place_device, place_models
+from mirage.serve.machine.parts import MachineFile, machine_file
 from mirage.serve.machine.tethered import TetheredOrder
+from mirage.serve.roster.declared import DISK_BYTES_S
 from mirage.serve.said import say
-from mirage.serve.together import together
 
 MACHINE = "machine"
 """Key of a device: the machine that it is in."""
@@ -30,108 +33,113 @@ LEASE_S = 3600.0
 """Seconds for which a device server goes on without an agent, unless the command says otherwise."""
 ENGINES_S = 300.0
 """Seconds for which engines go on without their server, where the file says nothing."""
+UNCOUNTED = 2**60
+"""Bytes of host memory of another machine: more than anybody has."""
 
 
-class ClusterMachines(Machines, Protocol):
-    """Machines that have to be kept."""
+class ClusterOptions(NamedTuple):
+    """Options of the command."""
 
-    def keep(self) -> Coroutine[Any, Any, None]:
-        """Never returns."""
+    keys: tuple[AccessKey, ...]
+    token: str
+    """Secret of the key that opens doors, one of `keys`."""
+    port: int
+    """Port of each machine's router."""
+    log_format: LogFormat
+    lease_s: float
+    program: tuple[str, ...]
+    """Program of a device's server."""
 
 
 class ServedCluster(NamedTuple):
-    """A file whose devices are in several machines, as a `ClusterPlan`."""
+    """A file whose devices are in several machines, with the options of a controller."""
 
-    written: Written
+    file: MachineFile
     source: ConfigSource
-    raws: dict[str, dict[str, Any]]
-    """Configuration of each device, with the tenants that it has first."""
-    tenants: dict[str, dict[str, Any]]
+    folder: Path
+    sections: dict[str, dict[str, Any]]
+    """Sections of devices as their servers have them."""
     machine_of: dict[str, str]
-    models: tuple[SpreadModel, ...]
-    keys: tuple[AccessKey, ...]
-    lease_s: float
-    hang_s: float
-    brings_ahead: bool
-    log_format: LogFormat
-    program: tuple[str, ...]
+    options: ClusterOptions
 
-    def order(self, device: str, address: str, names: Sequence[str]) -> bytes:
-        """See `ClusterPlan`."""
-        told, source = self.written, self.source
-        record = ConfigRecord(
-            self._raw(device, names),
-            str(told.path.with_name(f"{told.path.name}#{device}")),
-            str(told.folder),
-            "",
-            source.policy,
-            None,
-            source.tiers,
-        )
-        engines_s = ENGINES_S if source.lease_s is None else source.lease_s
-        server = TetheredOrder(
-            device, record, engines_s, address, self.keys, logging.INFO, self.log_format
-        )
-        order = AgentOrder(0, self.lease_s, self.hang_s, self.program, msgspec.json.encode(server))
-        return msgspec.json.encode(order)
+    @property
+    def models(self) -> list[str]:
+        """Names of all models."""
+        return list(self.file.named)
 
     @property
     def stored(self) -> dict[str, str]:
-        """See `ClusterPlan`."""
-        models = {name: str(one.get("model")) for name, one in self.tenants.items()}
-        return {n: m.removeprefix(STORED) for n, m in models.items() if m.startswith(STORED)}
+        """Names in the stores of weights, of the models that have their weights there."""
+        return {one.name: one.stored for one in self.file.common.tenants if one.stored}
 
-    def config(self, device: str, names: Sequence[str]) -> DeviceCall:
-        """See `ClusterPlan`."""
-        query = urlencode({"file": f"{self.written.path}#{device}", "folder": self.written.folder})
-        body = msgspec.json.encode(self._raw(device, names))
-        return DeviceCall("PUT", f"/config?{query}", body)
+    def written(self, device: str, tenants: Collection[str]) -> Written:
+        """Configuration of a device with these tenants."""
+        part = self.file.part(device, tenants)
+        raw = part.raw | {"device": self.sections[device]}
+        return Written(raw, part.path, self.folder)
 
-    def _raw(self, device: str, names: Sequence[str]) -> dict[str, Any]:
-        return self.raws[device] | {"tenants": [self.tenants[name] for name in names]}
+    def order(self, device: str, address: str, wanted: Written) -> bytes:
+        """Order for a server at an address that begins with this configuration."""
+        engines_s = ENGINES_S if self.source.lease_s is None else self.source.lease_s
+        options, record = self.options, config_record(self.source, wanted)
+        level = logging.getLogger("mirage").getEffectiveLevel()
+        server = TetheredOrder(
+            device, record, engines_s, address, options.keys, level, options.log_format
+        )
+        return self._order(options.program, msgspec.json.encode(server))
+
+    def router_order(self, name: str, machine: MachineThere, doors: dict[str, str]) -> bytes:
+        """Order for the router of a machine."""
+        options = self.options
+        whole = Written(self.file.whole, self.file.path, self.folder)
+        server = RouterOrder(
+            name,
+            machine.name,
+            config_record(self.source, whole),
+            machine.address,
+            options.port,
+            options.keys,
+            options.token,
+            doors,
+            logging.getLogger("mirage").getEffectiveLevel(),
+            options.log_format,
+        )
+        return self._order(ROUTER, msgspec.json.encode(server))
+
+    def _order(self, program: tuple[str, ...], server: bytes) -> bytes:
+        hang_s = self.file.common.hang_s
+        return msgspec.json.encode(AgentOrder(0, self.options.lease_s, hang_s, program, server))
+
+    def facts(self, probe: Probe) -> PlacementFacts:
+        """Facts without load; models have to be here, or at a hub. Raises `ConfigError`."""
+        file, whole = self.file, Written(self.file.whole, self.file.path, self.folder)
+        with outlined(self.source.declared(whole), say) as config:
+            told, _ = ask(config, probe)
+        models = place_models(config, told, file.devices, file.placement, file.named)
+        machines = dict.fromkeys(self.machine_of.values())
+        return PlacementFacts(
+            tuple(
+                place_device(name, section, self.machine_of[name])
+                for name, section in file.devices.items()
+            ),
+            tuple(PlaceMachine(name, UNCOUNTED, DISK_BYTES_S) for name in machines),
+            tuple(models),
+            (),
+        )
 
 
 def served_cluster(
-    source: ConfigSource,
-    written: Written,
-    keys: tuple[AccessKey, ...],
-    log_format: LogFormat,
-    lease_s: float,
-    program: tuple[str, ...],
+    source: ConfigSource, written: Written, options: ClusterOptions
 ) -> ServedCluster:
     """Devices of a file in several machines. Raises `ConfigError`."""
     raw, machine_of = _without_machines(written.raw, written.path)
     file = machine_file(raw, written.path, written.folder)
-    sections = {one["name"]: dict(one) for one in written.raw["devices"]}
-    raws = {}
-    for name in file.devices:
-        part = file.part(name, ())
-        section = sections[name]
-        device = part.raw["device"] | {k: section[k] for k in ("index",) if k in section}
-        if "index" not in section:
-            device.pop("index", None)
-        raws[name] = part.raw | {"device": device}
-    tenants = {
-        one["name"]: {key: value for key, value in one.items() if key not in OF_PLACES}
-        for one in written.raw["tenants"]
-    }
-    return ServedCluster(
-        written, source, raws, tenants, machine_of, _models(file), keys, lease_s,
-        file.common.hang_s, file.common.weights.ahead, log_format, program,
-    )  # fmt: skip
-
-
-def _models(file: MachineFile) -> tuple[SpreadModel, ...]:
-    """Models with their homes: the devices that they name, or the one with the most room."""
-    named = [
-        SpreadModel(name, devices, file.common.tenant(name).share or 0.0)
-        for name, devices in file.named.items()
-    ]
-    at = spread(named, list(file.devices), {})
-    return tuple(
-        one._replace(homes=tuple(device for device in at if one.name in at[device]))
-        for one in named
-    )
+    sections = {}
+    for one in written.raw["devices"]:
+        section = dict(file.part(one["name"], ()).raw["device"])
+        section.pop("index", None)
+        sections[one["name"]] = section | {k: one[k] for k in ("index",) if k in one}
+    return ServedCluster(file, source, written.folder, sections, machine_of, options)
 
 
 def _without_machines(raw: Mapping[Any, Any], path: Path) -> tuple[dict[Any, Any], dict[str, str]]:
@@ -147,17 +155,3 @@ def _without_machines(raw: Mapping[Any, Any], path: Path) -> tuple[dict[Any, Any
             kept[-1]["index"] = number  # GPUs of different machines may have the same one
         machine_of[str(one.get("name"))] = machine
     return {**raw, "devices": kept}, machine_of
-
-
-async def serve_cluster(machines: ClusterMachines, plan: ServedCluster) -> None:
-    """Have all devices served until this is cancelled: what runs goes on then.
-
-    Raises `StaleEpoch` once another controller has begun.
-    """
-    controller = ClusterController(machines, plan, say)
-    await together([controller.keep(), machines.keep(), _tell(machines)])
-
-
-async def _tell(machines: Machines) -> None:
-    async for news in machines.news():
-        say(f"device {news.device!r}: {news.why}")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mirage.control.placement.facts import PlacementFacts
 from mirage.errors import CommandFailed, InputRefused
-from mirage.machines.epoch import claimed_epoch
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.node import NodeFolder, derived
 from mirage.machines.seam import MachineAway, StaleEpoch
@@ -21,8 +20,10 @@ from mirage.serve.access.ring import digest
 from mirage.serve.access.server_keys import ServerKeys
 from mirage.serve.apply.source import ConfigSource
 from mirage.serve.logs import LogFormat
-from mirage.serve.machine.cluster import LEASE_S, ServedCluster, serve_cluster, served_cluster
+from mirage.serve.machine.cluster import LEASE_S, ClusterOptions, ServedCluster, served_cluster
+from mirage.serve.machine.cluster_controller import serve_cluster
 from mirage.serve.machine.tethered import OWN_KEY
+from mirage.serve.means import Means
 from mirage.serve.said import say
 from mirage.serve.supervisor import EXIT_CODES
 
@@ -35,7 +36,8 @@ def serve_on_machines(
     keys: ServerKeys,
     log_format: LogFormat,
     lease_s: float | None,
-    program: tuple[str, ...],
+    port: int,
+    means: Means,
 ) -> int:
     """Have the machines of this one's cluster serve a file until a signal; the exit code.
 
@@ -44,32 +46,32 @@ def serve_on_machines(
     if find_spec("ray") is None:
         raise InputRefused("--cluster needs ray: run pip install '.[cluster]' in the checkout")
     folder = NodeFolder()
-    own = AccessKey(
-        OWN_KEY, digest(derived(folder.secret(), "devices")), None, admin=True, metrics=True
-    )
-    held = (*(keys.table.keys or ()), own)
+    token = derived(folder.secret(), "devices")
+    own = AccessKey(OWN_KEY, digest(token), None, admin=True, metrics=True)
+    clients = keys.table.keys or ()
+    if any(key.name == OWN_KEY for key in clients):
+        raise InputRefused(f"--keys: a key is named {OWN_KEY!r}, as the cluster's own: rename it")
     lease_s = LEASE_S if lease_s is None else lease_s
     if lease_s < LEAST_LEASE_S:
         raise InputRefused(
             f"--lease {lease_s:g}: at least {LEAST_LEASE_S:g} with --cluster: an agent has to be "
             "back by then"
         )
-    plan = served_cluster(source, source.written(), held, log_format, lease_s, program)
+    options = ClusterOptions((*clients, own), token, port, log_format, lease_s, means.tethered)
+    plan = served_cluster(source, source.written(), options)
+    facts = plan.facts(means.probe)
     with connected(folder), Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
         try:  # Ray prints traces of other machines there, which are in its logs
-            return asyncio.run(_until_signal(plan))
+            return asyncio.run(_until_signal(plan, facts))
         except StaleEpoch as error:
             raise CommandFailed(f"another controller serves this cluster now ({error})") from None
         except MachineAway as error:
             raise CommandFailed(str(error)) from None
 
 
-async def _until_signal(plan: ServedCluster) -> int:
+async def _until_signal(plan: ServedCluster, facts: PlacementFacts) -> int:
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
-    machines = RayMachines(0)
-    machines.epoch = await claimed_epoch(machines, f"{socket.gethostname()} {os.getpid()}")
-    say(f"controller of epoch {machines.epoch}")
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -79,7 +81,7 @@ async def _until_signal(plan: ServedCluster) -> int:
 
     for number in EXIT_CODES.keys() - {signal.SIGHUP}:
         loop.add_signal_handler(number, end, EXIT_CODES[number])
-    work = asyncio.create_task(serve_cluster(machines, plan))
+    work = asyncio.create_task(serve_cluster(RayMachines(0), plan, facts))
     either: list[asyncio.Future[Any]] = [work, ended]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if work.done():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from mirage.control.placement.books import device_bytes
 from mirage.control.placement.deciding import PlacementDecision, Placer
 from mirage.control.placement.facts import SOME_LOAD, LoadWindow, PlacementFacts
-from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.placed import DevicePlacement, Stand
 from mirage.control.placement.roofline_judge import RooflineJudge
 from mirage.control.placement.rules import PlacementPast, PlacementRules
+from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.placement.words import placement_lines
 
 WINDOW_S = 600.0
@@ -61,6 +62,26 @@ def first_placement(
             why = _why(model.pins, pinned[model.name], decision)
         places[model.name] = TenantPlaced(tuple(placement.devices[model.name]), why)
     return FirstPlacement(places, placement_lines(asked, replace(decision, placement=placement)))
+
+
+def squeezed(
+    facts: PlacementFacts, placement: DevicePlacement, models: Iterable[str]
+) -> tuple[DevicePlacement, tuple[MoveStep, ...]]:
+    """Placement where those of `models` that are nowhere have a place as well, and steps to it.
+
+    Those that are asked for most come first. Where they do not fit, tenants come and go: each is
+    awake once it is asked for.
+    """
+    steps: tuple[MoveStep, ...] = ()
+    nowhere = (name for name in models if name in facts.model and not placement.of(name))
+    for name in sorted(nowhere, key=lambda name: (-facts.asked(name), name)):
+        device = _freest(facts, placement)
+        placement = placement.put(name, device, Stand.ASLEEP)
+        why = "it fits nowhere beside the others: most is free here"
+        lacks = (name, facts.device[device].machine) in facts.lacking
+        verbs = [*([MoveVerb.BRING] if lacks else []), MoveVerb.START, MoveVerb.ROUTE]
+        steps += tuple(MoveStep(verb, name, device, why) for verb in verbs)
+    return placement, steps
 
 
 def _why(named: tuple[str, ...], pinned: tuple[str, ...], decision: PlacementDecision) -> str:

@@ -44,21 +44,24 @@ def machine_facts(
     )
 
 
-def place_device(name: str, section: DeviceSection) -> PlaceDevice:
-    """A device, by its profile or by that of its kind."""
-    hardware, speed = _hardware(section), GPU_SPEED if section.kind == "cuda" else HOST_SPEED
+def place_device(name: str, section: DeviceSection, machine: str = MACHINE) -> PlaceDevice:
+    """A device, by its profile or by that of its kind; another machine's is not looked at."""
+    hardware, speed = (
+        _hardware(section, here=machine == MACHINE),
+        GPU_SPEED if section.kind == "cuda" else HOST_SPEED,
+    )
     link = section.link_bytes_per_s
     if hardware is not None:
         step_s = hardware.step_overhead_ms.value / 1e3
         speed = DeviceSpeed(hardware.flop_per_s, hardware.bytes_per_s, step_s)
         link = link or hardware.link_gb_s.value * 1e9
-    return PlaceDevice(name, MACHINE, section.memory, speed, link or LINK_BYTES_S)
+    return PlaceDevice(name, machine, section.memory, speed, link or LINK_BYTES_S)
 
 
-def _hardware(section: DeviceSection) -> Hardware | None:
+def _hardware(section: DeviceSection, *, here: bool) -> Hardware | None:
     if section.profile is not None:
         return profiles.hardware(section.profile)
-    if section.kind == "host":
+    if section.kind == "host" or not here:
         return None
     from vmm.cuda_device import device_facts
 

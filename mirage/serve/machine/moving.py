@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from mirage.control.placement.deciding import Placer
-from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.facts import PlacementFacts, PlaceModel
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.roofline_judge import RooflineJudge
 from mirage.control.placement.rules import PlacementPast
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.placement.words import step_lines
+from mirage.machines.seam import StaleEpoch
 from mirage.serve.machine.carrying import StepCarrier, StepFailed
+from mirage.serve.machine.first import squeezed
 from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
 from mirage.serve.machine.section import PlacementSection
-from mirage.serve.machine.served_device import ServedDevice
+from mirage.serve.machine.served_device import DirectedDevice
 from mirage.serve.machine.stand_ins import StandIns
 from mirage.serve.machine.watching import MachineWatch
 
@@ -34,13 +36,20 @@ class MachineMoves:
 
     def __init__(
         self,
-        devices: dict[str, ServedDevice],
+        devices: Mapping[str, DirectedDevice],
         facts: PlacementFacts,
         section: PlacementSection,
         book: MoveBook,
         say: Callable[[str], None],
+        *,
+        astray: bool = False,
     ) -> None:
-        """`facts` have no load; moves are noted in the `book`."""
+        """`facts` have no load; moves are noted in the `book`.
+
+        With `astray` models go elsewhere when all devices that they name are lost, and where
+        nothing fits, they go where most is free.
+        """
+        self._astray = astray
         self._devices, self._section, self._book, self._say = devices, section, book, say
         self._watch = MachineWatch(devices, facts, section)
         self._carrier = StepCarrier(devices, section.start_s, section.drain_s)
@@ -51,17 +60,30 @@ class MachineMoves:
         self._failed: dict[str, float] = {}
         """Time of the last failure of each model's move."""
 
-    async def keep(self) -> None:
-        """Never returns. A fault of a decision is logged, and ends nothing that serves."""
+    def goes_on(self) -> None:
+        """Another controller was there before: what stands in for lost devices is known again."""
+        self._stand_ins.found(self._watch.present, self._watch.pins)
+
+    async def keep(self, may: asyncio.Event | None = None) -> None:
+        """Never returns. A fault of a decision is logged, and ends nothing that serves.
+
+        It looks while `may` is set, if there is one. Raises `StaleEpoch` once another controller
+        has begun.
+        """
         while True:
             await asyncio.sleep(min(LOOK_S, self._section.decide_s))
+            if may is not None and not may.is_set():
+                await may.wait()
+                self._watch.waited()
             try:
-                await self._look()
+                await self.look()
+            except StaleEpoch:
+                raise
             except Exception:
                 log.exception("no placement is decided")
 
-    async def _look(self) -> None:
-        """Look at the devices, and decide if it is time."""
+    async def look(self) -> None:
+        """Look at the devices, and decide if it is time. Raises `StaleEpoch`."""
         await self._watch.look()
         if not self._watch.is_whole:
             return
@@ -85,14 +107,18 @@ class MachineMoves:
         )
         self._past = decision.past
         log.debug("placement: %s", decision.why)
-        if not decision.steps:
-            self._book.stays = decision.why
-            return
         away = watch.lost
         gone = {m for name in away for m in self._devices[name].tenants}
-        self._stand_ins.begin(decision.steps, gone)
+        placement, steps = decision.placement, decision.steps
+        if self._astray:
+            placement, more = squeezed(facts, placement, gone)
+            steps += more
+        if not steps:
+            self._book.stays = decision.why
+            return
+        self._stand_ins.begin(steps, gone)
         lost = f"{', '.join(sorted(away))} away: " if away and gone else ""
-        await self._carry(present, decision.placement, decision.steps, lost + decision.why)
+        await self._carry(present, placement, steps, lost + decision.why)
 
     def _with_lacking(self, facts: PlacementFacts) -> PlacementFacts:
         """Facts with the models whose weights the machine lacks. It reads the disk."""
@@ -117,12 +143,17 @@ class MachineMoves:
         return replace(
             facts,
             models=tuple(
-                replace(m, pins=tuple(at)) if m.name in stay and len(at) > 1 else m
+                replace(m, pins=tuple(at)) if m.name in stay and len(at) > 1 else self._freed(m)
                 for m in facts.models
                 for at in [present.of(m.name)]
                 if m.name not in held or at
             ),
         )
+
+    def _freed(self, model: PlaceModel) -> PlaceModel:
+        """A model, free to be anywhere if none of its own devices is there."""
+        lost = all(name in self._watch.lost for name in model.pins)
+        return replace(model, pins=()) if self._astray and lost else model
 
     async def _come_back(self) -> None:
         """End what stood in for a device that serves again."""

@@ -1,48 +1,57 @@
-"""One device as the machine directs it: the tenants that its server has, and shall have."""
+"""One device as it is directed: the tenants that its server has, and shall have."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from enum import Enum, auto
 
 import msgspec
 
 from mirage.machines.keeper import DeviceKeeper
 from mirage.serve.apply.recorded import config_record
-from mirage.serve.apply.source import written
+from mirage.serve.apply.source import Written, written
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
 from mirage.serve.machine.declared import DeclaredMachine
 from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.stored import is_here
 
 
-class ServedDevice:
-    """A device with its keeper. What it shall serve outlives its server."""
+class DeviceStanding(Enum):
+    """State of a device, by what is known of its machine."""
 
-    def __init__(
-        self,
-        keeper: DeviceKeeper,
-        order: DeviceOrder,
-        calls: DeviceCalls,
-        declared: DeclaredMachine,
-        tenants: Iterable[str],
-    ) -> None:
-        self._keeper, self._order = keeper, order
-        self.calls, self._declared = calls, declared
+    COMES = auto()
+    """Its machine is waited for, or its server starts."""
+    THERE = auto()
+    LOST = auto()
+    """Its machine was lost."""
+
+
+class DirectedDevice(ABC):
+    """A device. What it shall serve outlives its server."""
+
+    standing = DeviceStanding.THERE
+
+    def __init__(self, name: str, calls: DeviceCalls, tenants: Iterable[str]) -> None:
+        self.name, self.calls = name, calls
         self.tenants = frozenset(tenants)
         """Tenants that its server shall have, be it away or not."""
 
-    @property
-    def name(self) -> str:
-        return self._keeper.name
-
+    @abstractmethod
     def stored(self, tenant: str) -> str | None:
         """Name of a tenant's model in the store of weights; None for a folder or a hub's."""
-        return self._declared.file.common.tenant(tenant).stored
 
+    @abstractmethod
     def lacks_weights(self, tenant: str) -> bool:
-        """True if the store of its machine lacks a tenant's model."""
-        model = self.stored(tenant)
-        return model is not None and not is_here(self._declared.file.common.weights, model)
+        """True if the store of its machine may lack a tenant's model. It reads the disk."""
+
+    @abstractmethod
+    def written(self, tenants: frozenset[str]) -> Written:
+        """Configuration of its server with these tenants."""
+
+    @abstractmethod
+    def begins(self, wanted: Written) -> None:
+        """Have the next server begin with this configuration."""
 
     async def serves(self, tenants: frozenset[str], drain_s: float | None = None) -> None:
         """Have its server serve these from now on; requests of others have `drain_s` to end.
@@ -50,22 +59,17 @@ class ServedDevice:
         Raises `DeviceRefused`, and then all is as before; `DeviceAway`, and then the next server
         begins with these.
         """
-        device = self._declared.device(self.name, tenants)
-        text = msgspec.json.encode(device.written.raw, enc_hook=str).decode()
-        wanted = written(text, device.written.path, device.written.folder)
-        before = self._order, self.tenants
-        record = config_record(device.source, wanted)
-        self._begins(msgspec.structs.replace(self._order, config=record), tenants)
+        told = self.written(tenants)
+        text = msgspec.json.encode(told.raw, enc_hook=str).decode()
+        wanted = written(text, told.path, told.folder)
+        before, self.tenants = self.tenants, tenants
+        self.begins(wanted)
         try:
             await self.calls.serves(text, wanted, drain_s)
         except DeviceRefused:
-            self._begins(*before)
+            self.tenants = before
+            self.begins(self.written(before))
             raise
-
-    def _begins(self, order: DeviceOrder, tenants: frozenset[str]) -> None:
-        """Have the next server begin by this order, with these tenants."""
-        self._order, self.tenants = order, tenants
-        self._keeper.order = msgspec.json.encode(order)
 
     async def leaves_out(self, tenant: str) -> str:
         """Have it without a tenant that never came; how that went, in words."""
@@ -76,3 +80,37 @@ class ServedDevice:
         except DeviceRefused as error:
             return f"{self.name} still has {tenant}: {error}"
         return f"{self.name} is as it was"
+
+
+class ServedDevice(DirectedDevice):
+    """A device of this machine, with its keeper."""
+
+    def __init__(
+        self,
+        keeper: DeviceKeeper,
+        order: DeviceOrder,
+        calls: DeviceCalls,
+        declared: DeclaredMachine,
+        tenants: Iterable[str],
+    ) -> None:
+        super().__init__(keeper.name, calls, tenants)
+        self._keeper, self._order, self._declared = keeper, order, declared
+
+    def written(self, tenants: frozenset[str]) -> Written:
+        """See `DirectedDevice`."""
+        return self._declared.device(self.name, tenants).written
+
+    def begins(self, wanted: Written) -> None:
+        """See `DirectedDevice`."""
+        source = self._declared.device(self.name, ()).source
+        self._order = msgspec.structs.replace(self._order, config=config_record(source, wanted))
+        self._keeper.order = msgspec.json.encode(self._order)
+
+    def stored(self, tenant: str) -> str | None:
+        """See `DirectedDevice`."""
+        return self._declared.file.common.tenant(tenant).stored
+
+    def lacks_weights(self, tenant: str) -> bool:
+        """See `DirectedDevice`."""
+        model = self.stored(tenant)
+        return model is not None and not is_here(self._declared.file.common.weights, model)

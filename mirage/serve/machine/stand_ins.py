@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.steps import MoveStep, MoveVerb
@@ -26,6 +26,15 @@ class StandIns:
             (step.model, step.device)
             for step in steps
             if step.verb is MoveVerb.START and step.model in gone
+        ]
+
+    def found(self, present: DevicePlacement, pins: Mapping[str, Collection[str]]) -> None:
+        """Another controller moved these: beside the devices that it names a model stands in."""
+        self._places = [
+            (model, device)
+            for model, own in pins.items()
+            for device in present.of(model)
+            if own and device not in own
         ]
 
     def over(

@@ -14,7 +14,7 @@ from mirage.serve.admin.forms import TenantStatus
 from mirage.serve.machine.calls import DeviceAway, DeviceRefused
 from mirage.serve.machine.load import LoadHistory, SeenRequest
 from mirage.serve.machine.section import PlacementSection
-from mirage.serve.machine.served_device import ServedDevice
+from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice
 
 ASLEEP = frozenset({*GONE, *BROKEN, LifeState.SLEEPING})
 
@@ -22,7 +22,7 @@ ASLEEP = frozenset({*GONE, *BROKEN, LifeState.SLEEPING})
 class WatchedDevice:
     """One device. `look` before anything else is asked."""
 
-    def __init__(self, served: ServedDevice, now: float) -> None:
+    def __init__(self, served: DirectedDevice, now: float) -> None:
         self.served, self._answered, self._now = served, now, now
         self._pid, self._since = 0, 0
         self.tenants: dict[str, TenantStatus] = {}
@@ -33,9 +33,20 @@ class WatchedDevice:
         """Seconds without an answer, at the last look."""
         return self._now - self._answered
 
+    def waited(self, now: float) -> None:
+        """Nobody could look until now."""
+        self._answered = self._now = now
+
+    def is_lost(self, away_s: float) -> bool:
+        """True if its machine was lost, or its server has been away for so many seconds."""
+        return self.served.standing is DeviceStanding.LOST or self.away_s >= away_s
+
     async def look(self, now: float) -> list[SeenRequest]:
         """Look again; requests that have ended since."""
         self._now = now
+        if self.served.standing is not DeviceStanding.THERE:
+            self._answered = now
+            return []
         try:
             told = await self.served.calls.tenants()
             if told.server.pid != self._pid:  # another server counts anew
@@ -61,7 +72,10 @@ class MachineWatch:
     """All devices of a machine."""
 
     def __init__(
-        self, devices: Mapping[str, ServedDevice], facts: PlacementFacts, section: PlacementSection
+        self,
+        devices: Mapping[str, DirectedDevice],
+        facts: PlacementFacts,
+        section: PlacementSection,
     ) -> None:
         """`facts` have no load."""
         now = time.monotonic()
@@ -75,10 +89,15 @@ class MachineWatch:
         for ended in await asyncio.gather(*(one.look(now) for one in self._devices.values())):
             self._history.add(ended)
 
+    def waited(self) -> None:
+        """Nobody could look for a while: who is away is so from now on."""
+        for one in self._devices.values():
+            one.waited(time.monotonic())
+
     @property
     def lost(self) -> frozenset[str]:
-        """Devices whose servers have been away for so long that their models come elsewhere."""
-        return frozenset(n for n, one in self._devices.items() if one.away_s >= self._away_s)
+        """Devices that were lost, or are away for so long that their models come elsewhere."""
+        return frozenset(n for n, one in self._devices.items() if one.is_lost(self._away_s))
 
     @property
     def is_whole(self) -> bool:
@@ -89,7 +108,13 @@ class MachineWatch:
         """True if it is ready there."""
         one = self._devices[device]
         status = one.tenants.get(model)
-        return not one.away_s and status is not None and status.state == LifeState.READY
+        there = one.served.standing is DeviceStanding.THERE and not one.away_s
+        return there and status is not None and status.state == LifeState.READY
+
+    @property
+    def pins(self) -> dict[str, tuple[str, ...]]:
+        """Devices that each model names."""
+        return {one.name: one.pins for one in self._facts.models}
 
     @property
     def present(self) -> DevicePlacement:

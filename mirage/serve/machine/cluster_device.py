@@ -1,0 +1,74 @@
+"""One device of a cluster: asked and directed through the machines' verbs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from aiohttp import web
+
+from mirage.machines.seam import DeviceCall, MachineAway, Machines
+from mirage.serve.admin.forms import TenantsTold
+from mirage.serve.apply.source import Written
+from mirage.serve.machine.calls import ANSWER_S, DeviceAway, DeviceCalls
+from mirage.serve.machine.cluster import ServedCluster
+from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice
+
+
+class ClusterCalls(DeviceCalls):
+    """Requests to a device's server on its machine. Methods raise `StaleEpoch`, too."""
+
+    def __init__(self, device: str, machines: Machines) -> None:
+        super().__init__(device, Path())
+        self._machines, self.url = machines, ""
+        """Address of its server, as it was told last."""
+
+    async def tenants(self) -> TenantsTold:
+        """All tenants of the device."""
+        told = await super().tenants()
+        self.url = told.server.url
+        return told
+
+    async def answer(
+        self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
+    ) -> web.Response:
+        """Answer as it is. Raises `DeviceAway` and `StaleEpoch`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._machines.call(self.device, DeviceCall(method, path, body))
+        except (TimeoutError, MachineAway) as error:
+            raise DeviceAway(f"the server of device {self.device!r} is away: {error}") from None
+        return web.Response(body=answer.body, status=answer.status)
+
+
+class ClusterDevice(DirectedDevice):
+    """One device. Its server begins by `order`."""
+
+    calls: ClusterCalls
+
+    def __init__(
+        self, name: str, machines: Machines, plan: ServedCluster, tenants: Iterable[str]
+    ) -> None:
+        super().__init__(name, ClusterCalls(name, machines), tenants)
+        self._plan, self.machine = plan, plan.machine_of[name]
+        self.standing = DeviceStanding.COMES
+
+    def written(self, tenants: frozenset[str]) -> Written:
+        """See `DirectedDevice`."""
+        return self._plan.written(self.name, tenants)
+
+    def begins(self, wanted: Written) -> None:
+        """See `DirectedDevice`: the agent hears of it with the next `order`."""
+
+    def stored(self, tenant: str) -> str | None:
+        """See `DirectedDevice`."""
+        return self._plan.stored.get(tenant)
+
+    def lacks_weights(self, tenant: str) -> bool:
+        """See `DirectedDevice`: its machine is asked as they are brought."""
+        return self.stored(tenant) is not None
+
+    def order(self, address: str) -> bytes:
+        """Order for a server at an address of its machine."""
+        return self._plan.order(self.name, address, self.written(self.tenants))

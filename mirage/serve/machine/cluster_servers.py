@@ -1,0 +1,174 @@
+"""Servers of all machines as a controller keeps them: of devices, and a router on each machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mirage.machines.seam import ROUTER, DeviceCall, MachineAway, Machines, MachineThere
+from mirage.machines.weights import MachineWeights
+from mirage.serve.machine.calls import DeviceAway, DeviceRefused
+from mirage.serve.machine.cluster import ServedCluster
+from mirage.serve.machine.cluster_device import ClusterDevice
+from mirage.serve.machine.machine_router import DOORS, DoorsTold
+from mirage.serve.machine.served_device import DeviceStanding
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+REACHED_S = 1.0
+"""Seconds to reach an address."""
+FIRST_S = 60.0
+"""Seconds for which a machine that was not seen yet is waited for."""
+
+
+class ClusterServers:
+    """Has all servers started or adopted. `keep` has to run."""
+
+    def __init__(
+        self,
+        machines: Machines,
+        plan: ServedCluster,
+        devices: Mapping[str, ClusterDevice],
+        say: Callable[[str], None],
+    ) -> None:
+        self._machines, self._plan, self._devices, self._say = machines, plan, devices, say
+        self._weights = MachineWeights(machines, say)
+        self._until = time.monotonic() + FIRST_S
+        self._ordered: dict[str, tuple[str, bytes]] = {}
+        """Life of the machine and order, of each server that was started."""
+        self._told: dict[str, tuple[str, dict[str, str]]] = {}
+        """Life of the machine and doors, as each router knows them."""
+        self._met: set[str] = set()
+        """Devices that have answered this controller."""
+        self._urls: dict[str, str] = {}
+        """Addresses that were said, by the names of devices and of routers."""
+        self.knows = asyncio.Event()
+        """Set while the cluster answers: else nothing is placed."""
+
+    async def keep(self) -> None:
+        """Never returns. Raises `StaleEpoch` once another controller has begun."""
+        while True:
+            try:
+                await self.look()
+                self.knows.set()
+            except MachineAway as error:
+                if self.knows.is_set():
+                    log.warning("nothing is placed until the cluster answers: %s", error)
+                self.knows.clear()
+            await asyncio.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Look once, and start what is missing. Raises `MachineAway` and `StaleEpoch`."""
+        there = {one.name: one for one in await self._machines.there()}
+        devices = self._devices.values()
+        await asyncio.gather(*(self._device(one, there.get(one.machine)) for one in devices))
+        await asyncio.gather(*map(self._router, there.values()))
+        if self._plan.file.common.weights.ahead:
+            for one in devices:
+                if one.standing is DeviceStanding.THERE:
+                    await self._weights.bring(one.name, self._plan.stored.values())
+
+    async def meet(self, places: Mapping[str, Collection[str]]) -> None:
+        """Devices that serve already have what they serve, beside `places` of models by device.
+
+        Raises `StaleEpoch`.
+        """
+        for name, device in self._devices.items():
+            device.tenants = frozenset(places.get(name, ())) | device.tenants
+        await asyncio.gather(*map(self._meet, self._devices.values()))
+
+    async def serving(self) -> dict[str, tuple[str, ...]]:
+        """Devices on which each model is served now. Raises `StaleEpoch`."""
+        found: dict[str, tuple[str, ...]] = {}
+        for device in self._devices.values():
+            with suppress(DeviceAway, DeviceRefused):
+                for one in (await device.calls.tenants()).tenants:
+                    found[one.name] = (*found.get(one.name, ()), device.name)
+        return {name: at for name, at in found.items() if name in self._plan.file.named}
+
+    # -- devices ------------------------------------------------------------------------
+
+    async def _device(self, device: ClusterDevice, machine: MachineThere | None) -> None:
+        if machine is None:
+            await self._missing(device)
+            return
+        if device.standing is DeviceStanding.LOST:
+            self._say(f"device {device.name!r}: machine {machine.name!r} is back")
+            device.standing = DeviceStanding.COMES
+        if device.standing is DeviceStanding.COMES:
+            await self._meet(device)
+        await self._start(device.name, machine, device.order(machine.address))
+        if (url := device.calls.url) and self._urls.get(device.name) != url:
+            self._urls[device.name] = url
+            self._say(f"device {device.name!r} serves at {url}")
+
+    async def _missing(self, device: ClusterDevice) -> None:
+        """Its machine is not there: who still answers at its address is not lost."""
+        waits = device.standing is DeviceStanding.COMES and time.monotonic() < self._until
+        if waits or device.standing is DeviceStanding.LOST:
+            return
+        if await _is_reached(device.calls.url):
+            device.standing = DeviceStanding.COMES
+        else:
+            device.standing = DeviceStanding.LOST
+            self._say(f"device {device.name!r} is lost: its models go elsewhere")
+
+    async def _meet(self, device: ClusterDevice) -> None:
+        """Take over what its server has, if one answers, and have it serve what is missing."""
+        with suppress(DeviceAway):
+            try:
+                told = await device.calls.tenants()
+                has = frozenset(one.name for one in told.tenants)
+                if device.name not in self._met:
+                    device.tenants |= has & set(self._plan.models)
+                if device.tenants != has:
+                    await device.serves(device.tenants)
+            except DeviceRefused as error:
+                names = ", ".join(sorted(device.tenants))
+                self._say(f"device {device.name!r} refuses {names}: {error}")
+            self._met.add(device.name)
+            device.standing = DeviceStanding.THERE
+
+    async def _start(self, name: str, machine: MachineThere, order: bytes) -> None:
+        if self._ordered.get(name) != (machine.life, order):
+            with suppress(MachineAway):
+                await self._machines.start(name, machine.name, order)
+                self._ordered[name] = machine.life, order
+
+    # -- routers ------------------------------------------------------------------------
+
+    async def _router(self, machine: MachineThere) -> None:
+        """Have the machine's router, and tell it where devices are."""
+        name = f"{ROUTER}{machine.name}"
+        doors = {one.name: one.calls.url for one in self._devices.values()}
+        await self._start(name, machine, self._plan.router_order(name, machine, doors))
+        if self._told.get(name) == (machine.life, doors):
+            return
+        body = msgspec.json.encode(DoorsTold("", doors))
+        with suppress(MachineAway, msgspec.DecodeError):
+            answer = await self._machines.call(name, DeviceCall("PUT", DOORS, body))
+            told = msgspec.json.decode(answer.body, type=DoorsTold)
+            if told.doors == doors:
+                self._told[name] = machine.life, doors
+            if self._urls.get(name) != told.url:
+                self._urls[name] = told.url
+                self._say(f"machine {machine.name!r} serves all models at {told.url}")
+
+
+async def _is_reached(url: str) -> bool:
+    """True if a server answers although its machine is lost to the cluster."""
+    parts = urlsplit(url)
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(REACHED_S):
+            if parts.hostname is not None:
+                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+                writer.close()
+                return True
+    return False
