@@ -37,7 +37,11 @@ TIDY = "resource_tracker", "reaper.py"
 class OneMachine:
     """A machine: its folder, its address, its commands."""
 
-    def __init__(self, root: Path, name: str, host: str) -> None:
+    def __init__(
+        self, root: Path, name: str, host: str, program: tuple[str, ...] = (WITH_FAKES,)
+    ) -> None:
+        """`program` is the `mirage` command, as arguments of Python."""
+        self._program = sys.executable, *program
         self.name, self.host, self.folder = name, host, root / name
         self.files = root / f"t{name}"
         self.files.mkdir()
@@ -47,7 +51,7 @@ class OneMachine:
     def mirage(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command to its end."""
         return subprocess.run(
-            [sys.executable, WITH_FAKES, *words],
+            [*self._program, *words],
             capture_output=True,
             text=True,
             timeout=120,
@@ -58,7 +62,7 @@ class OneMachine:
     def runs(self, *words: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
         """A command until the block ends, and its lines."""
         process = subprocess.Popen(
-            [sys.executable, WITH_FAKES, *words],
+            [*self._program, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -178,8 +182,8 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
 
         try:
             until(lambda: serves("left", "a") and serves("right", "b"), "both serve")
-            for machine in ("m1", "m2"):
-                until(lambda machine=machine: all_serve(machine), f"{machine} serves both")
+            for place in ("m1", "m2"):
+                until(lambda place=place: all_serve(place), f"{place} serves both")
             assert ask(address("left"), "b", key)[0] == 404, "it waited for the other machine"
             assert ask(address("left"), "a", "another key")[0] == 401
             status = first.mirage("node", "status")

@@ -26,6 +26,8 @@ from mirage.serve.roster.attendance import Attendance
 from mirage.serve.roster.ticket import NotInTime
 from mirage.serve.routed.messages import (
     PROTOCOL_VERSION,
+    BlameMemory,
+    EndJudged,
     RouterHello,
     RouterWelcome,
     TableApplies,
@@ -136,9 +138,9 @@ class BareRouter:
 
 
 @asynccontextmanager
-async def bare(path: Path) -> AsyncIterator[BareRouter]:
+async def bare(path: Path, guest: str = "") -> AsyncIterator[BareRouter]:
     reader, writer = await asyncio.open_unix_connection(str(path))
-    writer.write(encode(RouterHello(PROTOCOL_VERSION, 1)))
+    writer.write(encode(RouterHello(PROTOCOL_VERSION, 1, guest)))
     yield BareRouter(reader, writer)
     writer.close()
 
@@ -192,6 +194,48 @@ def test_a_router_that_has_gone_has_nothing_running(tmp_path: Path) -> None:
             assert server.orders == []
         await until(lambda: server.orders == ["sleep a"])
         assert server.desk.ends["died"] == 1
+
+    run(scenario)
+
+
+def test_nobody_sleeps_before_the_routers_of_all_machines_know(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        await server.awake("a")
+        member = server.attendance.roster.members["a"]
+        async with bare(tmp_path / "line") as own:
+            async with bare(tmp_path / "line", "m2") as guest:
+                first = await own.table()
+                assert (await guest.table()).table == first.table
+                own.saw(first.revision, TenantCount("a", 0, 2, 2))
+                guest.saw(first.revision, TenantCount("a", 0, 3, 3))
+                await until(lambda: member.running == 5)
+                server.attendance.wish("a", LifeState.SLEEPING)
+                shut = await own.table()
+                own.saw(shut.revision, TenantCount("a", 0, 0, 2))
+                await until(lambda: member.running == 3)
+                assert server.orders == []
+            await until(lambda: server.orders == ["sleep a"])
+            assert member.running == 0, "the other machine's requests went with its router"
+            assert server.desk.ends["died"] == 0
+
+    run(scenario)
+
+
+def test_the_end_of_an_engine_is_judged_by_the_routers_of_all_machines(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = Server()
+        await server.start(tmp_path / "line")
+        await server.awake("a")
+        async with bare(tmp_path / "line") as own, bare(tmp_path / "line", "m2") as guest:
+            await own.table()
+            await guest.table()
+            judged = asyncio.create_task(server.desk.ended("a", Ending(status=-9)))
+            own.writer.write(encode(EndJudged("a", "one was there", ["x"], BlameMemory())))
+            guest.writer.write(encode(EndJudged("a", "one was there", ["y"], BlameMemory())))
+            verdict = await judged
+            assert (verdict.words, verdict.bodies) == ("one was there", frozenset("xy"))
 
     run(scenario)
 

@@ -60,11 +60,15 @@ def order(folder: Path, device: str, *tenants: str, lease_s: float = 60.0) -> Ag
 
 def ask(url: str, model: str, secret: str = SECRET) -> tuple[int, Any]:
     """A request to a server; what it was told."""
+    return posted(url, {"model": model, "prompt": "pids"}, secret)
+
+
+def posted(url: str, body: dict[str, Any], secret: str) -> tuple[int, Any]:
+    """A completion that a server is asked for; what it was told."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=30)) as there:
-        body = json.dumps({"model": model, "prompt": "pids"})
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret}"}
-        there.request("POST", "/v1/completions", body, headers)
+        there.request("POST", "/v1/completions", json.dumps(body), headers)
         answer = there.getresponse()
         return answer.status, json.loads(answer.read())
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from model_facts import make_facts
 
 from mirage.config import Config, DeviceSection
-from mirage.control.placement.facts import ModelLoad, PlacementFacts
-from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.facts import SOME_LOAD, LoadWindow, ModelLoad, PlacementFacts
+from mirage.control.placement.placed import DevicePlacement, Stand
 from mirage.control.placement.rules import DEFAULTS
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.serve.admin.explained import explanation
 from mirage.serve.admin.forms import WhyTold
-from mirage.serve.machine.first import FirstPlacement, first_placement
+from mirage.serve.machine.first import FirstPlacement, first_placement, squeezed
 from mirage.serve.machine.load import LoadHistory, SeenRequest
 from mirage.serve.machine.model_facts import machine_facts, place_models
 from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
@@ -121,6 +123,27 @@ def test_a_stand_in_is_over_when_another_device_serves_its_model() -> None:
     standing.begin([START], gone=["a"])
     assert standing.over(HERE, lambda model, device: True) == []
     assert standing.over(both, lambda model, device: True) == [], "it has gone by itself"
+
+
+def test_a_new_controller_knows_stand_ins_by_the_devices_that_models_name() -> None:
+    present = DevicePlacement.of_names({"a": ["x", "y"], "b": ["y"], "c": ["y"]})
+    standing = StandIns()
+    standing.found(present, {"a": ("x",), "b": ("y",), "c": ()})
+    assert standing.over(present, lambda model, device: True) == [("a", "y")]
+
+
+def test_what_fits_nowhere_goes_where_most_is_free_most_asked_first() -> None:
+    facts = world({"a": 90.0, "b": 90.0, "c": 60.0, "d": 60.0})
+    loads = {"c": SOME_LOAD, "d": ModelLoad(3.0, 10.0, 10.0)}
+    facts = replace(facts, windows=(LoadWindow(60.0, loads),))
+    first, second = (one.name for one in facts.devices)
+    present = DevicePlacement.of_names({"a": [first]})
+    placement, steps = squeezed(facts, present, ["a", "c", "d", "gone"])
+    assert [(step.verb, step.model) for step in steps] == [
+        (verb, name) for name in "dc" for verb in (MoveVerb.START, MoveVerb.ROUTE)
+    ]
+    assert placement.of("d") == {second: Stand.ASLEEP} and placement.of("a") == present.of("a")
+    assert set(placement.of("c")) <= {first, second} and not placement.awake("c")
 
 
 def test_a_move_is_told_with_its_steps_and_how_they_went() -> None:
