@@ -16,15 +16,15 @@ import pytest
 import yaml
 from operated import around
 from prometheus_client.parser import text_string_to_metric_families
-from supervised import DEADLINE_S, Served, assert_gone, serving
+from supervised import DEADLINE_S, HERE, Served, assert_gone, serving
 from test_serve_weights import WeightsUser
 from weight_machines import ROOT, same
 
-from mirage.machines.controller import ClusterController
 from mirage.machines.seam import DeviceAnswer, DeviceCall, DeviceNews, MachineAway, MachineThere
 from mirage.serve.apply.source import ConfigSource
 from mirage.serve.logs import LogFormat
-from mirage.serve.machine.cluster import ServedCluster, served_cluster
+from mirage.serve.machine.cluster import ClusterOptions, served_cluster
+from mirage.serve.machine.cluster_controller import ClusterController
 from mirage.weights.store import WeightStore
 
 pytestmark = pytest.mark.e2e
@@ -105,19 +105,21 @@ class WeightsCluster:
         }
         path.write_text(yaml.safe_dump(told))
         source = ConfigSource(path)
-        self.plan = served_cluster(source, source.written(), (), LogFormat.TEXT, 60.0, ())
+        options = ClusterOptions((), "", 0, LogFormat.TEXT, 60.0, ())
+        self.plan = served_cluster(source, source.written(), options)
         self.at, self.served = dict[str, ServedMachine](), dict[str, Served]()
         for device, name in ((LEFT, "toy"), (RIGHT, "own")):
             short = Path(stack.enter_context(TemporaryDirectory(prefix="t", dir="/tmp")))
             machine = self.at[device] = ServedMachine(user.folder / device, short)
             self.served[device] = stack.enter_context(self._serving(machine, device, name))
         self.machines = TwoMachines(self.at)
-        self._controller = ClusterController(self.machines, self.plan, self.lines.append)
+        facts = self.plan.facts((str(HERE / "fake_probe.py"),))
+        self._begun = False
+        self._controller = ClusterController(self.machines, self.plan, facts, self.lines.append)
 
     def _serving(self, machine: ServedMachine, device: str, name: str) -> Any:
-        call = ServedCluster.config(self.plan, device, [name])
         config = machine.folder / "c.yaml"
-        raw = json.loads(call.body)
+        raw = json.loads(json.dumps(self.plan.written(device, [name]).raw))
         raw["weights"]["secret"] = str(self.user.folder / "secret")
         config.write_text(yaml.safe_dump(raw))
         return serving(config, environment=machine.environment)
@@ -127,6 +129,9 @@ class WeightsCluster:
 
         async def run() -> None:
             until = time.monotonic() + DEADLINE_S
+            if not self._begun:
+                await self._controller.begin()
+                self._begun = True
             while not await asyncio.to_thread(holds):
                 assert time.monotonic() < until, (what, self.lines)
                 await self._controller.step()
@@ -188,12 +193,14 @@ def test_a_model_comes_to_the_other_machine_with_weights_of_its_store(
             cluster.until("they are there", lambda: right.is_whole(user.id))
             origin.kill()
         else:
-            cluster.until("both have their own", lambda: len(cluster.lines) >= 4)
+            serve = lambda: sum("serves at" in line for line in cluster.lines) == 2  # noqa: E731
+            cluster.until("both have their own", serve)
             assert not right.ids()
         cluster.loses(LEFT)
         cluster.until("it is served", lambda: cluster.answers(RIGHT, "toy"))
         assert same(right.folder(user.id), user.model) and cluster.answers(RIGHT, "own")
-        assert f"device {RIGHT!r}: weights of toy are there" in cluster.lines
+        said = f"device {RIGHT!r}: weights of toy are there", f"bring toy on {RIGHT}: done"
+        assert any(line.startswith(said) for line in cluster.lines)
 
 
 def test_weights_that_do_not_come_are_one_line_and_disturb_nobody(user: WeightsUser) -> None:

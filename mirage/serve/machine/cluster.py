@@ -11,6 +11,7 @@ import msgspec
 
 from mirage.config import ConfigError
 from mirage.control.placement.facts import PlaceMachine, PlacementFacts
+from mirage.facts import ModelFacts
 from mirage.machines.agent import AgentOrder
 from mirage.machines.seam import MachineThere
 from mirage.serve.access.forms import AccessKey
@@ -26,6 +27,7 @@ from mirage.serve.machine.parts import MachineFile, machine_file
 from mirage.serve.machine.tethered import TetheredOrder
 from mirage.serve.roster.declared import DISK_BYTES_S
 from mirage.serve.said import say
+from mirage.serve.stored import is_here
 
 MACHINE = "machine"
 """Key of a device: the machine that it is in."""
@@ -111,10 +113,16 @@ class ServedCluster(NamedTuple):
         return msgspec.json.encode(AgentOrder(0, self.options.lease_s, hang_s, program, server))
 
     def facts(self, probe: Probe) -> PlacementFacts:
-        """Facts without load; models have to be here, or at a hub. Raises `ConfigError`."""
+        """Facts without load; models have to be here, or at a hub. Raises `ConfigError`.
+
+        Of a model that is in stores of other machines alone, its share is known.
+        """
         file, whole = self.file, Written(self.file.whole, self.file.path, self.folder)
-        with outlined(self.source.declared(whole), say) as config:
-            told, _ = ask(config, probe)
+        config, told = self.source.declared(whole), dict[str, ModelFacts]()
+        here = [t for t in config.tenants if t.stored is None or is_here(config.weights, t.stored)]
+        if here:
+            with outlined(config.model_copy(update={"tenants": here}), say) as seen:
+                told, _ = ask(seen, probe)
         models = place_models(config, told, file.devices, file.placement, file.named)
         machines = dict.fromkeys(self.machine_of.values())
         return PlacementFacts(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from mirage.control.placement.facts import PlacementFacts
@@ -43,34 +42,56 @@ async def serve_cluster(
         machines.epoch = await claimed_epoch(machines, who, beyond)
         say(f"controller of epoch {machines.epoch}")
         try:
-            await _control(machines, plan, facts)
+            controller = ClusterController(machines, plan, facts, say)
+            await controller.begin()
+            await together([controller.keep(), machines.keep(), _tell(machines)])
         except StaleEpoch as error:
             if await newest_epoch(machines) != machines.epoch:
                 raise
             beyond = error.epoch  # servers had a head before whose facts were lost
 
 
-async def _control(machines: ClusterMachines, plan: ServedCluster, facts: PlacementFacts) -> None:
-    devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
-    servers = ClusterServers(machines, plan, devices, say)
-    first = first_placement(facts, await servers.serving(), plan.file.placement.rules)
-    places = defaultdict(list)
-    for model, place in first.places.items():
-        say(f"{model}: on {' and '.join(place.devices)}, {place.why}")
-        for device in place.devices:
-            places[device].append(model)
-    await servers.meet(places)
-    moves = MachineMoves(dict(devices), facts, plan.file.placement, MoveBook(), say, astray=True)
-    moves.goes_on()
-    await together([servers.keep(), machines.keep(), _tell(machines), _place(servers, moves, plan)])
+class ClusterController:
+    """Controller of one epoch. Call `begin`, then run `keep`. All raise `StaleEpoch`."""
 
+    def __init__(
+        self,
+        machines: Machines,
+        plan: ServedCluster,
+        facts: PlacementFacts,
+        say: Callable[[str], None],
+    ) -> None:
+        """`facts` have no load."""
+        self._plan, self._facts, self._say = plan, facts, say
+        devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
+        self._servers = ClusterServers(machines, plan, devices, say)
+        section = plan.file.placement
+        self._moves = MachineMoves(devices, facts, section, MoveBook(), say, astray=True)
 
-async def _place(servers: ClusterServers, moves: MachineMoves, plan: ServedCluster) -> None:
-    """Place while the cluster answers. Never returns."""
-    if plan.file.placement.off:
-        say("placement.off is true: nothing moves, also when a machine is lost")
-        await asyncio.Event().wait()
-    await moves.keep(servers.knows)
+    async def begin(self) -> None:
+        """Take over what serves, and give a place to all models."""
+        left, rules = await self._servers.serving(), self._plan.file.placement.rules
+        places = defaultdict(list)
+        for model, place in first_placement(self._facts, left, rules).places.items():
+            self._say(f"{model}: on {' and '.join(place.devices)}, {place.why}")
+            for device in place.devices:
+                places[device].append(model)
+        await self._servers.meet(places)
+        self._moves.goes_on()
+
+    async def keep(self) -> None:
+        """Never returns."""
+        work = [self._servers.keep()]
+        if self._plan.file.placement.off:
+            self._say("placement.off is true: nothing moves, also when a machine is lost")
+        else:
+            work.append(self._moves.keep(self._servers.knows))
+        await together(work)
+
+    async def step(self) -> None:
+        """Look once, and do what follows. Raises `MachineAway`."""
+        await self._servers.look()
+        await self._moves.look()
 
 
 async def _tell(machines: Machines) -> None:
