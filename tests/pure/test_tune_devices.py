@@ -11,7 +11,7 @@ import pytest
 from mirage.config import ConfigError
 from mirage.simulate.experiment import Experiment
 from mirage.tools.report.slo import Slo
-from mirage.tools.tune.fleet import result
+from mirage.tools.tune.fleet import counting, result
 from mirage.tools.tune.fleet.command import FILES, SizeWish, parse_kinds, size
 from mirage.tools.tune.fleet.counting import CountJob
 from mirage.tools.tune.fleet.steps import STEPS
@@ -99,6 +99,27 @@ def test_one_device_too_few_is_not_enough() -> None:
     args = (static, rows, 20.0, tight)
     assert enough(window.experiment, Path(), "h100", list(rows), apart, *args)
     assert not enough(window.experiment, Path(), "h100", ["x"], together, *args)
+
+
+def test_a_placement_for_unknown_requests_leaves_no_device_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: dict[str, list[set[str]]] = {step.name: [] for step in STEPS}
+
+    def three_are_enough(*args: Any) -> bool:
+        devices, placement, step = args[3:6]
+        if len(devices) == 3:
+            tried[step.name].append({name for places in placement.values() for name in places})
+        return len(devices) >= 3
+
+    monkeypatch.setattr(counting, "enough", three_are_enough)
+    hot = [{"name": "a", "model": "llama-3-8b", "rate": 40.0}]
+    cold = [{"name": name, "model": "qwen2.5-7b", "rate": 0.5} for name in "bc"]
+    (window, before, *_) = windows(experiment(tenants=hot + cold), Path(), 0, 20.0)
+    counts = CountJob(window, before, Path(), "h100", LOOSE).run()["devices"]
+    assert counts["standing"] == counts["moving"] == 3
+    assert tried["packing"][0] < {"d000", "d001", "d002"}, "best fit fills as few as it can"
+    assert tried["standing"][0] == tried["moving"][0] == {"d000", "d001", "d002"}
 
 
 def test_the_command_writes_a_page_and_says_what_each_step_saves(

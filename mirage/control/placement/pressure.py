@@ -108,6 +108,10 @@ class Pressures:
         """Largest pressure of all devices."""
         return max((self.of(placement, each.name) for each in self.facts.devices), default=0.0)
 
+    def crowding(self, placement: DevicePlacement) -> float:
+        """Sum of squared pressures: small where load is even, and no device is left empty."""
+        return sum(self.of(placement, each.name) ** 2 for each in self.facts.devices)
+
     def weight(self, model: str) -> float:
         """Pressure of a model that has the largest device to itself, in its worst window."""
         device = self.largest

@@ -155,7 +155,10 @@ class _CountSearch:
         return next((each for each in proposed if self._tried(step, number, each, rows)), None)
 
     def _proposed(self, step: SizeStep, number: int, rows: Rows) -> Iterator[Placement]:
-        """Placements of all models, by their loads."""
+        """Placements of all models, by their loads.
+
+        For requests that are not known yet, the one that leaves most room comes first.
+        """
         assert self._alone is not None
         pressures = Pressures(self._facts(rows, number, step))
         alone = {name: min(count, number) for name, count in self._alone.items() if rows[name]}
@@ -164,7 +167,10 @@ class _CountSearch:
         for each in (*packed, *(proposals(pressures) if step.chosen else ())):
             if each is not None and each not in seen and len(each.by_model) == len(rows):
                 seen.append(each)
-                yield each.devices
+                if not step.stands:
+                    yield each.devices
+        if step.stands:
+            yield from (each.devices for each in sorted(seen, key=pressures.crowding))
 
     def _tried(
         self,
