@@ -113,9 +113,9 @@ class WeightsCluster:
             machine = self.at[device] = ServedMachine(user.folder / device, short)
             self.served[device] = stack.enter_context(self._serving(machine, device, name))
         self.machines = TwoMachines(self.at)
-        facts = self.plan.facts((str(HERE / "fake_probe.py"),))
+        known = self.plan.known((str(HERE / "fake_probe.py"),))
         self._begun = False
-        self._controller = ClusterController(self.machines, self.plan, facts, self.lines.append)
+        self._controller = ClusterController(self.machines, self.plan, known, self.lines.append)
 
     def _serving(self, machine: ServedMachine, device: str, name: str) -> Any:
         config = machine.folder / "c.yaml"

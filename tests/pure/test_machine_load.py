@@ -20,6 +20,7 @@ from mirage.serve.machine.model_facts import machine_facts, place_models
 from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
 from mirage.serve.machine.section import PlacementSection
 from mirage.serve.machine.stand_ins import StandIns
+from mirage.simulate.roofline import PS
 from mirage.units import GIB, MIB
 
 pytestmark = pytest.mark.pure
@@ -31,26 +32,32 @@ pytestmark = pytest.mark.pure
 def test_windows_end_now_and_the_newest_is_first() -> None:
     history = LoadHistory(100.0, 2, began=0.0)
     history.add(SeenRequest(t, "a", 10, 20) for t in (50.0, 60.0, 150.0, 160.0, 170.0))
-    newest, older = history.windows(200.0, {})
+    newest, older = (one.load for one in history.windows(200.0, {}))
     assert newest.of("a") == ModelLoad(0.03, 10.0, 20.0) and newest.seconds == 100
     assert older.of("a") == ModelLoad(0.02, 10.0, 20.0)
-    assert history.windows(290.0, {})[1].requests("a") == pytest.approx(3), "50 and 60 are over"
+    assert history.windows(290.0, {})[1].load.requests("a") == pytest.approx(3), (
+        "50 and 60 are over"
+    )
 
 
 def test_what_was_not_seen_as_a_whole_is_no_window_of_its_own() -> None:
     history = LoadHistory(100.0, 3, began=40.0)
     history.add([SeenRequest(90.0, "a", 10, 20)])
     (only,) = history.windows(100.0, {})
-    assert only.seconds == 60 and only.requests("a") == pytest.approx(1)
+    assert only.seconds == 60 and only.load.requests("a") == pytest.approx(1)
+    assert only.rows == {"a": [(50 * PS, 10, 20)]}, "since the window began"
     assert len(history.windows(239.0, {})) == 1 and len(history.windows(240.0, {})) == 2
 
 
 def test_requests_that_run_count_as_long_as_their_models_others() -> None:
     history = LoadHistory(100.0, 1, began=0.0)
     history.add([SeenRequest(50.0, "a", 10, 20), SeenRequest(51.0, "a", 30, 40)])
-    (window,) = history.windows(100.0, {"a": 2, "new": 1})
-    assert window.of("a") == ModelLoad(0.04, 20.0, 30.0)
-    assert window.requests("new") == 1 and window.of("new").tokens > 0
+    (window,) = history.windows(100.0, {"a": 2, "b": 0, "new": 1}, {"a", "gone"})
+    assert window.load.of("a") == ModelLoad(0.04, 20.0, 30.0)
+    assert window.load.requests("new") == 1 and window.load.of("new").tokens > 0
+    assert window.load.of("gone") == SOME_LOAD, "nobody has seen who asks for it"
+    assert [at // PS for at, _, _ in window.rows["a"]] == [25, 50, 51, 75], "evenly"
+    assert "b" not in window.rows
 
 
 # -- the first placement --------------------------------------------------------------------------

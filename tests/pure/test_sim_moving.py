@@ -24,6 +24,7 @@ from mirage.simulate.fleet.judging import (
     SimulatedJudge,
     SimulatedVerdicts,
     dealt,
+    setup_kinds,
 )
 from mirage.simulate.fleet.load_log import LoadLog
 from mirage.simulate.fleet.run import run_fleet
@@ -191,7 +192,7 @@ def test_the_judge_says_what_a_run_of_each_device_says() -> None:
     windows = log.whole(30 * PS)
     facts = FleetFacts(setup, moving).of(["x", "y"], [w.load for w in windows])
     limits = LatencyLimits.of_seconds(0.04, 0.02)
-    verdicts = SimulatedVerdicts(setup.devices, VARIANTS["mirage"], limits)
+    verdicts = SimulatedVerdicts(setup_kinds(setup.devices, VARIANTS["mirage"]), limits)
     judge = SimulatedJudge(facts, windows, verdicts)
     apart = DevicePlacement.of_names({"a": ["x"], "b": ["y"]})
     found = judge(apart, 0)

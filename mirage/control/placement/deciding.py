@@ -46,7 +46,8 @@ class Placer:
     ) -> PlacementDecision:
         """Decision at a time in seconds. The present placement has to be within memory.
 
-        Moves count from now on, whether they are carried out or not.
+        Moves count from now on, whether they are carried out or not. Raises `JudgeOver` if there
+        was no time to judge the present placement.
         """
         present = present.within(facts)
         if past.holds(facts, present, self.rules):

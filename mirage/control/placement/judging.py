@@ -21,8 +21,15 @@ WindowVerdict = Mapping[str, ModelVerdict]
 """Verdict of each model that is asked for."""
 
 
+class JudgeOver(Exception):
+    """The judge's time is over: it answers nothing more."""
+
+
 class PlacementJudge(Protocol):
-    """Foretells a window under a placement. The same question has the same answer."""
+    """Foretells a window under a placement. The same question has the same answer.
+
+    One whose time is limited raises `JudgeOver` for all that is asked later.
+    """
 
     def __call__(self, placement: DevicePlacement, window: int) -> WindowVerdict: ...
 
@@ -60,19 +67,33 @@ class PlacementCourt:
         self._known: dict[DevicePlacement, Sentence] = {}
         self.asked = 0
         """Evaluations so far."""
+        self.is_over = False
+        """True once the judge's time is over."""
 
     @property
     def is_open(self) -> bool:
         """True if the budget allows one more placement to be judged."""
+        if self.is_over:
+            return False
         return not self._known or self.asked + len(self._windows) <= self._most
 
     def sentence(self, placement: DevicePlacement) -> Sentence | None:
-        """Verdict over all windows; None if that would be one evaluation too many."""
+        """Verdict over all windows; None if that would be one evaluation too many.
+
+        Raises `JudgeOver` if there was no time even for the first placement.
+        """
         if placement not in self._known:
             if not self.is_open:
                 return None
+            try:
+                verdicts = [self._judge(placement, w) for w in self._windows]
+            except JudgeOver:
+                if not self._known:
+                    raise
+                self.is_over = True
+                return None
             self.asked += len(self._windows)
-            self._known[placement] = _summed([self._judge(placement, w) for w in self._windows])
+            self._known[placement] = _summed(verdicts)
         return self._known[placement]
 
 

@@ -64,6 +64,8 @@ class PlacementSearch:
             )
         if self._left < self._rules.moves_an_hour:
             said.append(f"{self._left} of {self._rules.moves_an_hour} moves an hour are left")
+        if self.court.is_over:
+            said.append(f"time was over after {self.court.asked} evaluations")
         return "; ".join(said)
 
     def urgent(self, found: MovePath) -> bool:

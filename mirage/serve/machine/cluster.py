@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mirage.config import ConfigError
+from mirage.config import Config, ConfigError
 from mirage.control.placement.facts import PlaceMachine, PlacementFacts
 from mirage.facts import ModelFacts
 from mirage.machines.agent import AgentOrder
@@ -20,6 +20,7 @@ from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.ask import Probe, ask
 from mirage.serve.hubs import outlined
 from mirage.serve.logs import LogFormat
+from mirage.serve.machine.judge_scenes import judge_scenes
 from mirage.serve.machine.machine_router import PROGRAM as ROUTER
 from mirage.serve.machine.machine_router import RouterOrder
 from mirage.serve.machine.model_facts import place_device, place_models
@@ -28,6 +29,7 @@ from mirage.serve.machine.tethered import TetheredOrder
 from mirage.serve.roster.declared import DISK_BYTES_S
 from mirage.serve.said import say
 from mirage.serve.stored import is_here
+from mirage.serve.whatif.forms import Scene
 
 MACHINE = "machine"
 """Key of a device: the machine that it is in."""
@@ -51,6 +53,15 @@ class ClusterOptions(NamedTuple):
     lease_s: float
     program: tuple[str, ...]
     """Program of a device's server."""
+
+
+class KnownCluster(NamedTuple):
+    """What placement knows before anything is served."""
+
+    facts: PlacementFacts
+    """Facts without load."""
+    scenes: dict[str, Scene]
+    """Those of `judge_scenes`."""
 
 
 class ServedCluster(NamedTuple):
@@ -112,26 +123,31 @@ class ServedCluster(NamedTuple):
         hang_s = self.file.common.hang_s
         return msgspec.json.encode(AgentOrder(0, self.options.lease_s, hang_s, program, server))
 
-    def facts(self, probe: Probe) -> PlacementFacts:
-        """Facts without load; models have to be here, or at a hub. Raises `ConfigError`.
+    def known(self, probe: Probe) -> KnownCluster:
+        """What placement knows at first; models have to be here, or at a hub.
 
-        Of a model that is in stores of other machines alone, its share is known.
+        Of a model that is in stores of other machines alone, its share is known, and no simulation
+        has it. Raises `ConfigError`.
         """
-        file, whole = self.file, Written(self.file.whole, self.file.path, self.folder)
-        config, told = self.source.declared(whole), dict[str, ModelFacts]()
+        whole = Written(self.file.whole, self.file.path, self.folder)
+        config = self.source.declared(whole)
         here = [t for t in config.tenants if t.stored is None or is_here(config.weights, t.stored)]
-        if here:
-            with outlined(config.model_copy(update={"tenants": here}), say) as seen:
-                told, _ = ask(seen, probe)
-        models = place_models(config, told, file.devices, file.placement, file.named)
-        machines = dict.fromkeys(self.machine_of.values())
+        if not here:
+            return KnownCluster(self._facts(config, {}), {})
+        with outlined(config.model_copy(update={"tenants": here}), say) as seen:
+            told, _ = ask(seen, probe)
+            facts = self._facts(config, told)
+            return KnownCluster(facts, judge_scenes(seen, told, facts, self.file.devices))
+
+    def _facts(self, config: Config, told: Mapping[str, ModelFacts]) -> PlacementFacts:
+        file, machines = self.file, dict.fromkeys(self.machine_of.values())
         return PlacementFacts(
             tuple(
                 place_device(name, section, self.machine_of[name])
                 for name, section in file.devices.items()
             ),
             tuple(PlaceMachine(name, UNCOUNTED, DISK_BYTES_S) for name in machines),
-            tuple(models),
+            tuple(place_models(config, told, file.devices, file.placement, file.named)),
             (),
         )
 

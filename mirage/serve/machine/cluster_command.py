@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mirage.control.placement.facts import PlacementFacts
 from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.ray.connected import connected
 from mirage.machines.ray.node import NodeFolder, derived
@@ -20,7 +19,13 @@ from mirage.serve.access.ring import digest
 from mirage.serve.access.server_keys import ServerKeys
 from mirage.serve.apply.source import ConfigSource
 from mirage.serve.logs import LogFormat
-from mirage.serve.machine.cluster import LEASE_S, ClusterOptions, ServedCluster, served_cluster
+from mirage.serve.machine.cluster import (
+    LEASE_S,
+    ClusterOptions,
+    KnownCluster,
+    ServedCluster,
+    served_cluster,
+)
 from mirage.serve.machine.cluster_controller import serve_cluster
 from mirage.serve.machine.tethered import OWN_KEY
 from mirage.serve.means import Means
@@ -59,17 +64,17 @@ def serve_on_machines(
         )
     options = ClusterOptions((*clients, own), token, port, log_format, lease_s, means.tethered)
     plan = served_cluster(source, source.written(), options)
-    facts = plan.facts(means.probe)
+    known = plan.known(means.probe)
     with connected(folder), Path(os.devnull).open("w") as nobody, redirect_stdout(nobody):
         try:  # Ray prints traces of other machines there, which are in its logs
-            return asyncio.run(_until_signal(plan, facts))
+            return asyncio.run(_until_signal(plan, known))
         except StaleEpoch as error:
             raise CommandFailed(f"another controller serves this cluster now ({error})") from None
         except MachineAway as error:
             raise CommandFailed(str(error)) from None
 
 
-async def _until_signal(plan: ServedCluster, facts: PlacementFacts) -> int:
+async def _until_signal(plan: ServedCluster, known: KnownCluster) -> int:
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
     loop = asyncio.get_running_loop()
@@ -81,7 +86,7 @@ async def _until_signal(plan: ServedCluster, facts: PlacementFacts) -> int:
 
     for number in EXIT_CODES.keys() - {signal.SIGHUP}:
         loop.add_signal_handler(number, end, EXIT_CODES[number])
-    work = asyncio.create_task(serve_cluster(RayMachines(0), plan, facts))
+    work = asyncio.create_task(serve_cluster(RayMachines(0), plan, known))
     either: list[asyncio.Future[Any]] = [work, ended]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if work.done():

@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from mirage.control.placement.facts import PlacementFacts
 from mirage.machines.epoch import claimed_epoch, newest_epoch
 from mirage.machines.seam import Machines, StaleEpoch
-from mirage.serve.machine.cluster import ServedCluster
+from mirage.serve.machine.cluster import KnownCluster, ServedCluster
 from mirage.serve.machine.cluster_device import ClusterDevice
 from mirage.serve.machine.cluster_servers import ClusterServers
 from mirage.serve.machine.first import first_placement
@@ -31,7 +30,7 @@ class ClusterMachines(Machines, Protocol):
 
 
 async def serve_cluster(
-    machines: ClusterMachines, plan: ServedCluster, facts: PlacementFacts
+    machines: ClusterMachines, plan: ServedCluster, known: KnownCluster
 ) -> None:
     """Have all devices served until this is cancelled: what runs goes on then.
 
@@ -42,7 +41,7 @@ async def serve_cluster(
         machines.epoch = await claimed_epoch(machines, who, beyond)
         say(f"controller of epoch {machines.epoch}")
         try:
-            controller = ClusterController(machines, plan, facts, say)
+            controller = ClusterController(machines, plan, known, say)
             await controller.begin()
             await together([controller.keep(), machines.keep(), _tell(machines)])
         except StaleEpoch as error:
@@ -58,15 +57,14 @@ class ClusterController:
         self,
         machines: Machines,
         plan: ServedCluster,
-        facts: PlacementFacts,
+        known: KnownCluster,
         say: Callable[[str], None],
     ) -> None:
-        """`facts` have no load."""
-        self._plan, self._facts, self._say = plan, facts, say
+        self._plan, self._facts, self._say = plan, known.facts, say
         devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
         self._servers = ClusterServers(machines, plan, devices, say)
         section = plan.file.placement
-        self._moves = MachineMoves(devices, facts, section, MoveBook(), say, astray=True)
+        self._moves = MachineMoves(devices, *known, section, MoveBook(), say, astray=True)
 
     async def begin(self) -> None:
         """Take over what serves, and give a place to all models."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mirage.config import Config, ConfigError, TenantSection, current, made
@@ -17,9 +18,11 @@ from mirage.serve.ask import Probe, ask
 from mirage.serve.host_limits import host_parts
 from mirage.serve.hubs import outlined
 from mirage.serve.machine.first import FirstPlacement, as_named, first_placement
+from mirage.serve.machine.judge_scenes import judge_scenes
 from mirage.serve.machine.model_facts import machine_facts, place_models
 from mirage.serve.machine.parts import ALL, MachineFile, machine_file
 from mirage.serve.succession import device_name
+from mirage.serve.whatif.forms import Scene
 from mirage.units import sizes
 from vmm.host_memory import host_memory
 
@@ -54,6 +57,8 @@ class PlacedMachine(NamedTuple):
     first: FirstPlacement
     facts: PlacementFacts | None
     """Facts without load; None where all tenants name their devices, so that nothing moves."""
+    scenes: Mapping[str, Scene] = MappingProxyType({})
+    """Scene of each device with all models that fit there, for the judge of moves."""
 
     @property
     def devices(self) -> list[DeclaredDevice]:
@@ -121,7 +126,8 @@ class DeclaredMachine:
         models = place_models(config, told, file.devices, file.placement, file.named)
         facts = machine_facts(file.devices, self._left_bytes, models)
         first = first_placement(facts, self._left_places(), file.placement.rules)
-        return PlacedMachine(self, first, facts)
+        scenes = judge_scenes(config, told, facts, file.devices)
+        return PlacedMachine(self, first, facts, scenes)
 
     def _left_places(self) -> dict[str, tuple[str, ...]]:
         """Devices of models whose engines a server that died has left."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from mirage.control.placement.facts import SOME_LOAD, LoadWindow, ModelLoad
+from mirage.control.placement.facts import SOME_LOAD, ModelLoad
+from mirage.simulate.fleet.load_log import SentRow, WindowRows, mean_load
+from mirage.simulate.roofline import PS
 
 
 class SeenRequest(NamedTuple):
@@ -32,15 +34,17 @@ class LoadHistory:
         """These have ended."""
         self._seen += requests
 
-    def windows(self, now: float, open_now: Mapping[str, int]) -> tuple[LoadWindow, ...]:
-        """Windows up to `now`, the newest first; at least one.
+    def windows(
+        self, now: float, open_now: Mapping[str, int], unseen: Collection[str] = ()
+    ) -> tuple[WindowRows, ...]:
+        """Windows up to `now`, the newest first, which is number 0; at least one.
 
-        Requests that are `open_now` wait or run: they count in the newest window, as long as
-        their model's others.
+        Requests that are `open_now` wait or run: they count in the newest window, evenly over it
+        and as long as their model's others. Models of which none is there, and that are `unseen`,
+        have some load in it.
         """
         first = max(self._began, now - self._window_s * self._count)
         self._seen = deque(one for one in self._seen if one.t >= first)
-        means = _loads(self._seen, 1.0)
         found = []
         for number in range(self._count):
             end = now - number * self._window_s
@@ -50,28 +54,37 @@ class LoadHistory:
             some = [
                 one for one in self._seen if begin <= one.t < end or (not number and one.t >= end)
             ]
-            some += _as_long(open_now, means, now) if not number else []
-            found.append(LoadWindow(max(1.0, end - begin), _loads(some, max(1.0, end - begin))))
+            rows, seconds = _rows(some, begin), max(1.0, end - begin)
+            if not number:
+                self._add_open(rows, open_now, seconds)
+                for model in unseen:
+                    if model not in rows:
+                        rows[model] = _evenly(SOME_LOAD, SOME_LOAD.arrivals_s * seconds, seconds)
+            found.append(WindowRows(number, seconds, rows))
         return tuple(found)
 
+    def _add_open(
+        self, rows: dict[str, list[SentRow]], open_now: Mapping[str, int], seconds: float
+    ) -> None:
+        seen = _rows(self._seen, self._began)
+        for model, count in open_now.items():
+            if count:
+                mean = mean_load(seen[model], 1.0) if model in seen else SOME_LOAD
+                more = _evenly(mean, count, seconds)
+                rows[model] = sorted([*rows.get(model, ()), *more])
 
-def _as_long(
-    open_now: Mapping[str, int], means: Mapping[str, ModelLoad], now: float
-) -> list[SeenRequest]:
-    return [
-        SeenRequest(now, model, round(mean.tokens_in), round(mean.tokens_out))
-        for model, count in open_now.items()
-        for mean in [means.get(model, SOME_LOAD)]
-        for _ in range(count)
-    ]
+
+def _rows(requests: Iterable[SeenRequest], begin: float) -> dict[str, list[SentRow]]:
+    """Requests of each model, by their arrival since `begin`."""
+    rows: dict[str, list[SentRow]] = {}
+    for one in sorted(requests):
+        at = round((one.t - begin) * PS)
+        rows.setdefault(one.model, []).append((at, one.prompt, one.output))
+    return rows
 
 
-def _loads(requests: Iterable[SeenRequest], seconds: float) -> dict[str, ModelLoad]:
-    sums: dict[str, tuple[int, int, int]] = {}
-    for one in requests:
-        count, prompt, output = sums.get(one.model, (0, 0, 0))
-        sums[one.model] = (count + 1, prompt + one.prompt, output + one.output)
-    return {
-        model: ModelLoad(count / seconds, prompt / count, output / count)
-        for model, (count, prompt, output) in sums.items()
-    }
+def _evenly(load: ModelLoad, count: float, seconds: float) -> list[SentRow]:
+    """So many requests of mean length, at least one, evenly over a time."""
+    number = max(1, round(count))
+    every, prompt, output = seconds / number, round(load.tokens_in), round(load.tokens_out)
+    return [(round((place + 0.5) * every * PS), prompt, output) for place in range(number)]

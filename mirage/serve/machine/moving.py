@@ -9,21 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from mirage.control.placement.deciding import Placer
 from mirage.control.placement.facts import PlacementFacts, PlaceModel
 from mirage.control.placement.placed import DevicePlacement
-from mirage.control.placement.roofline_judge import RooflineJudge
 from mirage.control.placement.rules import PlacementPast
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.placement.words import step_lines
 from mirage.machines.seam import StaleEpoch
 from mirage.serve.machine.carrying import StepCarrier, StepFailed
 from mirage.serve.machine.first import squeezed
+from mirage.serve.machine.judging import PlacementJudging
 from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
 from mirage.serve.machine.section import PlacementSection
 from mirage.serve.machine.served_device import DirectedDevice
 from mirage.serve.machine.stand_ins import StandIns
 from mirage.serve.machine.watching import MachineWatch
+from mirage.serve.whatif.forms import Scene
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,14 @@ class MachineMoves:
         self,
         devices: Mapping[str, DirectedDevice],
         facts: PlacementFacts,
+        scenes: Mapping[str, Scene],
         section: PlacementSection,
         book: MoveBook,
         say: Callable[[str], None],
         *,
         astray: bool = False,
     ) -> None:
-        """`facts` have no load; moves are noted in the `book`.
+        """`facts` have no load; `scenes` are those of `judge_scenes`; moves go into the `book`.
 
         With `astray` models go elsewhere when all devices that they name are lost, and where
         nothing fits, they go where most is free.
@@ -53,7 +54,7 @@ class MachineMoves:
         self._devices, self._section, self._book, self._say = devices, section, book, say
         self._watch = MachineWatch(devices, facts, section)
         self._carrier = StepCarrier(devices, section.start_s, section.drain_s)
-        self._placer = Placer(section.rules)
+        self._judging = PlacementJudging(scenes, section)
         self._past = PlacementPast()
         self._stand_ins = StandIns()
         self._decided, self._lost = time.monotonic(), frozenset[str]()
@@ -97,14 +98,12 @@ class MachineMoves:
         """Decide once, and carry it out."""
         watch, now = self._watch, time.monotonic()
         present = watch.present
-        asked = await asyncio.to_thread(self._with_lacking, watch.facts())
+        load = watch.load()
+        asked = await asyncio.to_thread(self._with_lacking, load.facts)
         facts = self._movable(asked, present, now)
         if not facts.devices:
             return
-        judge = RooflineJudge(facts)
-        decision = await asyncio.to_thread(
-            self._placer.decide, facts, judge, present, self._past, now
-        )
+        decision = await self._judging.decide(facts, load.windows, present, self._past, now)
         self._past = decision.past
         log.debug("placement: %s", decision.why)
         away = watch.lost

@@ -27,6 +27,9 @@ class PlacementSection(Strict):
     """Limit of the time to the first token, of all models."""
     tpot_s: Seconds = 0.1
     """Limit of the time per output token."""
+    judge_s: Seconds = 10.0
+    """Longest time of the simulations of a decision, which is made by arithmetic if that is not
+    enough to judge what is."""
     gain_percent: Percent = 1.0
     """Further requests within limits for which anything moves, of all requests."""
     gain_percent_per_gib: Percent = 0.02

@@ -248,7 +248,8 @@ class MachineServer:
             )
             for keeper, device in zip(self._keepers, self._devices, strict=True)
         }
-        await MachineMoves(served, facts, file.placement, self._book, say).keep()
+        scenes = self._machine.scenes
+        await MachineMoves(served, facts, scenes, file.placement, self._book, say).keep()
 
     def _status(self, url: str) -> str:
         """Line for the service manager."""

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from mirage.control.placement.facts import SOME_LOAD, PlacementFacts
+from mirage.control.placement.facts import PlacementFacts
 from mirage.control.placement.placed import DevicePlacement, Stand
 from mirage.control.roster.states import BROKEN, GONE, LifeState
 from mirage.serve.admin.forms import TenantStatus
@@ -15,6 +16,7 @@ from mirage.serve.machine.calls import DeviceAway, DeviceRefused
 from mirage.serve.machine.load import LoadHistory, SeenRequest
 from mirage.serve.machine.section import PlacementSection
 from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice
+from mirage.simulate.fleet.load_log import WindowRows
 
 ASLEEP = frozenset({*GONE, *BROKEN, LifeState.SLEEPING})
 
@@ -66,6 +68,13 @@ class WatchedDevice:
             ended += [SeenRequest(r.t, r.tenant, r.prompt, r.output) for r in page.requests]
             if page.next_since is None:
                 return ended
+
+
+class SeenLoad(NamedTuple):
+    """Facts with the load of several windows, and the requests of these."""
+
+    facts: PlacementFacts
+    windows: tuple[WindowRows, ...]
 
 
 class MachineWatch:
@@ -125,7 +134,7 @@ class MachineWatch:
                 placement = placement.put(model, name, _stand(one.tenants.get(model)))
         return placement
 
-    def facts(self) -> PlacementFacts:
+    def load(self) -> SeenLoad:
         """Facts now: devices that are there, and the load of all models.
 
         What a lost device had has some load: who asks for it now is not counted.
@@ -134,11 +143,11 @@ class MachineWatch:
         for name, one in self._devices.items():
             for model, status in one.tenants.items() if name not in self.lost else ():
                 open_now[model] = open_now.get(model, 0) + status.running + status.waiting
-        newest, *older = self._history.windows(time.time(), open_now)
         gone = {m for name in self.lost for m in self._devices[name].served.tenants}
-        newest = replace(newest, loads=dict.fromkeys(gone, SOME_LOAD) | dict(newest.loads))
+        windows = self._history.windows(time.time(), open_now, gone)
         devices = tuple(one for one in self._facts.devices if one.name not in self.lost)
-        return replace(self._facts, devices=devices, windows=(newest, *older))
+        loads = tuple(window.load for window in windows)
+        return SeenLoad(replace(self._facts, devices=devices, windows=loads), windows)
 
 
 def _stand(status: TenantStatus | None) -> Stand:

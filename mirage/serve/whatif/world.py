@@ -10,6 +10,7 @@ from math import inf
 
 from mirage.config import Config, Policy, TenantSection
 from mirage.control.arbiter import Arbiter
+from mirage.control.placement.placed import Stand
 from mirage.control.roster.roster import Roster
 from mirage.control.rules import Rules
 from mirage.control.targets import base, entitled
@@ -23,7 +24,7 @@ from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.lanes import Lane
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.roofline import LAYER_SETS, PS, BoundedSteps, CostBound
-from mirage.simulate.rostered import RosteredDomain, begin
+from mirage.simulate.rostered import RosteredDomain, begin, begin_placed
 from mirage.simulate.world import World
 from mirage.units import ceil_div
 from mirage.workload.dealing import clip
@@ -54,10 +55,11 @@ def config_of(scene: Scene) -> Config:
     return Config.model_validate(scene.config)
 
 
-def world(scene: Scene, asked: Arrivals) -> World:
+def world(scene: Scene, asked: Arrivals, stands: Mapping[str, Stand] | None = None) -> World:
     """Engines with the requests that each is `asked`, and the decider of their memory.
 
-    Raises `DoesNotFitError` for a share that does not hold its model.
+    `stands` are the states in which tenants begin that come and go; the most asked for are awake
+    if they are left out. Raises `DoesNotFitError` for a share that does not hold its model.
     """
     config = config_of(scene)
     co_running = scene.shares_compute and config.sharing.mode == "spatial"
@@ -72,8 +74,11 @@ def world(scene: Scene, asked: Arrivals) -> World:
         own, times = scene.tenants[tenant.name].own, scene.tenants[tenant.name].times
         spec = replace(spec_of(tenant), keep_weights="host", queued=1 << 40, wait_s=inf)
         roster.applied(spec, own, times, 0.0)
-    names = [tenant.name for tenant in config.tenants]
-    begin(roster, sorted(names, key=lambda name: -len(asked.get(name, ()))))
+    if stands is None:
+        names = [tenant.name for tenant in config.tenants]
+        begin(roster, sorted(names, key=lambda name: -len(asked.get(name, ()))))
+    else:
+        begin_placed(roster, stands)
     link = Lane(_link(scene))
     domain = partial(RosteredDomain, roster=roster, link=link, later=made.later)
     made.add(arbiter, engines, domain)

@@ -8,11 +8,11 @@ what was simulated is kept. A window begins without a queue, and moves cost noth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from mirage.control.placement.facts import PlacementFacts
-from mirage.control.placement.judging import ModelVerdict, WindowVerdict
+from mirage.control.placement.judging import JudgeOver, ModelVerdict, WindowVerdict
 from mirage.control.placement.placed import DevicePlacement, Stand, parts
 from mirage.simulate import build
 from mirage.simulate.batch import SimulatedRequest
@@ -25,6 +25,8 @@ from mirage.simulate.world import Observer, World
 
 BEYOND = 2.0
 """Windows after which a run is over, whatever is left: that is late in any case."""
+LOOK = 256
+"""Events between two looks at the time."""
 
 
 class LatencyLimits(NamedTuple):
@@ -56,14 +58,51 @@ class ReplicaPart(NamedTuple):
     weights: tuple[float, ...]
 
 
+class KindOfDevice(Protocol):
+    """Makes worlds of devices of one kind, ready to run."""
+
+    def __call__(
+        self, asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]
+    ) -> World:
+        """Models as they stand, those first that are asked most, with the requests of each."""
+
+
+class SetupKind:
+    """Devices of an experiment, under one policy."""
+
+    def __init__(self, setup: Setup, variant: Variant) -> None:
+        self._setup, self._variant = setup, variant
+
+    def __call__(
+        self, asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]
+    ) -> World:
+        """See `KindOfDevice`."""
+        arrivals = {name: iter(requests) for name, requests in asked.items()}
+        return build.world(self._setup, self._variant, 0, arrivals=arrivals, stands=stands)
+
+
+def setup_kinds(setups: Mapping[str, Setup], variant: Variant) -> dict[str, KindOfDevice]:
+    """Kinds of an experiment's devices; devices with the same setup are of one kind."""
+    each = {id(setup): SetupKind(setup, variant) for setup in setups.values()}
+    return {name: each[id(setup)] for name, setup in setups.items()}
+
+
+def never_over() -> bool:
+    """False: there is time."""
+    return False
+
+
 class SimulatedVerdicts:
     """Requests within limits of each device that was simulated, by window."""
 
     def __init__(
-        self, setups: Mapping[str, Setup], variant: Variant, limits: LatencyLimits
+        self,
+        kinds: Mapping[str, KindOfDevice],
+        limits: LatencyLimits,
+        is_over: Callable[[], bool] = never_over,
     ) -> None:
-        """`setups` by device; equal devices have the same object, and share verdicts."""
-        self._setups, self._variant, self._limits = setups, variant, limits
+        """`kinds` by device; equal devices have the same object, and share verdicts."""
+        self._kinds, self._limits, self._is_over = kinds, limits, is_over
         self._known: dict[int, dict[tuple[int, tuple[ReplicaPart, ...]], Mapping[str, int]]] = {}
         self.runs = 0
         """Devices that were simulated so far."""
@@ -75,39 +114,49 @@ class SimulatedVerdicts:
     def within(
         self, device: str, window: WindowRows, there: tuple[ReplicaPart, ...]
     ) -> Mapping[str, int]:
-        """Number of each model's requests that the device serves within limits."""
-        setup = self._setups[device]
+        """Number of each model's requests that the device serves within limits.
+
+        Raises `JudgeOver` if it has to be simulated, and time is over.
+        """
+        kind = self._kinds[device]
         known = self._known.setdefault(window.number, {})
-        key = id(setup), there
+        key = id(kind), there
         if key not in known:
-            known[key] = self._simulated(setup, window, there)
+            known[key] = self._simulated(kind, window, there)
         return known[key]
 
     def _simulated(
-        self, setup: Setup, window: WindowRows, there: tuple[ReplicaPart, ...]
+        self, kind: KindOfDevice, window: WindowRows, there: tuple[ReplicaPart, ...]
     ) -> Mapping[str, int]:
         rows = {p.model: list(dealt(window.rows.get(p.model, ()), p)) for p in there}
         if not any(rows.values()):
             return {}
         self.runs += 1
-        arrivals = {
-            name: iter([SimulatedRequest(n, *row) for n, row in enumerate(each)])
+        asked = {
+            name: [SimulatedRequest(n, *row) for n, row in enumerate(each)]
             for name, each in rows.items()
         }
         popular = sorted(there, key=lambda p: -len(rows[p.model]))
-        stands = {p.model: p.stand for p in popular}
-        world = build.world(setup, self._variant, 0, arrivals=arrivals, stands=stands)
-        world.observer = seen = WithinLimits(world, self._limits)
+        world = kind(asked, {p.model: p.stand for p in popular})
+        world.observer = seen = WithinLimits(world, self._limits, self._is_over)
         world.run(until=round(BEYOND * window.seconds * PS))
         return seen.kept
 
 
 class WithinLimits(Observer):
-    """Counts requests of each model within limits."""
+    """Counts requests of each model within limits. Raises `JudgeOver` once time is over."""
 
-    def __init__(self, world: World, limits: LatencyLimits) -> None:
-        self._world, self._limits = world, limits
+    def __init__(
+        self, world: World, limits: LatencyLimits, is_over: Callable[[], bool] = never_over
+    ) -> None:
+        self._world, self._limits, self._is_over = world, limits, is_over
+        self._events = 0
         self.kept: Counter[str] = Counter()
+
+    def happened(self) -> None:
+        if self._events % LOOK == 0 and self._is_over():
+            raise JudgeOver
+        self._events += 1
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
         self.kept[engine.name] += self._limits.kept(request, self._world.now)

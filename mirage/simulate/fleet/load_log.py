@@ -24,11 +24,12 @@ class WindowRows:
     @property
     def load(self) -> LoadWindow:
         """Means of each model that was asked for."""
-        each = {name: _mean(rows, self.seconds) for name, rows in self.rows.items() if rows}
+        each = {name: mean_load(rows, self.seconds) for name, rows in self.rows.items() if rows}
         return LoadWindow(self.seconds, each)
 
 
-def _mean(rows: Sequence[SentRow], seconds: float) -> ModelLoad:
+def mean_load(rows: Sequence[SentRow], seconds: float) -> ModelLoad:
+    """Means of one model's requests over a time; there has to be one."""
     _, tokens_in, tokens_out = (sum(column) / len(rows) for column in zip(*rows, strict=True))
     return ModelLoad(len(rows) / seconds, tokens_in, tokens_out)
 

@@ -25,7 +25,12 @@ from mirage.control.roster.states import LifeState
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.fleet.device import PlacedDevice
 from mirage.simulate.fleet.facts import FleetFacts
-from mirage.simulate.fleet.judging import LatencyLimits, SimulatedJudge, SimulatedVerdicts
+from mirage.simulate.fleet.judging import (
+    LatencyLimits,
+    SimulatedJudge,
+    SimulatedVerdicts,
+    setup_kinds,
+)
 from mirage.simulate.fleet.load_log import LoadLog, WindowRows
 from mirage.simulate.fleet.setup import FleetSetup
 from mirage.simulate.lanes import Lane
@@ -61,7 +66,7 @@ class FleetMover:
         self._moving, self._devices = moving, devices
         self._facts, self._placer = FleetFacts(setup, moving), Placer(moving.rules)
         limits = LatencyLimits.of_seconds(moving.ttft_s, moving.tpot_s)
-        self._verdicts = SimulatedVerdicts(setup.devices, variant, limits)
+        self._verdicts = SimulatedVerdicts(setup_kinds(setup.devices, variant), limits)
         self._log = LoadLog(round(moving.window_s * PS), moving.window_s, moving.windows)
         for tenant, requests in (past or {}).items():
             for request in requests:

@@ -1,0 +1,38 @@
+"""Process that answers one `JudgeQuestion`, from its standard input to its standard output.
+
+It computes for seconds, beside an event loop that serves, and ends with who started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import msgspec
+
+from mirage.control.placement.deciding import PlacementDecision
+from mirage.serve.machine.judge_question import JudgeQuestion, decided
+
+PR_SET_PDEATHSIG = 1
+NICE = 5
+"""Engines compute first."""
+
+
+def main() -> None:
+    """Answer, and end."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.nice(NICE)
+    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=JudgeQuestion)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(decided(question, time.monotonic)))
+
+
+def answer_of(told: bytes) -> PlacementDecision | None:
+    """Answer as it was written. Raises `msgspec.DecodeError`."""
+    return msgspec.msgpack.decode(told, type=PlacementDecision | None)
+
+
+if __name__ == "__main__":
+    main()
