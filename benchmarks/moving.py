@@ -1,16 +1,19 @@
 """Models that move between simulated devices, against the same that never do.
 
     .venv/bin/python -m benchmarks.moving [--seeds 5] [--seconds 600] [--worlds drift,constant,...]
+    .venv/bin/python -m benchmarks.moving --worlds popularity --seconds 3600 --rate 8 --first 100
 
 Eight models on three devices, placed by their mean rates. Of each world and seed the same requests
 are served by three ways: `never` moves, `simulation` moves where the simulator's core finds that it
 pays, `arithmetic` where the roofline judge does. It prints points of requests within limits over
-`never`, as a mean with its interval at 95 %, and what was moved.
+`never`, as a mean with its interval at 95 %, and what was moved. In `popularity` requests come in
+bursts, and with lengths, of the sample trace; which model is how popular changes six times.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,9 +25,12 @@ from mirage.simulate.fleet.fleet import Fleet, FleetObserver
 from mirage.simulate.fleet.judging import LatencyLimits
 from mirage.simulate.fleet.schema import FleetExperiment
 from mirage.simulate.fleet.setup import FleetSetup
+from mirage.simulate.roofline import PS
 from mirage.simulate.variants import VARIANTS
+from mirage.simulate.workload import requests
 from mirage.simulate.world import World
 from mirage.tools.report.intervals import mean
+from traces import SAMPLE
 
 KINDS = ("llama-3-8b", "qwen2.5-7b", "llama-2-13b")
 WAYS: Mapping[str, dict[str, Any] | None] = {
@@ -32,30 +38,38 @@ WAYS: Mapping[str, dict[str, Any] | None] = {
     "simulation": {"judge": "simulation"},
     "arithmetic": {"judge": "arithmetic"},
 }
-WORLDS = ("constant", "drift", "crowded", "lost")
+WORLDS = ("constant", "drift", "crowded", "lost", "popularity")
+PHASES = 6
+"""Parts of a run of `popularity`, of which each has popularities of its own."""
 TTFT_S, TPOT_S = 1.0, 0.05
+POISSON = {"arrivals": "poisson"}
+SAMPLED = {"arrivals": "windows", "file": SAMPLE, "lengths": "trace"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--ways", default=",".join(WAYS), help="never has to be among them")
     parser.add_argument("--seconds", type=float, default=600.0, help="of arrivals")
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second, all together")
     parser.add_argument("--worlds", default=",".join(WORLDS))
     options = parser.parse_args()
+    ways = {way: WAYS[way] for way in options.ways.split(",")}
     for world in options.worlds.split(","):
-        parts: dict[str, list[float]] = {way: [] for way in WAYS}
-        for seed in range(options.seeds):
-            for way, moving in WAYS.items():
+        parts: dict[str, list[float]] = {way: [] for way in ways}
+        for seed in range(options.first, options.first + options.seeds):
+            for way, moving in ways.items():
                 setup = FleetSetup(experiment(world, moving, options.seconds, options.rate))
-                part, fleet = served(setup, seed)
+                asked = changing(setup, options.seconds, seed) if world == "popularity" else None
+                part, fleet = served(setup, seed, asked)
                 parts[way].append(part)
                 lost = sum(causes.total() for causes in fleet.lost.values())
                 print(
                     f"{world} seed {seed} {way}: {part:.2%} within, {lost} lost{moved(fleet)}",
                     flush=True,
                 )
-        for way in list(WAYS)[1:]:
+        for way in ways.keys() - {"never"}:
             gains = [100 * (a - b) for a, b in zip(parts[way], parts["never"], strict=True)]
             over = mean(gains)
             half = "" if over.half is None else f" ± {over.half:.2f}"
@@ -65,7 +79,7 @@ def main() -> None:
 def experiment(
     world: str, moving: dict[str, Any] | None, seconds: float, rate: float
 ) -> FleetExperiment:
-    """One of `WORLDS`: loads that stay, that change at half time, all on one device, or a loss."""
+    """One of `WORLDS`: loads that stay, that change, all on one device, or a loss."""
     weights = [1 / (place + 1) for place in range(8)]
     tenants: list[dict[str, Any]] = []
     for place, weight in enumerate(weights):
@@ -80,7 +94,10 @@ def experiment(
     first = {f"m{place}": ["gpu-0"] for place in range(8)}
     lost = [{"at_s": seconds / 4, "back_s": seconds / 2}] if world == "lost" else []
     rules = {"decide_s": 30, "window_s": 60, "windows": 2, "evaluations": 24}
+    if world == "popularity":
+        rules |= {"decide_s": 60, "window_s": 120}
     limits = {"ttft_s": TTFT_S, "tpot_s": TPOT_S}
+    number = {"requests": round(total * seconds)}
     return FleetExperiment.model_validate(
         {
             "title": world,
@@ -89,11 +106,35 @@ def experiment(
             "placement": first if world == "crowded" else spread,
             "tenants": tenants,
             "limits": {"max_model_len": 2048},
-            "workload": {"arrivals": "poisson", "requests": round(total * seconds)},
+            "workload": SAMPLED | number if world == "popularity" else POISSON | number,
             "roster": {},
             "moving": None if moving is None else moving | rules | limits,
         }
     )
+
+
+def changing(setup: FleetSetup, seconds: float, seed: int) -> dict[str, list[SimulatedRequest]]:
+    """Requests of each model, whose rates are dealt anew for each of `PHASES`."""
+    experiment, dealer = setup.experiment, random.Random(f"popularity {seed}")
+    found: dict[str, list[SimulatedRequest]] = {tenant.name: [] for tenant in experiment.tenants}
+    rates = [tenant.rate for tenant in experiment.tenants]
+    total = sum(rate or 0.0 for rate in rates)
+    for phase in range(PHASES):
+        dealer.shuffle(rates)
+        tenants = [
+            tenant.model_copy(update={"rate": rate})
+            for tenant, rate in zip(experiment.tenants, rates, strict=True)
+        ]
+        count = {"requests": round(total * seconds / PHASES)}
+        workload = experiment.workload.model_copy(update=count)
+        part = experiment.model_copy(update={"tenants": tenants, "workload": workload})
+        begin = round(phase * seconds / PHASES * PS)
+        for name, each in requests(FleetSetup(part), seed * PHASES + phase).items():
+            found[name] += [
+                SimulatedRequest(len(found[name]) + n, begin + one.arrival, one.prompt, one.output)
+                for n, one in enumerate(each)
+            ]
+    return {name: sorted(each, key=lambda one: one.arrival) for name, each in found.items()}
 
 
 class Within(FleetObserver):
@@ -118,15 +159,21 @@ class WithinDevice(DeviceObserver):
         self._seen.kept += self._seen.limits.kept(request, self.world.now)
 
 
-def served(setup: FleetSetup, seed: int) -> tuple[float, Fleet]:
-    """Part of all requests that are within limits, lost ones included, and the fleet."""
+def served(
+    setup: FleetSetup, seed: int, asked: Mapping[str, list[SimulatedRequest]] | None = None
+) -> tuple[float, Fleet]:
+    """Part of all requests that are within limits, lost ones included, and the fleet.
+
+    What is `asked` is drawn by the seed if left out.
+    """
     seen = Within()
-    fleet = Fleet(setup, VARIANTS["mirage"], seed, observer=seen)
+    arrivals = None if asked is None else {name: iter(each) for name, each in asked.items()}
+    fleet = Fleet(setup, VARIANTS["mirage"], seed, observer=seen, arrivals=arrivals)
     fleet.run()
     fleet.check()
-    asked = setup.experiment.workload.requests
-    assert asked is not None
-    return seen.kept / asked, fleet
+    count = setup.experiment.workload.requests if asked is None else sum(map(len, asked.values()))
+    assert count is not None
+    return seen.kept / count, fleet
 
 
 def moved(fleet: Fleet) -> str:
