@@ -127,7 +127,7 @@ def test_a_model_moves_away_from_a_busy_one_and_no_request_is_lost(
 def test_a_replica_opens_for_a_hot_model_and_closes_when_it_is_idle(
     tmp_path: Path, short: Path
 ) -> None:
-    with served(movable(tmp_path, tpot_s=1.0), short, lease_s=0) as machine:
+    with served(movable(tmp_path, tpot_s=0.04), short, lease_s=0) as machine:
         with loaded(machine, 100, "b") as answers:
             machine.server.until("b is on both", lambda: ready_on(machine, "b") == {LEFT, RIGHT})
             servers = lambda: {told["server"] for _, _, told in answers[-40:]}  # noqa: E731

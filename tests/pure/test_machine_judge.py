@@ -224,3 +224,19 @@ def test_steps_of_a_device_without_a_profile_follow_from_its_speed() -> None:
     assert traffic[1] == traffic[2] == traffic[3] == round(model.kv_token_bytes * 1000)
     assert arithmetic[1] == arithmetic[3] == round(model.token_flop * 1000)
     assert steps_by_speed(model, DeviceSpeed(1e9, 1e9, 0.002)).overhead[0] == PS // 500
+
+
+def test_a_replica_that_nobody_misses_closes() -> None:
+    question = SlowMachine().question({})
+    both = TOGETHER.put("b", "y")
+    found = decided(msgspec.structs.replace(question, present=both), never)
+    assert moved(found) in ({("b", "x")}, {("b", "y")})
+
+
+def test_what_is_best_for_few_requests_is_judged_again_once_nobody_asks() -> None:
+    question = SlowMachine().question({"b": every(4.0)})
+    both = TOGETHER.put("b", "y")
+    few = PlacementPast(settled=question.facts, placement=both)
+    assert few.holds(question.facts, both, question.rules)
+    nothing = replace(question.facts, windows=(WindowRows(0, 20.0, {}).load,))
+    assert not few.holds(nothing, both, question.rules)

@@ -156,6 +156,11 @@ class PlacementFacts:
         """True if a model's weights have to be brought to the device's machine first."""
         return (model, self.device[device].machine) in self.lacking
 
+    @property
+    def is_asked(self) -> bool:
+        """True if anybody asks for any model."""
+        return any(self.asked(model.name) for model in self.models)
+
     def asked(self, model: str) -> float:
         """Number of its requests in all windows."""
         return sum(window.requests(model) for window in self.windows)

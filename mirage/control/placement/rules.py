@@ -63,7 +63,10 @@ class PlacementPast:
         return max(0, rules.moves_an_hour - sum(now - m.at < HOUR_S for m in self.moves))
 
     def holds(self, facts: PlacementFacts, present: DevicePlacement, rules: PlacementRules) -> bool:
-        """True if the present placement was found best, for facts that are nearly these."""
+        """True if the present placement was found best, for facts that are nearly these.
+
+        Few requests are nearly none, but what was best for them is not once nobody asks at all.
+        """
         known = self.settled
         if known is None or self.placement != present or len(known.windows) != len(facts.windows):
             return False
@@ -72,6 +75,8 @@ class PlacementPast:
             facts.machines,
             facts.models,
         )
+        if known.is_asked and not facts.is_asked:
+            return False
         return same and all(
             near(a, b, model.name, rules.band)
             for a, b in zip(known.windows, facts.windows, strict=True)
