@@ -1,4 +1,4 @@
-"""Who judges placements of a server: the simulator's core in a process, or arithmetic instead."""
+"""Judging of a server's placements: by the simulator's core in a process, or else by arithmetic."""
 
 from __future__ import annotations
 
