@@ -314,8 +314,9 @@ def serve(
     from mirage.serve.service.manager import service_manager
     from mirage.serve.service.passed import address_of, passed_sockets
     from mirage.serve.succession import device_name
-    from mirage.serve.supervisor import ServeOptions, serve, signals_exit
+    from mirage.serve.supervisor import ServeOptions, serve
     from mirage.serve.telling import LOOKING, telling
+    from mirage.serve.until_signal import signals_exit
 
     logs = LogPlan(log_format, log_file, access_log)
     logs.check()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from mirage.config import Config, ConfigError, Policy
 from mirage.control.profiled import UNPROFILED, Profiled
@@ -33,6 +31,7 @@ from mirage.serve.admin.server import AdminServer
 from mirage.serve.admin.status import TenantsView
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import LeftRun
+from mirage.serve.again import ReadAgain
 from mirage.serve.apply.applier import ConfigApplier, Origin
 from mirage.serve.apply.recorded import config_record
 from mirage.serve.apply.source import Written
@@ -53,14 +52,12 @@ from mirage.serve.service.status import status_line
 from mirage.serve.succession import device_name, run_record, succession
 from mirage.serve.telling import LOOKING, telling
 from mirage.serve.together import together
+from mirage.serve.until_signal import UntilSignal, signals_exit
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
 """On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
 WARM_LOG = "@forks.log"
 """Name that no tenant's log has."""
-HANG_UP_S = 0.5
-"""A terminal that is about to close is gone then; it may send SIGHUP more than once."""
-EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
 
 
 @dataclass(frozen=True)
@@ -207,22 +204,6 @@ def _warm(
     return replace(means, start=warm.start, probe=probe), warm
 
 
-@contextmanager
-def signals_exit(hangups: HangUps) -> Iterator[None]:
-    """Inside, a signal that stops a server raises `SystemExit`, so that nothing is left behind."""
-
-    def leave(number: int, frame: object) -> None:
-        if number != signal.SIGHUP or (hangups.terminal_is_gone and not hangups.ignored):
-            raise SystemExit(EXIT_CODES[number])
-
-    before = {number: signal.signal(number, leave) for number in EXIT_CODES}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Supervisor:
     """One run, from the first process to the last: the address, the signals, the order."""
 
@@ -249,9 +230,10 @@ class Supervisor:
         self._wanted, self._left = wanted, left
         self._config, self._options, self._rundir = config, options, rundir
         self._warm = warm
-        self._domain, self._applier, self._hangups = domain, applier, hangups
+        self._domain, self._applier = domain, applier
         self._ready, self._keys, self._address = ready, options.keys, address
         self._service = options.service
+        self._again = ReadAgain(config.http, options.keys, domain.desk, applier)
         self._admin = AdminServer(
             view,
             domain.attendance,
@@ -260,44 +242,27 @@ class Supervisor:
             overviewing,
             Bringing(domain.ahead, applier.revision),
             domain.registry.past,
-            self._reload_keys,
+            self._again.keys,
             domain.desk.seen,
             sleeps=config.policy is Policy.MIRAGE,
         )
-        self._hung_up = asyncio.Event()
-        self._signal: asyncio.Future[int]
+        self._signals = UntilSignal(self, hangups, options.service)
 
     async def run(self) -> int:
         """Start, serve, stop. See `serve` for what it returns and raises."""
-        loop = asyncio.get_running_loop()
-        self._signal = loop.create_future()
-        for number in EXIT_CODES.keys() - {signal.SIGHUP}:
-            loop.add_signal_handler(number, self._on_signal, number)
-        if not self._hangups.ignored:
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
-        work = asyncio.create_task(self._serve(), name="serve")
-        try:
-            either: list[asyncio.Future[Any]] = [work, self._signal]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            return self._signal.result()
-        finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            await self._stop()
+        return await self._signals.run()
 
     # -- starting and serving -----------------------------------------------------------
 
-    async def _serve(self) -> None:
-        """Never returns: it fails or is cancelled."""
+    async def serve(self) -> None:
+        """See `SignalledServer`."""
         begun = time.monotonic()
         url = await self._listen()
         if told := self._keys.told(time.time()):
             say(told)
         await self._listen_to_operators(url)
         served = self._domain.serve(all_or_nothing=self._options.all_or_nothing)
-        hears = self._hear_hangups()
+        hears = self._signals.hear_hangups(self._again.after_hangup)
         work = [served, self._say_ready(url, begun), self._admin.keep(), hears]
         work += [self._address.keep(), self._hear_router()]
         work.append(self._service.keep(lambda: self._domain.decisions, lambda: self._status(url)))
@@ -381,80 +346,23 @@ class Supervisor:
             self._domain.sample(time.monotonic() - ready)
             await asyncio.sleep(INTERVAL_S)
 
-    # -- the file again -----------------------------------------------------------------
-
-    async def _hear_hangups(self) -> None:
-        """Stop when the terminal closes; reload the file on any other SIGHUP. Never returns."""
-        while True:
-            await self._hung_up.wait()
-            self._service.reloading()
-            await asyncio.sleep(HANG_UP_S)
-            self._hung_up.clear()
-            if self._hangups.terminal_is_gone:
-                self._on_signal(signal.SIGHUP)
-            else:
-                await self._keys_again()
-                await self._certificate_again()
-                await self._apply_file()
-                self._service.reloaded()
-
-    async def _keys_again(self) -> None:
-        if self._keys.table.keys is None:
-            return
-        try:
-            say(f"SIGHUP: {await self._reload_keys()}")
-        except InputRefused as error:
-            say(f"SIGHUP: the keys stay as they were: {error}")
-
-    async def _certificate_again(self) -> None:
-        if self._config.http.tls is None:
-            return
-        try:
-            await asyncio.to_thread(check_tls, self._config.http)
-        except ConfigError as error:
-            say(f"SIGHUP: the certificate stays as it was: {error}")
-            return
-        self._domain.desk.renews()
-        await self._domain.desk.seen()
-        say(f"SIGHUP: certificate: {self._config.http.tls.certificate}")
-
-    async def _reload_keys(self) -> str:
-        """Have the keys that its source has now; a line about them. Raises `InputRefused`."""
-        line = await self._keys.again()
-        self._domain.desk.holds(self._keys.table)
-        await self._domain.desk.seen()
-        return line
-
-    async def _apply_file(self) -> None:
-        source = self._applier.source
-        try:
-            told = await self._applier.apply(lambda before: source.written())
-        except (InputRefused, CommandFailed) as error:
-            say(f"SIGHUP: nothing is applied: {error}")
-        else:
-            say(f"SIGHUP: {source.path}: {'; '.join(told.lines)}")
-
     # -- stopping -----------------------------------------------------------------------
 
-    def _on_signal(self, number: int) -> None:
-        """The first signal stops in order, the second one at once."""
-        name, code = signal.Signals(number).name, EXIT_CODES[number]
-        if not self._signal.done():
-            say(f"{name}: stopping; once more to stop at once")
-            self._signal.set_result(code)
-            return
+    def stops(self) -> None:
+        """See `SignalledServer`."""
+
+    def kill(self) -> None:
+        """See `SignalledServer`."""
         self._address.kill()
         self._domain.kill()
         self._ready.remove()
         self._rundir.remove()
-        os._exit(code)
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         """Stop in this order: operators, requests, engines, then sockets that engines use.
 
         Until the port is closed, new requests are told so.
         """
-        self._service.stopping()
         self._ready.remove()
         await self._admin.stop()
         await self._address.drain()

@@ -65,7 +65,7 @@ class SmallDevice:
             lambda line: None,
             NewsBoard(),
         )
-        order = device_order(device, ServeOptions("127.0.0.1"), "", folder, folder, None)
+        order = device_order(device, ServeOptions("127.0.0.1"), folder, folder, None)
         self.keeper.order = msgspec.json.encode(order)
         calls = DeviceCalls(name, self._socket)
         self.served = ServedDevice(self.keeper, order, calls, machine, tenants)

@@ -14,7 +14,7 @@ from mirage.control.placement.rules import DEFAULTS
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.serve.admin.explained import explanation
 from mirage.serve.admin.forms import WhyTold
-from mirage.serve.machine.first import FirstPlacement, first_placement, squeezed
+from mirage.serve.machine.first import LEFT, FirstPlacement, Stays, first_placement, squeezed
 from mirage.serve.machine.load import LoadHistory, SeenRequest
 from mirage.serve.machine.model_facts import machine_facts, place_models
 from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
@@ -66,7 +66,7 @@ def test_requests_that_run_count_as_long_as_their_models_others() -> None:
 def placed_first(
     shares: dict[str, float | str], left: dict[str, tuple[str, ...]], **pins: str
 ) -> FirstPlacement:
-    return first_placement(world(shares, **pins), left, DEFAULTS)
+    return first_placement(world(shares, **pins), Stays(left, LEFT), DEFAULTS)
 
 
 def world(shares: dict[str, float | str], **pins: str) -> PlacementFacts:

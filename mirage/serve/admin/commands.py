@@ -22,7 +22,7 @@ from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.following import followed
 from mirage.serve.admin.forms import ActTaken, OperatorAct, StateChange
 from mirage.serve.admin.shown import described, process_table
-from mirage.serve.apply.forms import ABSENT, ApplyTold
+from mirage.serve.apply.forms import ABSENT, ApplyTold, DeviceAwaits
 
 SocketOption = Annotated[
     Path | None,
@@ -108,8 +108,7 @@ def tenants_command(
         taken = client.act(name, act, drain)
         typer.echo(taken.will)
         goal = target(act, sleeps=sleeps)
-        if taken.state != goal:
-            _until(taken, goal, lines, sleeps=sleeps)
+        _until(taken, goal, lines, sleeps=sleeps)
 
 
 def apply_command(
@@ -214,23 +213,35 @@ def _sleeps(client: AdminClient) -> bool:
 def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: bool) -> None:
     """Raises `CommandFailed` if a tenant fails, goes, comes again or gets another goal, or if the
     server ends."""
-    left = dict(told.awaited)
+    awaits = told.devices or {"": DeviceAwaits(revision=told.revision, awaited=told.awaited)}
+    left = {
+        (device, name): state
+        for device, one in awaits.items()
+        for name, state in one.awaited.items()
+    }
     changes = iter(lines)
     while left:
         if (change := next(changes, None)) is None:
-            raise CommandFailed(f"the server ended before {', '.join(left)} had settled")
-        if change.tenant not in left or change.revision < told.revision:
+            names = ", ".join(dict.fromkeys(name for _, name in left))
+            raise CommandFailed(f"the server ended before {names} had settled")
+        place = change.device, change.tenant
+        if place not in left or change.revision < awaits[change.device].revision:
             continue
         if change.act:
-            _check_goal(change, told.revision, left[change.tenant], sleeps=sleeps)
+            _check_goal(change, awaits[change.device].revision, left[place], sleeps=sleeps)
             continue
-        typer.echo(f"{change.tenant} is {change.state}")
-        if change.state == left[change.tenant]:
-            del left[change.tenant]
-        elif left[change.tenant] == ABSENT and not change.removed:
+        typer.echo(_is_now(change))
+        if change.state == left[place]:
+            del left[place]
+        elif left[place] == ABSENT and not change.removed:
             raise CommandFailed(f"{change.tenant} was added again meanwhile")
         else:
             _check_may_come(change)
+
+
+def _is_now(change: StateChange) -> str:
+    where = f" on {change.device}" if change.device else ""
+    return f"{change.tenant} is {change.state}{where}"
 
 
 def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
@@ -257,18 +268,22 @@ def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sl
 
     A state counts however short it is, but not one from before the act.
     """
-    name = taken.tenant
-    for change in lines:
-        if change.tenant != name or change.revision < taken.revision:
+    answers = taken.devices or {"": taken}
+    left = {device: one.revision for device, one in answers.items() if one.state != goal}
+    changes = iter(lines)
+    while left:
+        if (change := next(changes, None)) is None:
+            raise CommandFailed(f"the server ended before {taken.tenant} was {goal}")
+        revision = left.get(change.device)
+        if change.tenant != taken.tenant or revision is None or change.revision < revision:
             continue
         if change.act:
-            _check_goal(change, taken.revision, goal, sleeps=sleeps)
-            continue
-        if change.state == goal:
-            typer.echo(f"{name} is {goal}")
-            return
-        _check_may_come(change)
-    raise CommandFailed(f"the server ended before {name} was {goal}")
+            _check_goal(change, revision, goal, sleeps=sleeps)
+        elif change.state == goal:
+            typer.echo(_is_now(change))
+            del left[change.device]
+        else:
+            _check_may_come(change)
 
 
 def _check_goal(change: StateChange, revision: int, goal: str, *, sleeps: bool) -> None:

@@ -17,7 +17,7 @@ from mirage.config import LARGEST_FILE
 from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.admin.asked import as_json, check_fresh, known, seconds, switched_on
 from mirage.serve.admin.audit import audited
-from mirage.serve.apply.applier import ConfigApplier, whole
+from mirage.serve.apply.appliers import AppliesConfigs, whole
 from mirage.serve.apply.edits import with_keys, without
 from mirage.serve.apply.forms import ApplyTold, ConfigTold
 from mirage.serve.apply.revision import Revision
@@ -25,13 +25,13 @@ from mirage.serve.apply.source import Written, written
 from mirage.serve.openai import ApiError, Handler
 
 Edit = Callable[[Written], Written]
-FIXED = "with several devices the server above says who is served here: edit its file, start again"
+FIXED = "with several devices the server above says who is served here: apply it at its socket"
 
 
 class Declaring:
     """Routes that apply configurations by one `applier`. The last one applied holds."""
 
-    def __init__(self, applier: ConfigApplier, *, one_of_several: bool = False) -> None:
+    def __init__(self, applier: AppliesConfigs, *, one_of_several: bool = False) -> None:
         """`one_of_several`: a device of a file with more, whose tenants the process above has.
 
         That one says so by ``?above=1``.

@@ -116,6 +116,8 @@ class ActTaken(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """Its state right after."""
     revision: int
+    devices: dict[str, ActTaken] = {}
+    """Answers of the devices that take it, where several are served."""
 
 
 class KeysTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,8 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     """True of a tenant that is declared no more. A line says so even if its state stays."""
     act: str = ""
     """Act that this line tells, which has no other state than before; else empty."""
+    device: str = ""
+    """Which of several devices tells it, by revisions of its own."""
 
 
 class LoanTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -298,8 +298,3 @@ def _told(one: Fitting) -> FittingTold:
         yields=one.yields,
         comes=one.comes,
     )
-
-
-def whole(wanted: Written) -> Callable[[Written], Written]:
-    """An edit that has another configuration instead."""
-    return lambda before: wanted

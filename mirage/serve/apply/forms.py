@@ -35,6 +35,15 @@ class FittingTold(msgspec.Struct, frozen=True, kw_only=True):
     """False if it has to wait until others may yield."""
 
 
+class DeviceAwaits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of several devices does."""
+
+    revision: int
+    """Revision of its own server, which lines of its tenants have then."""
+    awaited: dict[str, str]
+    """As `ApplyTold` has it."""
+
+
 class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a configuration: what differs from the one that holds, and what follows."""
 
@@ -52,6 +61,8 @@ class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     """The same as sentences."""
     what_if: WhatIfFacts | None = None
     """Facts for a simulation, if a dry run asked for them and something differs."""
+    devices: dict[str, DeviceAwaits] = {}
+    """The devices that it concerns, where several are served."""
 
 
 class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,33 +7,34 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-import aiohttp
 import msgspec
 from aiohttp import web
 from aiohttp.hdrs import METH_ANY
 
 from mirage.config import Policy
 from mirage.errors import InputRefused
-from mirage.serve.admin.asked import as_json, known, number
+from mirage.serve.admin.asked import as_json, check_fresh, known, number
 from mirage.serve.admin.audit import audited
+from mirage.serve.admin.declaring import Declaring
 from mirage.serve.admin.explaining import LAST_S
 from mirage.serve.admin.forms import (
     FORM_VERSION,
     LONGEST_S,
+    ActTaken,
     DeviceStatus,
     KeysTold,
     TenantsTold,
     WhyTold,
 )
-from mirage.serve.apply.revision import Revision
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls
 from mirage.serve.machine.move_book import MoveBook
+from mirage.serve.machine.watch import MachineWatchers
 from mirage.serve.openai import ApiError, errors_as_json
 from mirage.serve.private_site import PrivateSite
 
-AGAIN_S = 0.5
-"""Seconds between two attempts to watch a device whose server is away."""
+Form = TypeVar("Form")
 DEVICE = "device"
 """Key of a query that names a device."""
 
@@ -44,6 +45,7 @@ class MachineAdmin:
     def __init__(
         self,
         devices: Mapping[str, DeviceCalls],
+        declaring: Declaring,
         book: MoveBook,
         policy: Policy,
         reload_keys: Callable[[], Awaitable[str]],
@@ -54,6 +56,8 @@ class MachineAdmin:
         """
         self._devices, self._policy, self._reload_keys = dict(devices), policy, reload_keys
         self._url, self._book, self._began = "", book, time.time()
+        self._declaring, self._revision = declaring, declaring.revision
+        self._watchers = MachineWatchers(self._devices)
         self.site = PrivateSite()
 
     async def start(self, path: Path, url: str) -> None:
@@ -63,12 +67,13 @@ class MachineAdmin:
         app.add_routes(
             [
                 web.get("/tenants", self._all),
-                web.get("/tenants/{name:.+}", self._one),
+                web.get("/tenants/{name:(?s:.+)}", self._one),
                 web.post("/tenants/{name:(?s:.+)}/{act}", self._act),
-                web.get("/watch", self._watch),
+                web.get("/watch", self._watchers.serve),
                 web.post("/keys", self._keys),
                 web.get("/why", self._why),
-                web.route(METH_ANY, "/{other:.*}", self._of_one_device),
+                *self._declaring.routes(),
+                web.route(METH_ANY, "/{other:(?s:.*)}", self._of_one_device),
             ]
         )
         await self.site.start(app, path)
@@ -90,12 +95,12 @@ class MachineAdmin:
         )
         every = TenantsTold(
             form_version=FORM_VERSION,
-            revision=sum(one.revision for one in told),
+            revision=self._revision.number,
             server=server,
             tenants=[tenant for one in told for tenant in one.tenants],
             coming=[weights for one in told for weights in one.coming],
         )
-        return as_json(every, Revision())
+        return as_json(every, self._revision)
 
     async def _told(self) -> dict[str, TenantsTold]:
         """Answers of the devices whose servers are there."""
@@ -105,41 +110,10 @@ class MachineAdmin:
         )
         answers = dict(zip(self._devices, asked, strict=True))
         return {
-            name: msgspec.json.decode(answer.body, type=TenantsTold)
+            name: _decoded(answer, TenantsTold)
             for name, answer in answers.items()
-            if isinstance(answer, web.Response) and isinstance(answer.body, bytes)
+            if isinstance(answer, web.Response)
         }
-
-    async def _watch(self, request: web.Request) -> web.StreamResponse:
-        """Lines of all devices, as they come."""
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await response.prepare(request)
-        watching = [asyncio.create_task(self._watch_one(n, response)) for n in self._devices]
-        try:
-            await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
-        return response
-
-    async def _watch_one(self, device: str, response: web.StreamResponse) -> None:
-        """Returns once the client has gone."""
-        forever = aiohttp.ClientTimeout(None)
-        while True:
-            try:
-                async with (
-                    self._devices[device].session() as http,
-                    http.get("/watch", timeout=forever) as told,
-                ):
-                    async for line in told.content:
-                        try:
-                            await response.write(line)
-                        except ConnectionError:
-                            return
-            except (aiohttp.ClientError, OSError):
-                pass
-            await asyncio.sleep(AGAIN_S)
 
     async def _keys(self, request: web.Request) -> web.Response:
         """Have the router's keys read again."""
@@ -149,7 +123,7 @@ class MachineAdmin:
             except InputRefused as error:
                 raise ApiError(400, f"the keys stay as they were: {error}") from None
             result.append(f"200 {line}")
-            return as_json(KeysTold(line=line), Revision())
+            return as_json(KeysTold(line=line), self._revision)
 
     async def _why(self, request: web.Request) -> web.Response:
         """Moves between the devices; what moved on one of them where that is named."""
@@ -174,7 +148,7 @@ class MachineAdmin:
             stays=self._book.stays,
             sockets={name: str(calls.socket) for name, calls in self._devices.items()},
         )
-        return as_json(told, Revision())
+        return as_json(told, self._revision)
 
     # -- of some ------------------------------------------------------------------------
 
@@ -185,11 +159,21 @@ class MachineAdmin:
 
     async def _act(self, request: web.Request) -> web.Response:
         """An act on a tenant, on all devices that serve it, or on the one that is named."""
-        answers = [
-            await self._asked(device, "POST", request.raw_path)
+        check_fresh(request, self._revision)
+        answers = {
+            device: await self._asked(device, "POST", request.raw_path)
             for device in await self._serving(request)
-        ]
-        return next((one for one in answers if one.status >= 400), answers[0])
+        }
+        if refused := next((one for one in answers.values() if one.status >= 400), None):
+            return refused
+        taken = {name: _decoded(one, ActTaken) for name, one in answers.items()}
+        self._revision.grows()
+        told = msgspec.structs.replace(
+            next(iter(taken.values())),
+            revision=self._revision.number,
+            devices=taken,
+        )
+        return as_json(told, self._revision, status=202)
 
     async def _serving(self, request: web.Request) -> list[str]:
         """Devices with the tenant that a request is about. Raises `ApiError`."""
@@ -220,6 +204,11 @@ class MachineAdmin:
             return await self._devices[device].answer(method, path, body)
         except DeviceAway as error:
             raise ApiError(503, str(error)) from None
+
+
+def _decoded(answer: web.Response, form: type[Form]) -> Form:
+    assert isinstance(answer.body, bytes)
+    return msgspec.json.decode(answer.body, type=form)
 
 
 def known_device(name: str, devices: Mapping[str, object]) -> str:

@@ -31,6 +31,11 @@ class DeviceAway(Exception):
 class DeviceRefused(Exception):
     """A device's server has answered with an error, which is the message."""
 
+    def __init__(self, message: str, status: int) -> None:
+        """`status` is that of the answer."""
+        super().__init__(message)
+        self.status = status
+
 
 class DeviceCalls:
     """Calls to the admin socket of one device's server.
@@ -59,9 +64,12 @@ class DeviceCalls:
         query = "" if drain_s is None else f"?drain_s={drain_s:g}"
         return await self._told("POST", f"/tenants/{quote(tenant)}/{act}{query}", ActTaken)
 
-    async def serves(self, text: str, wanted: Written, drain_s: float | None = None) -> ApplyTold:
-        """Have it serve what is `wanted`, whose text this is."""
+    async def serves(
+        self, text: str, wanted: Written, drain_s: float | None = None, *, dry_run: bool = False
+    ) -> ApplyTold:
+        """Have it serve what is `wanted`, whose text this is, or ask what would follow."""
         words = {"file": str(wanted.path), "folder": str(wanted.folder), "above": "1"}
+        words |= {"dry_run": "1"} if dry_run else {}
         words |= {} if drain_s is None else {"drain_s": f"{drain_s:g}"}
         path = f"/config?{urlencode(words)}"
         return await self._told("PUT", path, ApplyTold, text.encode(), APPLY_S)
@@ -77,7 +85,7 @@ class DeviceCalls:
         answer = await self.answer(method, path, body, timeout_s)
         assert isinstance(answer.body, bytes)
         if answer.status >= 400:
-            raise DeviceRefused(_message(answer.body) or f"answer {answer.status}")
+            raise DeviceRefused(_message(answer.body) or f"answer {answer.status}", answer.status)
         return msgspec.json.decode(answer.body, type=form)
 
     async def answer(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.steps import MoveStep, MoveVerb
@@ -25,6 +26,10 @@ class StepFailed(Exception):
     """A step that cannot be done, for this reason."""
 
 
+class GaveWay(StepFailed):
+    """A step that is left out, since an operator applies a configuration."""
+
+
 class StepCarrier:
     """Carries out steps. `start_s`, `drain_s`: longest times, as `PlacementSection` has them."""
 
@@ -32,6 +37,16 @@ class StepCarrier:
         self, devices: Mapping[str, DirectedDevice], start_s: float, drain_s: float
     ) -> None:
         self._devices, self._start_s, self._drain_s = devices, start_s, drain_s
+        self._gives_way = False
+
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """Inside, steps that are not done fail with `GaveWay`; engines that end do so unseen."""
+        self._gives_way = True
+        try:
+            yield
+        finally:
+            self._gives_way = False
 
     async def carry(
         self,
@@ -46,6 +61,7 @@ class StepCarrier:
         has gone.
         """
         step = steps[number]
+        self._check_way()
         device = self._devices[step.device]
         before = steps[number - 1] if number else None
         after = steps[number + 1] if number + 1 < len(steps) else None
@@ -94,6 +110,7 @@ class StepCarrier:
         if (model := device.stored(step.model)) is None:
             return ""
         while True:
+            self._check_way()
             told = await device.calls.brings(model)
             match told.state:
                 case AheadState.WHOLE:
@@ -119,6 +136,8 @@ class StepCarrier:
         until = time.monotonic() + self._drain_s + MORE_S
         try:
             while await self._status(step) is not None:
+                if self._gives_way:
+                    return f"{step.model} ends when its requests have"
                 if time.monotonic() > until:
                     raise StepFailed(f"{step.model} has not ended")
                 await asyncio.sleep(LOOK_S)
@@ -155,6 +174,7 @@ class StepCarrier:
         """Raises `StepFailed` for one that breaks, or is not there in time."""
         until = time.monotonic() + limit_s
         while True:
+            self._check_way()
             status = await self._status(step)
             if status is None:
                 raise StepFailed(f"{step.model} is not on {step.device} any more")
@@ -167,6 +187,11 @@ class StepCarrier:
             if time.monotonic() > until:
                 raise StepFailed(f"{step.model} is {status.state} after {limit_s:g} s")
             await asyncio.sleep(LOOK_S)
+
+    def _check_way(self) -> None:
+        """Raises `GaveWay`."""
+        if self._gives_way:
+            raise GaveWay("an operator applies a configuration")
 
     async def _status(self, step: MoveStep) -> TenantStatus | None:
         told = await self._devices[step.device].calls.tenants()

@@ -30,7 +30,7 @@ from mirage.serve.machine.cluster_controller import serve_cluster
 from mirage.serve.machine.tethered import OWN_KEY
 from mirage.serve.means import Means
 from mirage.serve.said import say
-from mirage.serve.supervisor import EXIT_CODES
+from mirage.serve.until_signal import EXIT_CODES
 
 LEAST_LEASE_S = 60.0
 """After a partition Ray's node and its agents start anew, in ten to twenty seconds."""

@@ -13,7 +13,7 @@ from mirage.machines.seam import Machines, StaleEpoch
 from mirage.serve.machine.cluster import KnownCluster, ServedCluster
 from mirage.serve.machine.cluster_device import ClusterDevice
 from mirage.serve.machine.cluster_servers import ClusterServers
-from mirage.serve.machine.first import first_placement
+from mirage.serve.machine.first import LEFT, Stays, first_placement
 from mirage.serve.machine.move_book import MoveBook
 from mirage.serve.machine.moving import MachineMoves
 from mirage.serve.said import say
@@ -64,13 +64,14 @@ class ClusterController:
         devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
         self._servers = ClusterServers(machines, plan, devices, say)
         section = plan.file.placement
-        self._moves = MachineMoves(devices, *known, section, MoveBook(), say, astray=True)
+        self._moves = MachineMoves(devices, section, MoveBook(), say, astray=True)
+        self._moves.knows(*known)
 
     async def begin(self) -> None:
         """Take over what serves, and give a place to all models."""
         left, rules = await self._servers.serving(), self._plan.file.placement.rules
         places = defaultdict(list)
-        for model, place in first_placement(self._facts, left, rules).places.items():
+        for model, place in first_placement(self._facts, Stays(left, LEFT), rules).places.items():
             self._say(f"{model}: on {' and '.join(place.devices)}, {place.why}")
             for device in place.devices:
                 places[device].append(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,14 +11,25 @@ from typing import Any, NamedTuple
 
 from mirage.config import Config, ConfigError, TenantSection, current, made
 from mirage.control.placement.facts import PlacementFacts
+from mirage.errors import CommandFailed
+from mirage.facts import ModelFacts
 from mirage.hub.fetched import Say
 from mirage.serve.admin.one_server import visible_gpus
 from mirage.serve.adoption.left import left_models, left_tenants
+from mirage.serve.apply.difference import difference
+from mirage.serve.apply.said import fixed
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.ask import Probe, ask
 from mirage.serve.host_limits import host_parts
 from mirage.serve.hubs import outlined
-from mirage.serve.machine.first import FirstPlacement, as_named, first_placement
+from mirage.serve.machine.first import (
+    LEFT,
+    STAYS,
+    FirstPlacement,
+    Stays,
+    as_named,
+    first_placement,
+)
 from mirage.serve.machine.judge_scenes import judge_scenes
 from mirage.serve.machine.model_facts import machine_facts, place_models
 from mirage.serve.machine.parts import ALL, MachineFile, machine_file
@@ -25,6 +37,18 @@ from mirage.serve.succession import device_name
 from mirage.serve.whatif.forms import Scene
 from mirage.units import sizes
 from vmm.host_memory import host_memory
+
+
+class KnownModel(NamedTuple):
+    """Answer of vLLM about a tenant's model."""
+
+    section: TenantSection
+    facts: ModelFacts | None
+    """None of one that it refused."""
+
+
+KnownModels = Mapping[str, KnownModel]
+Places = tuple[str, ...]
 
 
 class DeclaredDevice(NamedTuple):
@@ -59,6 +83,8 @@ class PlacedMachine(NamedTuple):
     """Facts without load; None where all tenants name their devices, so that nothing moves."""
     scenes: Mapping[str, Scene] = MappingProxyType({})
     """Scene of each device with all models that fit there, for the judge of moves."""
+    known: KnownModels = MappingProxyType({})
+    """Models of which vLLM was asked."""
 
     @property
     def devices(self) -> list[DeclaredDevice]:
@@ -80,18 +106,32 @@ class PlacedMachine(NamedTuple):
 class DeclaredMachine:
     """A file with several devices, under the options of a server."""
 
-    def __init__(self, source: ConfigSource, file: MachineFile, folder: Path) -> None:
+    def __init__(self, source: ConfigSource, file: MachineFile, written: Written) -> None:
         """Raises `ConfigError` for devices that take more than the host has."""
-        self.file, self._source, self._folder = file, source, folder
+        self.file, self.source, self.written = file, source, written
         self._idle_bytes: int | None = None
         empty = [self.device(name, ()) for name in file.devices]
         self._left_bytes = _left_beside([device.config for device in empty])
         self._idle_bytes = self._left_bytes // 2 // len(empty)
         self._identities = {device.name: device.identity for device in empty}
 
+    def instead(self, wanted: Written) -> DeclaredMachine:
+        """Another file for the same devices, known by the name of this one.
+
+        Raises `ConfigError`, and `CommandFailed` for one that is not for these devices as they are.
+        """
+        if not has_devices(wanted.raw):
+            raise CommandFailed(fixed(["devices"]))
+        file = machine_file(wanted.raw, wanted.path, wanted.folder, _gpus(wanted.raw))
+        if keys := _fixed(self.file, file):
+            raise CommandFailed(fixed(keys))
+        other = copy(self)
+        other.file, other.written = file._replace(path=self.file.path), wanted
+        return other
+
     @property
     def _whole(self) -> Written:
-        return Written(self.file.whole, self.file.path, self._folder)
+        return Written(self.file.whole, self.file.path, self.written.folder)
 
     def device(self, name: str, tenants: Collection[str]) -> DeclaredDevice:
         """A device with these tenants; its keeper of weights has a part of host memory."""
@@ -100,34 +140,52 @@ class DeclaredMachine:
         keeper = idle | (part.raw.get("keeper") or {})
         raw = part.raw | ({"keeper": keeper} if keeper else {})
         return DeclaredDevice(
-            name, replace(self._source, path=part.path), Written(raw, part.path, self._folder)
+            name, replace(self.source, path=part.path), Written(raw, part.path, self.written.folder)
         )
 
     def fetch(self, say: Say) -> None:
         """Fetch models that it names at a hub; see `HubFolders.fetch`."""
         for identity in self._identities.values():
-            self._source.folders.known.update(left_models(identity))
-        self._source.fetch(self._whole, say)
+            self.source.folders.known.update(left_models(identity))
+        self.source.fetch(self._whole, say)
 
     def placed(self, probe: Probe) -> PlacedMachine:
         """The file with a place for each tenant; models were fetched. Raises `ConfigError`."""
-        return self._placed(self._source.config(self._whole), probe)
+        return self._placed(self.source.config(self._whole), probe)
 
     def outlined(self, probe: Probe) -> PlacedMachine:
         """The same, without weights of models at a hub. Raises as `outlined`."""
-        with outlined(self._source.declared(self._whole), lambda line: None) as seen:
+        with outlined(self.source.declared(self._whole), lambda line: None) as seen:
             return self._placed(seen, probe)
 
-    def _placed(self, config: Config, probe: Probe) -> PlacedMachine:
+    def placed_beside(
+        self, present: Mapping[str, Places], known: KnownModels, probe: Probe
+    ) -> PlacedMachine:
+        """The file with a place for each tenant; those `present` stay unless they name another.
+
+        Models that are `known` are not asked about again. Raises `ConfigError`.
+        """
+        config = self.source.config(self._whole)
+        return self._placed(config, probe, known, Stays(present, STAYS))
+
+    def _placed(
+        self,
+        config: Config,
+        probe: Probe,
+        known: KnownModels = MappingProxyType({}),
+        stays: Stays | None = None,
+    ) -> PlacedMachine:
         file = self.file
         if all(file.named.values()):
-            return PlacedMachine(self, as_named(file.named), None)
-        told, _ = ask(config, probe)
+            return PlacedMachine(self, as_named(file.named), None, known=known)
+        known = _asked(config, probe, known)
+        told = {name: one.facts for name, one in known.items() if one.facts is not None}
         models = place_models(config, told, file.devices, file.placement, file.named)
         facts = machine_facts(file.devices, self._left_bytes, models)
-        first = first_placement(facts, self._left_places(), file.placement.rules)
+        stays = stays or Stays(self._left_places(), LEFT)
+        first = first_placement(facts, stays, file.placement.rules)
         scenes = judge_scenes(config, told, facts, file.devices)
-        return PlacedMachine(self, first, facts, scenes)
+        return PlacedMachine(self, first, facts, scenes, known)
 
     def _left_places(self) -> dict[str, tuple[str, ...]]:
         """Devices of models whose engines a server that died has left."""
@@ -156,14 +214,39 @@ def declared_machine(
 ) -> DeclaredMachine:
     """Devices of what is `written`, under the options of `source`. Raises `ConfigError`.
 
-    `state` is refused: nothing is applied while several devices are served.
+    `state` is refused: what is applied to several devices ends with their server.
     """
     if state is not None:
         raise ConfigError("--state keeps what is applied to one device: leave it out with devices")
     if source.memory is not None:
         raise ConfigError("--memory is for one device: write memory of each in devices")
     file = machine_file(written.raw, written.path, written.folder, _gpus(written.raw))
-    return DeclaredMachine(source, file, written.folder)
+    return DeclaredMachine(source, file, written)
+
+
+def _fixed(before: MachineFile, after: MachineFile) -> list[str]:
+    """Keys in which two files differ that cannot change while a server runs."""
+    keys = difference(before.common, after.common).fixed
+    own = {"devices": before.devices == after.devices, "placement": _rules(before) == _rules(after)}
+    return [key for key in keys if key.split(".")[0] != "device"] + [k for k in own if not own[k]]
+
+
+def _rules(file: MachineFile) -> str:
+    return repr(file.placement)
+
+
+def _asked(config: Config, probe: Probe, known: KnownModels) -> dict[str, KnownModel]:
+    """Answers about all models of `config`; those of which they are `known` are not asked about."""
+    same = {t.name: known[t.name] for t in config.tenants if _is_known(t, known)}
+    anew = [tenant for tenant in config.tenants if tenant.name not in same]
+    if not anew:
+        return same
+    told, _ = ask(config.model_copy(update={"tenants": anew}), probe)
+    return same | {tenant.name: KnownModel(tenant, told.get(tenant.name)) for tenant in anew}
+
+
+def _is_known(tenant: TenantSection, known: KnownModels) -> bool:
+    return tenant.name in known and known[tenant.name].section == tenant
 
 
 def _gpus(raw: Mapping[Any, Any]) -> Sequence[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mirage.control.placement.books import device_bytes
-from mirage.control.placement.deciding import PlacementDecision, Placer
+from mirage.control.placement.deciding import Placer
 from mirage.control.placement.facts import SOME_LOAD, LoadWindow, PlacementFacts
 from mirage.control.placement.placed import DevicePlacement, Stand
 from mirage.control.placement.roofline_judge import RooflineJudge
@@ -18,12 +18,20 @@ from mirage.control.placement.words import placement_lines
 WINDOW_S = 600.0
 NAMED = "named in the file"
 LEFT = "a server that died has left its engine there"
+STAYS = "it stays"
 
 
 class TenantPlaced(NamedTuple):
     """Devices that serve one tenant: with several, each has a replica."""
 
     devices: tuple[str, ...]
+    why: str
+
+
+class Stays(NamedTuple):
+    """Places of models that name none and shall stay where they are, for one reason."""
+
+    places: Mapping[str, tuple[str, ...]]
     why: str
 
 
@@ -39,15 +47,13 @@ def as_named(named: Mapping[str, tuple[str, ...]]) -> FirstPlacement:
     return FirstPlacement({name: TenantPlaced(d, NAMED) for name, d in named.items()}, [])
 
 
-def first_placement(
-    facts: PlacementFacts, left: Mapping[str, tuple[str, ...]], rules: PlacementRules
-) -> FirstPlacement:
+def first_placement(facts: PlacementFacts, stays: Stays, rules: PlacementRules) -> FirstPlacement:
     """Placement of all models, of whose load nothing is known.
 
-    Those with `pins` are there, and likewise those of engines that were `left`. What fits nowhere
+    Those with `pins` are there, and likewise those that stay. What fits nowhere
     beside the others is where most is free, and comes and goes.
     """
-    pinned = {m.name: m.pins or left.get(m.name, ()) for m in facts.models}
+    pinned = {m.name: m.pins or stays.places.get(m.name, ()) for m in facts.models}
     window = LoadWindow(WINDOW_S, dict.fromkeys(pinned, SOME_LOAD))
     models = tuple(replace(model, pins=pinned[model.name]) for model in facts.models)
     asked = replace(facts, models=models, windows=(window,))
@@ -59,7 +65,7 @@ def first_placement(
             placement = placement.put(model.name, _freest(asked, placement))
             why = "it fits nowhere beside the others: tenants come and go there"
         else:
-            why = _why(model.pins, pinned[model.name], decision)
+            why = NAMED if model.pins else stays.why if pinned[model.name] else "placed"
         places[model.name] = TenantPlaced(tuple(placement.devices[model.name]), why)
     return FirstPlacement(places, placement_lines(asked, replace(decision, placement=placement)))
 
@@ -82,12 +88,6 @@ def squeezed(
         verbs = [*([MoveVerb.BRING] if lacks else []), MoveVerb.START, MoveVerb.ROUTE]
         steps += tuple(MoveStep(verb, name, device, why) for verb in verbs)
     return placement, steps
-
-
-def _why(named: tuple[str, ...], pinned: tuple[str, ...], decision: PlacementDecision) -> str:
-    if named:
-        return NAMED
-    return LEFT if pinned else "placed"
 
 
 def _freest(facts: PlacementFacts, placement: DevicePlacement) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,8 @@ from mirage.control.placement.rules import PlacementPast
 from mirage.control.placement.steps import MoveStep, MoveVerb
 from mirage.control.placement.words import step_lines
 from mirage.machines.seam import StaleEpoch
-from mirage.serve.machine.carrying import StepCarrier, StepFailed
+from mirage.serve.machine.carrying import GaveWay, StepCarrier, StepFailed
+from mirage.serve.machine.change import FILE, MachineChange
 from mirage.serve.machine.first import squeezed
 from mirage.serve.machine.judging import PlacementJudging
 from mirage.serve.machine.move_book import DONE, FAILED, MoveBook, OneMove
@@ -37,33 +39,62 @@ class MachineMoves:
     def __init__(
         self,
         devices: Mapping[str, DirectedDevice],
-        facts: PlacementFacts,
-        scenes: Mapping[str, Scene],
         section: PlacementSection,
         book: MoveBook,
         say: Callable[[str], None],
         *,
         astray: bool = False,
     ) -> None:
-        """`facts` have no load; `scenes` are those of `judge_scenes`; moves go into the `book`.
+        """Moves are noted in the `book`. `knows` has to follow.
 
         With `astray` models go elsewhere when all devices that they name are lost, and where
         nothing fits, they go where most is free.
         """
         self._astray = astray
         self._devices, self._section, self._book, self._say = devices, section, book, say
-        self._watch = MachineWatch(devices, facts, section)
+        self._facts: PlacementFacts | None = None
+        self._ordered: MachineChange | None = None
+        self._at_work = asyncio.Lock()
+        self._watch = MachineWatch(devices, section)
         self._carrier = StepCarrier(devices, section.start_s, section.drain_s)
-        self._judging = PlacementJudging(scenes, section)
+        self._judging = PlacementJudging({}, section)
         self._past = PlacementPast()
         self._stand_ins = StandIns()
         self._decided, self._lost = time.monotonic(), frozenset[str]()
         self._failed: dict[str, float] = {}
         """Time of the last failure of each model's move."""
 
+    def knows(
+        self,
+        facts: PlacementFacts | None,
+        scenes: Mapping[str, Scene],
+        ordered: MachineChange | None = None,
+    ) -> None:
+        """Decide by these from now on; None: nothing moves but what is `ordered`, which is next.
+
+        `facts` have no load; `scenes` are those of `judge_scenes`.
+        """
+        self._judging = PlacementJudging(scenes, self._section)
+        self._facts = None if self._section.off else facts
+        self._ordered = ordered
+        named = "placement.off is true" if self._section.off else "each model names its devices"
+        self._book.stays = f"{named}: nothing moves" if self._facts is None else ""
+
+    @asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Inside nothing moves: what is under way gives way, and is decided anew after that."""
+        with self._carrier.giving_way():
+            await self._at_work.acquire()
+        try:
+            yield
+        finally:
+            self._at_work.release()
+
     def goes_on(self) -> None:
         """Another controller was there before: what stands in for lost devices is known again."""
-        self._stand_ins.found(self._watch.present, self._watch.pins)
+        models = () if self._facts is None else self._facts.models
+        pins = {one.name: one.pins for one in models}
+        self._stand_ins.found(self._watch.present, pins)
 
     async def keep(self, may: asyncio.Event | None = None) -> None:
         """Never returns. A fault of a decision is logged, and ends nothing that serves.
@@ -84,7 +115,16 @@ class MachineMoves:
                 log.exception("no placement is decided")
 
     async def look(self) -> None:
-        """Look at the devices, and decide if it is time. Raises `StaleEpoch`."""
+        """Carry out what is ordered; look, and decide if it is time. Raises `StaleEpoch`."""
+        async with self._at_work:
+            if (ordered := self._ordered) is not None:
+                self._ordered = None
+                await self._carry(ordered.before, ordered.after, ordered.steps, FILE)
+            if self._facts is not None:
+                await self._look(self._facts)
+
+    async def _look(self, facts: PlacementFacts) -> None:
+        """Look at the devices, and decide if it is time."""
         await self._watch.look()
         if not self._watch.is_whole:
             return
@@ -92,13 +132,13 @@ class MachineMoves:
         lost, now = self._watch.lost, time.monotonic()
         if now - self._decided >= self._section.decide_s or lost != self._lost:
             self._lost, self._decided = lost, now
-            await self._decide()
+            await self._decide(facts)
 
-    async def _decide(self) -> None:
+    async def _decide(self, given: PlacementFacts) -> None:
         """Decide once, and carry it out."""
-        watch, now = self._watch, time.monotonic()
+        watch, now, past = self._watch, time.monotonic(), self._past
         present = watch.present
-        load = watch.load()
+        load = watch.load(given)
         asked = await asyncio.to_thread(self._with_lacking, load.facts)
         facts = self._movable(asked, present, now)
         if not facts.devices:
@@ -117,7 +157,8 @@ class MachineMoves:
             return
         self._stand_ins.begin(steps, gone)
         lost = f"{', '.join(sorted(away))} away: " if away and gone else ""
-        await self._carry(present, placement, steps, lost + decision.why)
+        if not await self._carry(present, placement, steps, lost + decision.why):
+            self._past = past
 
     def _with_lacking(self, facts: PlacementFacts) -> PlacementFacts:
         """Facts with the models whose weights the machine lacks. It reads the disk."""
@@ -172,11 +213,11 @@ class MachineMoves:
         placement: DevicePlacement,
         steps: tuple[MoveStep, ...],
         why: str,
-    ) -> None:
-        """Carry steps out, and say so."""
+    ) -> bool:
+        """Carry steps out, and say so; false if they gave way, which is no failure of a model."""
         move = OneMove(present, placement, steps, why)
         self._book.begins(move)
-        names = ", ".join(dict.fromkeys(step.model for step in steps))
+        gave_way, names = False, ", ".join(dict.fromkeys(step.model for step in steps))
         for line in [f"placement of {names}: {why}", *step_lines(steps)]:
             self._say(line)
         for number, step in enumerate(steps):
@@ -186,7 +227,9 @@ class MachineMoves:
                 words = await self._carrier.carry(steps, number, placement, tell)
             except StepFailed as error:
                 back = await self._carrier.back(steps, number)
-                self._failed[step.model] = time.monotonic()
+                gave_way = isinstance(error, GaveWay)
+                if not gave_way:
+                    self._failed[step.model] = time.monotonic()
                 move.failed(number, str(error), back)
                 self._say(f"{step.verb} {step.model} on {step.device} failed: {error}; {back}")
                 break
@@ -198,3 +241,4 @@ class MachineMoves:
         self._book.ends(move)
         log.info("move of %s: %s", names, FAILED if move.told.way_back else DONE)
         await self._watch.look()
+        return not gave_way

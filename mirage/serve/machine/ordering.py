@@ -14,18 +14,20 @@ from mirage.serve.supervisor import ServeOptions
 def device_order(
     device: DeclaredDevice,
     options: ServeOptions,
-    url: str,
     line: Path,
     admin: Path,
     log_dir: Path | None,
 ) -> DeviceOrder:
-    """Order for the server of one device; `line` and `admin` are the sockets that it listens at."""
+    """Order for the server of one device; `line` and `admin` are the sockets that it listens at.
+
+    The address of the router is not known yet.
+    """
     return DeviceOrder(
         device.name,
         config_record(device.source, device.written),
         device.source.lease_s,
         options.host,
-        url,
+        "",
         str(line),
         str(admin),
         None if log_dir is None else str(log_dir),

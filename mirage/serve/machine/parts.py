@@ -104,7 +104,7 @@ class MachineFile(NamedTuple):
             folder = str(resolved(ssd.directory, device))
             tiers = self.raw["tiers"]
             raw["tiers"] = {**tiers, "ssd": {**tiers["ssd"], "directory": folder}}
-        return DevicePart(device, raw, self.path.with_name(f"{self.path.name}#{device}"))
+        return DevicePart(device, raw, self.path.parent / f"{self.path.name}#{device}")
 
 
 def machine_file(

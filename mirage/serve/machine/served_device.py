@@ -9,6 +9,7 @@ from enum import Enum, auto
 import msgspec
 
 from mirage.machines.keeper import DeviceKeeper
+from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.recorded import config_record
 from mirage.serve.apply.source import Written, written
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
@@ -53,7 +54,7 @@ class DirectedDevice(ABC):
     def begins(self, wanted: Written) -> None:
         """Have the next server begin with this configuration."""
 
-    async def serves(self, tenants: frozenset[str], drain_s: float | None = None) -> None:
+    async def serves(self, tenants: frozenset[str], drain_s: float | None = None) -> ApplyTold:
         """Have its server serve these from now on; requests of others have `drain_s` to end.
 
         Raises `DeviceRefused`, and then all is as before; `DeviceAway`, and then the next server
@@ -65,7 +66,7 @@ class DirectedDevice(ABC):
         before, self.tenants = self.tenants, tenants
         self.begins(wanted)
         try:
-            await self.calls.serves(text, wanted, drain_s)
+            return await self.calls.serves(text, wanted, drain_s)
         except DeviceRefused:
             self.tenants = before
             self.begins(self.written(before))
@@ -94,23 +95,53 @@ class ServedDevice(DirectedDevice):
         tenants: Iterable[str],
     ) -> None:
         super().__init__(keeper.name, calls, tenants)
-        self._keeper, self._order, self._declared = keeper, order, declared
+        self._keeper, self._order, self.declared = keeper, order, declared
 
     def written(self, tenants: frozenset[str]) -> Written:
         """See `DirectedDevice`."""
-        return self._declared.device(self.name, tenants).written
+        return self.declared.device(self.name, tenants).written
 
     def begins(self, wanted: Written) -> None:
         """See `DirectedDevice`."""
-        source = self._declared.device(self.name, ()).source
+        source = self.declared.device(self.name, ()).source
         self._order = msgspec.structs.replace(self._order, config=config_record(source, wanted))
         self._keeper.order = msgspec.json.encode(self._order)
 
+    def order_at(self, url: str) -> bytes:
+        """Order by which its server starts, with the address of the router."""
+        self._order = msgspec.structs.replace(self._order, url=url)
+        return msgspec.json.encode(self._order)
+
+    def differs(self, tenants: frozenset[str], declared: DeclaredMachine) -> bool:
+        """True if another file with these tenants is another configuration of this device."""
+        now, then = self.written(self.tenants), declared.device(self.name, tenants).written
+        return (repr(now.raw), now.folder) != (repr(then.raw), then.folder)
+
+    async def would(
+        self, tenants: frozenset[str], drain_s: float | None, declared: DeclaredMachine
+    ) -> ApplyTold:
+        """Outlook, had it these of another file. Raises as `DeviceCalls`."""
+        wanted = declared.device(self.name, tenants).written
+        text = msgspec.json.encode(wanted.raw, enc_hook=str).decode()
+        return await self.calls.serves(text, wanted, drain_s, dry_run=True)
+
+    async def serves_of(
+        self, declared: DeclaredMachine, tenants: frozenset[str], drain_s: float | None
+    ) -> ApplyTold:
+        """Have its server serve these of another file from now on. Raises as `serves`."""
+        before, self.declared = self.declared, declared
+        try:
+            return await self.serves(tenants, drain_s)
+        except DeviceRefused:
+            self.declared = before
+            self.begins(self.written(self.tenants))
+            raise
+
     def stored(self, tenant: str) -> str | None:
         """See `DirectedDevice`."""
-        return self._declared.file.common.tenant(tenant).stored
+        return self.declared.file.common.tenant(tenant).stored
 
     def lacks_weights(self, tenant: str) -> bool:
         """See `DirectedDevice`."""
         model = self.stored(tenant)
-        return model is not None and not is_here(self._declared.file.common.weights, model)
+        return model is not None and not is_here(self.declared.file.common.weights, model)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from mirage.config import Config, ConfigError
 from mirage.machines.board import NewsBoard
@@ -22,19 +16,20 @@ from mirage.processes.hangup import HangUps
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.serve import files
+from mirage.serve.admin.declaring import Declaring
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import end_left
+from mirage.serve.again import ReadAgain
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.errors import EngineFailed
 from mirage.serve.machine.admin import MachineAdmin
-from mirage.serve.machine.again import ReadAgain
+from mirage.serve.machine.applying import MachineApplier
 from mirage.serve.machine.calls import DeviceCalls
 from mirage.serve.machine.declared import DeclaredDevice, PlacedMachine
 from mirage.serve.machine.move_book import MoveBook
 from mirage.serve.machine.moving import MachineMoves
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
-from mirage.serve.machine.order import DeviceOrder
 from mirage.serve.machine.ordering import device_order
 from mirage.serve.machine.served_device import ServedDevice
 from mirage.serve.means import Means
@@ -44,8 +39,9 @@ from mirage.serve.routing.address import ServedAddress
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.rundir import RunDir, socket_name
 from mirage.serve.said import say
-from mirage.serve.supervisor import EXIT_CODES, HANG_UP_S, ServeOptions, signals_exit
+from mirage.serve.supervisor import ServeOptions
 from mirage.serve.together import together
+from mirage.serve.until_signal import UntilSignal, signals_exit
 
 
 def serve_devices(machine: PlacedMachine, options: ServeOptions, means: Means) -> int:
@@ -96,7 +92,7 @@ class MachineServer:
         """`common` has the sections that hold for all devices."""
         self._machine, self._devices = machine, machine.devices
         self._common, self._options = common, options
-        self._means, self._rundir, self._reaper, self._hangups = means, rundir, reaper, hangups
+        self._means, self._rundir, self._reaper = means, rundir, reaper
         self._keys, self._service = options.keys, options.service
         board = NewsBoard()
         sockets = {one.name: self._socket("device", one.name) for one in self._devices}
@@ -124,36 +120,27 @@ class MachineServer:
             lines,
         )
         self._calls = {name: DeviceCalls(name, socket) for name, socket in sockets.items()}
-        self._again = ReadAgain(common.http, options.keys, self._desk, say)
-        self._admin = MachineAdmin(self._calls, self._book, common.policy, self._again.keys)
+        self._served = {keeper.name: self._device(keeper) for keeper in self._keepers}
+        self._moves = MachineMoves(self._served, machine.declared.file.placement, self._book, say)
+        self._moves.knows(machine.facts, machine.scenes)
+        applier = MachineApplier(self._served, machine, self._moves, means.probe)
+        self._again = ReadAgain(common.http, options.keys, self._desk, applier)
+        declaring = Declaring(applier)
+        self._admin = MachineAdmin(
+            self._calls, declaring, self._book, common.policy, self._again.keys
+        )
         self._ready_file = ReadyFile(options.ready_file)
-        self._hung_up = asyncio.Event()
-        self._signal: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._signals = UntilSignal(self, hangups, options.service)
 
     def _socket(self, kind: str, device: str) -> Path:
         return self._rundir.sockets / socket_name(kind, device)
 
     async def run(self) -> int:
         """Start, serve, stop. See `serve_devices` for what it returns and raises."""
-        loop = asyncio.get_running_loop()
-        for number in EXIT_CODES.keys() - {signal.SIGHUP}:
-            loop.add_signal_handler(number, self._on_signal, number)
-        if not self._hangups.ignored:
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
-        work = asyncio.create_task(self._serve(), name="serve")
-        try:
-            either: list[asyncio.Future[Any]] = [work, self._signal]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            return self._signal.result()
-        finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            await self._stop()
+        return await self._signals.run()
 
-    async def _serve(self) -> None:
-        """Never returns: it fails or is cancelled."""
+    async def serve(self) -> None:
+        """See `SignalledServer`."""
         begun = time.monotonic()
         url = await self._listen()
         if told := self._keys.told(time.time()):
@@ -162,12 +149,12 @@ class MachineServer:
         await self._admin.start(path, url)
         say(f"operators: --socket {path}")
         listeners = {**self._address.listeners, path: self._admin.site.listen}
-        orders = {device.name: self._order(device, url) for device in self._devices}
-        for name, order in orders.items():
-            await self.machines.start(name, HERE, msgspec.json.encode(order))
+        for name, device in self._served.items():
+            await self.machines.start(name, HERE, device.order_at(url))
         work = [self.machines.keep(), self._address.keep()]
         work.append(Caretaker(self._rundir, {}, listeners).keep())
-        work += [self._say_ready(url, begun), self._hear_hangups(), self._move(orders)]
+        hears = self._signals.hear_hangups(self._again.after_hangup)
+        work += [self._say_ready(url, begun), hears, self._move()]
         # Device servers that hang are ended by their keepers, in the event loop that tells this.
         work.append(self._service.keep(time.monotonic_ns, lambda: self._status(url)))
         await together(work)
@@ -183,16 +170,18 @@ class MachineServer:
                 f"cannot listen on {host}:{port} ({reason}): choose another --host or --port"
             ) from None
 
-    def _order(self, device: DeclaredDevice, url: str) -> DeviceOrder:
-        name, rundir = device.name, self._rundir
-        return device_order(
+    def _device(self, keeper: DeviceKeeper) -> ServedDevice:
+        name, rundir = keeper.name, self._rundir
+        device = next(one for one in self._devices if one.name == name)
+        order = device_order(
             device,
             self._options,
-            url,
             self._socket("line", name),
             self._socket("device", name),
             rundir.logs / name if rundir.keeps_logs else None,
         )
+        declared = self._machine.declared
+        return ServedDevice(keeper, order, self._calls[name], declared, device.tenants)
 
     def _keeper(self, device: DeclaredDevice, board: NewsBoard) -> DeviceKeeper:
         ssd = self._common.tiers.ssd
@@ -229,68 +218,31 @@ class MachineServer:
         count = f"{every}" if there == every else f"{there} of {every}"
         say(f"ready at {url} in {time.monotonic() - begun:.0f} s ({count} devices)")
 
-    async def _move(self, orders: Mapping[str, DeviceOrder]) -> None:
+    async def _move(self) -> None:
         """Have models move once each device is there, or cannot be. Never returns."""
-        facts, file = self._machine.facts, self._machine.declared.file
         await asyncio.wait([keeper.first for keeper in self._keepers])
-        if facts is None or file.placement.off:
-            named = "each model names its devices" if facts is None else "placement.off is true"
-            self._book.stays = f"{named}: nothing moves"
-            await asyncio.Event().wait()
-            return
-        served = {
-            keeper.name: ServedDevice(
-                keeper,
-                orders[keeper.name],
-                self._calls[keeper.name],
-                self._machine.declared,
-                device.tenants,
-            )
-            for keeper, device in zip(self._keepers, self._devices, strict=True)
-        }
-        scenes = self._machine.scenes
-        await MachineMoves(served, facts, scenes, file.placement, self._book, say).keep()
+        await self._moves.keep()
 
     def _status(self, url: str) -> str:
         """Line for the service manager."""
         there = sum(keeper.is_ready for keeper in self._keepers)
         return f"{url}: {there} of {len(self._keepers)} devices are ready"
 
-    # -- keys and certificate again -----------------------------------------------------
-
-    async def _hear_hangups(self) -> None:
-        """Stop with the terminal; where somebody else sent SIGHUP, read what can be read again."""
-        while True:
-            await self._hung_up.wait()
-            self._service.reloading()
-            await asyncio.sleep(HANG_UP_S)
-            self._hung_up.clear()
-            if self._hangups.terminal_is_gone:
-                self._on_signal(signal.SIGHUP)
-                continue
-            await self._again.after_hangup()
-            say("SIGHUP: with several devices the file itself is read at the next start alone")
-            self._service.reloaded()
-
     # -- stopping -----------------------------------------------------------------------
 
-    def _on_signal(self, number: int) -> None:
-        """The first signal stops in order, the second one at once."""
-        name, code = signal.Signals(number).name, EXIT_CODES[number]
-        if not self._signal.done():
-            say(f"{name}: stopping; once more to stop at once")
-            self.machines.stops()
-            self._signal.set_result(code)
-            return
+    def stops(self) -> None:
+        """See `SignalledServer`: what device servers leave from now on is ended at once."""
+        self.machines.stops()
+
+    def kill(self) -> None:
+        """See `SignalledServer`."""
         self._address.kill()
         self.machines.kill()
         self._ready_file.remove()
         self._rundir.remove()
-        os._exit(code)
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
         """Stop in this order: operators, requests, devices with their engines, the address."""
-        self._service.stopping()
         self._ready_file.remove()
         self.machines.stops()
         await self._admin.stop()

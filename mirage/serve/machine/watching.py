@@ -80,15 +80,9 @@ class SeenLoad(NamedTuple):
 class MachineWatch:
     """All devices of a machine."""
 
-    def __init__(
-        self,
-        devices: Mapping[str, DirectedDevice],
-        facts: PlacementFacts,
-        section: PlacementSection,
-    ) -> None:
-        """`facts` have no load."""
+    def __init__(self, devices: Mapping[str, DirectedDevice], section: PlacementSection) -> None:
         now = time.monotonic()
-        self._facts, self._away_s = facts, section.away_s
+        self._away_s = section.away_s
         self._devices = {name: WatchedDevice(one, now) for name, one in devices.items()}
         self._history = LoadHistory(section.window_s, section.windows, time.time())
 
@@ -121,11 +115,6 @@ class MachineWatch:
         return there and status is not None and status.state == LifeState.READY
 
     @property
-    def pins(self) -> dict[str, tuple[str, ...]]:
-        """Devices that each model names."""
-        return {one.name: one.pins for one in self._facts.models}
-
-    @property
     def present(self) -> DevicePlacement:
         """Placement as it is, without devices that are lost."""
         placement = DevicePlacement()
@@ -134,8 +123,8 @@ class MachineWatch:
                 placement = placement.put(model, name, _stand(one.tenants.get(model)))
         return placement
 
-    def load(self) -> SeenLoad:
-        """Facts now: devices that are there, and the load of all models.
+    def load(self, given: PlacementFacts) -> SeenLoad:
+        """Facts now: devices that are there, and the load of all models, beside what is `given`.
 
         What a lost device had has some load: who asks for it now is not counted.
         """
@@ -145,9 +134,9 @@ class MachineWatch:
                 open_now[model] = open_now.get(model, 0) + status.running + status.waiting
         gone = {m for name in self.lost for m in self._devices[name].served.tenants}
         windows = self._history.windows(time.time(), open_now, gone)
-        devices = tuple(one for one in self._facts.devices if one.name not in self.lost)
+        devices = tuple(one for one in given.devices if one.name not in self.lost)
         loads = tuple(window.load for window in windows)
-        return SeenLoad(replace(self._facts, devices=devices, windows=loads), windows)
+        return SeenLoad(replace(given, devices=devices, windows=loads), windows)
 
 
 def _stand(status: TenantStatus | None) -> Stand:

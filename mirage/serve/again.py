@@ -1,0 +1,64 @@
+"""Keys, the certificate and the configuration, read again while a server runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mirage.config import ConfigError, HttpSection
+from mirage.errors import CommandFailed, InputRefused
+from mirage.serve.access.server_keys import ServerKeys
+from mirage.serve.apply.appliers import AppliesConfigs
+from mirage.serve.clients.certificate import check_tls
+from mirage.serve.routing.desk import RouterDesk
+from mirage.serve.said import say
+
+
+class ReadAgain:
+    """Has a server do as its files say now."""
+
+    def __init__(
+        self, http: HttpSection, keys: ServerKeys, desk: RouterDesk, applier: AppliesConfigs
+    ) -> None:
+        self._http, self._keys, self._desk, self._applier = http, keys, desk, applier
+
+    async def after_hangup(self) -> None:
+        """Read all again, and say so; what has a mistake stays as it was."""
+        await self._keys_again()
+        await self._certificate_again()
+        await self._file_again()
+
+    async def keys(self) -> str:
+        """Have the keys that their source has now; a line about them. Raises `InputRefused`."""
+        line = await self._keys.again()
+        self._desk.holds(self._keys.table)
+        await self._desk.seen()
+        return line
+
+    async def _keys_again(self) -> None:
+        if self._keys.table.keys is None:
+            return
+        try:
+            say(f"SIGHUP: {await self.keys()}")
+        except InputRefused as error:
+            say(f"SIGHUP: the keys stay as they were: {error}")
+
+    async def _certificate_again(self) -> None:
+        if self._http.tls is None:
+            return
+        try:
+            await asyncio.to_thread(check_tls, self._http)
+        except ConfigError as error:
+            say(f"SIGHUP: the certificate stays as it was: {error}")
+            return
+        self._desk.renews()
+        await self._desk.seen()
+        say(f"SIGHUP: certificate: {self._http.tls.certificate}")
+
+    async def _file_again(self) -> None:
+        source = self._applier.source
+        try:
+            told = await self._applier.apply(lambda before: source.written())
+        except (InputRefused, CommandFailed) as error:
+            say(f"SIGHUP: nothing is applied: {error}")
+        else:
+            say(f"SIGHUP: {source.path}: {'; '.join(told.lines)}")

@@ -1,0 +1,74 @@
+"""Answer to a file for several devices, made of those of the devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from mirage.control.placement.steps import MoveVerb
+from mirage.control.roster.states import LifeState
+from mirage.serve.apply import said
+from mirage.serve.apply.forms import ABSENT, ApplyTold, DeviceAwaits
+from mirage.serve.machine.change import MachineChange
+from mirage.serve.machine.first import TenantPlaced
+
+OF_DEVICES = frozenset({said.NOTHING, said.NO_STATE})
+"""Lines of devices that are not true of all."""
+AWAY = "its server is away, and begins with that when it is back"
+SETTLED = {MoveVerb.START: LifeState.READY.value, MoveVerb.STOP: ABSENT}
+
+
+def machine_told(
+    change: MachineChange,
+    decided: Mapping[str, TenantPlaced],
+    parts: Mapping[str, ApplyTold | None],
+    revision: int,
+    *,
+    dry_run: bool,
+) -> ApplyTold:
+    """Answer for all devices.
+
+    `decided` are places of new tenants that name none. Of a device whose server is away there is
+    None in `parts`.
+    """
+    told = {name: part for name, part in parts.items() if part is not None}
+    awaits = {name: dict(part.awaited) for name, part in told.items()}
+    for step in change.steps:
+        if (state := SETTLED.get(step.verb)) is not None:
+            awaits.setdefault(step.device, {})[step.model] = state
+    revisions = {name: part.revision for name, part in told.items()}
+    lines = list(_lines(change, decided, parts, dry_run=dry_run))
+    return ApplyTold(
+        applied=bool(lines) and not dry_run,
+        revision=revision,
+        added=change.added,
+        changed=tuple({c.name: c for part in told.values() for c in part.changed}.values()),
+        removed=change.removed,
+        roster=tuple(dict.fromkeys(key for part in told.values() for key in part.roster)),
+        fitting=tuple(one for part in told.values() for one in part.fitting),
+        awaited={name: state for each in awaits.values() for name, state in each.items()},
+        lines=tuple(lines) or (said.NOTHING,),
+        devices={
+            name: DeviceAwaits(revision=revisions.get(name, 0), awaited=each)
+            for name, each in awaits.items()
+        },
+    )
+
+
+def _lines(
+    change: MachineChange,
+    decided: Mapping[str, TenantPlaced],
+    parts: Mapping[str, ApplyTold | None],
+    *,
+    dry_run: bool,
+) -> Iterator[str]:
+    for name, at in decided.items():
+        yield f"{name}: on {' and '.join(at.devices)}, {at.why}"
+    for device, part in parts.items():
+        if part is None:
+            yield f"{device}: {AWAY}"
+        else:
+            yield from (f"{device}: {line}" for line in part.lines if line not in OF_DEVICES)
+    verb = "would go" if dry_run else "goes"
+    for name in change.moved:
+        before, after = (" and ".join(one.devices[name]) for one in (change.before, change.after))
+        yield f"{name}: {verb} from {before} to {after}, and is there before it leaves"

@@ -1,0 +1,165 @@
+"""A file with several devices, applied while these are served: all of it, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from mirage.config import ConfigError
+from mirage.errors import CommandFailed
+from mirage.serve.apply.forms import ApplyTold
+from mirage.serve.apply.revision import Revision
+from mirage.serve.apply.source import Written
+from mirage.serve.ask import Probe
+from mirage.serve.machine.applied import machine_told
+from mirage.serve.machine.calls import DeviceAway, DeviceRefused
+from mirage.serve.machine.change import MachineChange, machine_change, places_in
+from mirage.serve.machine.declared import PlacedMachine
+from mirage.serve.machine.moving import MachineMoves
+from mirage.serve.machine.served_device import ServedDevice
+
+BAD_REQUEST = 400
+
+
+class MachinePlan(NamedTuple):
+    """Way to what is wanted, from what devices have now."""
+
+    machine: PlacedMachine
+    change: MachineChange
+    differ: tuple[str, ...]
+    """Devices whose configurations become others at once."""
+
+    @property
+    def is_none(self) -> bool:
+        """True if nothing follows."""
+        return not self.differ and not self.change.steps
+
+
+class MachineApplier:
+    """Applies files to the machine's devices, one at a time; see `AppliesConfigs`."""
+
+    def __init__(
+        self,
+        devices: Mapping[str, ServedDevice],
+        machine: PlacedMachine,
+        moves: MachineMoves,
+        probe: Probe,
+    ) -> None:
+        self._devices, self._machine = devices, machine
+        self._moves, self._probe = moves, probe
+        self.source, self.wanted = machine.declared.source, machine.declared.written
+        self.revision = Revision()
+        self._lock = asyncio.Lock()
+        self._having: asyncio.Future[ApplyTold] | None = None
+        """Change that is being made, or was made last."""
+
+    async def apply(
+        self,
+        edit: Callable[[Written], Written],
+        *,
+        fresh: Callable[[], None] = lambda: None,
+        drain_s: float | None = None,
+        dry_run: bool = False,
+        facts: bool = False,
+    ) -> ApplyTold:
+        """See `AppliesConfigs`. Devices say first what would follow; no simulation is made."""
+        async with self._lock:
+            if self._having is not None:
+                await asyncio.wait([self._having])
+            fresh()
+            wanted = edit(self.wanted)
+            plan = await self._plan(wanted)
+            parts = await self._would(plan, drain_s)
+            fresh()
+            if dry_run or plan.is_none:
+                if not dry_run:
+                    self._holds(wanted, plan)
+                return self._told(plan, parts, dry_run=dry_run)
+            self._having = asyncio.ensure_future(self._have(wanted, drain_s))
+            return await asyncio.shield(self._having)
+
+    async def _plan(self, wanted: Written) -> MachinePlan:
+        """Takes some seconds where vLLM has to be asked about models."""
+        return await asyncio.to_thread(self._planned, wanted, self._present)
+
+    @property
+    def _present(self) -> dict[str, frozenset[str]]:
+        return {name: one.tenants for name, one in self._devices.items()}
+
+    def _planned(self, wanted: Written, present: Mapping[str, frozenset[str]]) -> MachinePlan:
+        there = places_in(present)
+        declared = self._machine.declared.instead(wanted)
+        machine = declared.placed_beside(there, self._machine.known, self._probe)
+        named = declared.file.named
+        places = {
+            name: named[name] or there.get(name, at.devices)
+            for name, at in machine.first.places.items()
+        }
+        change = machine_change(present, places)
+        devices = self._devices.items()
+        differ = tuple(n for n, one in devices if one.differs(change.tenants[n], declared))
+        return MachinePlan(machine, change, differ)
+
+    async def _would(self, plan: MachinePlan, drain_s: float | None) -> dict[str, ApplyTold]:
+        """What each device says would follow. Raises as `apply` if one refuses, or is away."""
+        tenants, declared = plan.change.tenants, plan.machine.declared
+        asked = (self._devices[n].would(tenants[n], drain_s, declared) for n in plan.differ)
+        try:
+            return dict(zip(plan.differ, await asyncio.gather(*asked), strict=True))
+        except DeviceAway as error:
+            raise CommandFailed(f"{error}; nothing is applied") from None
+        except DeviceRefused as error:
+            raise _refusal(error) from None
+
+    async def _have(self, wanted: Written, drain_s: float | None) -> ApplyTold:
+        """Have it on all devices, or on none. Moves that the file wants follow."""
+        async with self._moves.still():
+            plan = await self._plan(wanted)
+            had, parts = self._present, dict[str, ApplyTold | None]()
+            for name in plan.differ:
+                try:
+                    parts[name] = await self._serves(name, plan, drain_s)
+                except DeviceRefused as error:
+                    await self._goes_back({other: had[other] for other in parts})
+                    raise _refusal(error) from None
+            self._holds(wanted, plan)
+            self.revision.grows()
+            return self._told(plan, parts, dry_run=False)
+
+    async def _serves(
+        self, name: str, plan: MachinePlan, drain_s: float | None
+    ) -> ApplyTold | None:
+        """Answer of a device; None if its server is away, and begins with that. `DeviceRefused`."""
+        tenants, declared = plan.change.tenants[name], plan.machine.declared
+        try:
+            return await self._devices[name].serves_of(declared, tenants, drain_s)
+        except DeviceAway:
+            return None
+
+    async def _goes_back(self, had: Mapping[str, frozenset[str]]) -> None:
+        """Have devices serve what they had, after another one refused."""
+        for name, tenants in had.items():
+            with suppress(DeviceAway, DeviceRefused):
+                await self._devices[name].serves_of(self._machine.declared, tenants, None)
+
+    def _holds(self, wanted: Written, plan: MachinePlan) -> None:
+        self.wanted, self._machine = wanted, plan.machine
+        for device in self._devices.values():
+            device.declared = plan.machine.declared
+        machine, ordered = plan.machine, plan.change if plan.change.steps else None
+        self._moves.knows(machine.facts, machine.scenes, ordered)
+
+    def _told(
+        self, plan: MachinePlan, parts: Mapping[str, ApplyTold | None], *, dry_run: bool
+    ) -> ApplyTold:
+        change, named = plan.change, plan.machine.declared.file.named
+        decided = {n: plan.machine.first.places[n] for n in change.added if not named[n]}
+        return machine_told(change, decided, parts, self.revision.number, dry_run=dry_run)
+
+
+def _refusal(error: DeviceRefused) -> ConfigError | CommandFailed:
+    """What a device says to a configuration, as `AppliesConfigs` raises it."""
+    kind = ConfigError if error.status == BAD_REQUEST else CommandFailed
+    return kind(f"{error}; nothing is applied")

@@ -1,0 +1,72 @@
+"""The way from the tenants that devices have to those of another file. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from mirage.control.placement.placed import DevicePlacement
+from mirage.control.placement.steps import MoveStep, MoveVerb
+
+FILE = "the file has it so"
+
+
+class MachineChange(NamedTuple):
+    """Tenants that come and go at once, and those that move: additive first, step by step."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    tenants: dict[str, frozenset[str]]
+    """Tenants of each device, with those that are new and without those that are removed."""
+    steps: tuple[MoveStep, ...]
+    before: DevicePlacement
+    """Placement in which the steps begin."""
+    after: DevicePlacement
+
+    @property
+    def moved(self) -> list[str]:
+        """Tenants that steps move."""
+        return list(dict.fromkeys(step.model for step in self.steps))
+
+
+def machine_change(
+    present: Mapping[str, Collection[str]], wanted: Mapping[str, Collection[str]]
+) -> MachineChange:
+    """Change from the tenants of each device to the devices of each tenant."""
+    there = places_in(present)
+    added = tuple(name for name in wanted if name not in there)
+    tenants = {
+        device: frozenset(
+            {name for name in names if name in wanted} | {n for n in added if device in wanted[n]}
+        )
+        for device, names in present.items()
+    }
+    stays = {name: devices for name, devices in there.items() if name in wanted}
+    return MachineChange(
+        added,
+        tuple(sorted(there.keys() - wanted.keys())),
+        tenants,
+        tuple(step for name in stays for step in _steps(name, stays[name], wanted[name])),
+        DevicePlacement.of_names({**stays, **{name: wanted[name] for name in added}}),
+        DevicePlacement.of_names(wanted),
+    )
+
+
+def places_in(present: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+    """Devices of each tenant, in the order of devices."""
+    there: dict[str, tuple[str, ...]] = {}
+    for device, names in present.items():
+        for name in names:
+            there[name] = (*there.get(name, ()), device)
+    return there
+
+
+def _steps(model: str, has: Collection[str], wanted: Collection[str]) -> Iterator[MoveStep]:
+    for device in wanted:
+        if device not in has:
+            yield MoveStep(MoveVerb.START, model, device, FILE)
+            yield MoveStep(MoveVerb.ROUTE, model, device, FILE)
+    for device in has:
+        if device not in wanted:
+            yield MoveStep(MoveVerb.DRAIN, model, device, FILE)
+            yield MoveStep(MoveVerb.STOP, model, device, FILE)

@@ -1,0 +1,103 @@
+"""A server until a signal: the first one stops it in order, the second at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from mirage.processes.hangup import HangUps
+from mirage.serve.said import say
+from mirage.serve.service.manager import ServiceManager
+
+HANG_UP_S = 0.5
+"""A terminal that is about to close is gone then; it may send SIGHUP more than once."""
+EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
+
+
+class SignalledServer(Protocol):
+    """Parts of a server that a signal ends."""
+
+    async def serve(self) -> None:
+        """Start and serve. Never returns: it fails or is cancelled."""
+
+    def stops(self) -> None:
+        """The first signal has come: `stop` follows."""
+
+    async def stop(self) -> None:
+        """Stop in order what has begun; whoever `serve` was has ended."""
+
+    def kill(self) -> None:
+        """End all processes at once, and leave nothing."""
+
+
+class UntilSignal:
+    """Signals to one server."""
+
+    def __init__(self, server: SignalledServer, hangups: HangUps, service: ServiceManager) -> None:
+        self._server, self._hangups, self._service = server, hangups, service
+        self._hung_up = asyncio.Event()
+        self._signal: asyncio.Future[int]
+
+    async def run(self) -> int:
+        """Serve and stop; the exit code. Raises what `serve` does."""
+        loop = asyncio.get_running_loop()
+        self._signal = loop.create_future()
+        for number in EXIT_CODES.keys() - {signal.SIGHUP}:
+            loop.add_signal_handler(number, self._on_signal, number)
+        if not self._hangups.ignored:
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
+        work = asyncio.create_task(self._server.serve(), name="serve")
+        try:
+            either: list[asyncio.Future[Any]] = [work, self._signal]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            return self._signal.result()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            self._service.stopping()
+            await self._server.stop()
+
+    async def hear_hangups(self, read_again: Callable[[], Awaitable[None]]) -> None:
+        """Stop with the terminal; read again where somebody else sent SIGHUP. Never returns."""
+        while True:
+            await self._hung_up.wait()
+            self._service.reloading()
+            await asyncio.sleep(HANG_UP_S)
+            self._hung_up.clear()
+            if self._hangups.terminal_is_gone:
+                self._on_signal(signal.SIGHUP)
+            else:
+                await read_again()
+                self._service.reloaded()
+
+    def _on_signal(self, number: int) -> None:
+        name, code = signal.Signals(number).name, EXIT_CODES[number]
+        if not self._signal.done():
+            say(f"{name}: stopping; once more to stop at once")
+            self._server.stops()
+            self._signal.set_result(code)
+            return
+        self._server.kill()
+        os._exit(code)
+
+
+@contextmanager
+def signals_exit(hangups: HangUps) -> Iterator[None]:
+    """Inside, a signal that stops a server raises `SystemExit`, so that nothing is left behind."""
+
+    def leave(number: int, frame: object) -> None:
+        if number != signal.SIGHUP or (hangups.terminal_is_gone and not hangups.ignored):
+            raise SystemExit(EXIT_CODES[number])
+
+    before = {number: signal.signal(number, leave) for number in EXIT_CODES}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

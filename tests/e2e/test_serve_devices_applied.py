@@ -1,0 +1,239 @@
+"""A file applied while two devices are served: all of it, or nothing, and models move for it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from short_folders import short_of_module  # noqa: F401
+from test_serve_devices import LEFT, RIGHT, Machine, asking, config_of, served, tenant
+from test_serve_moves import devices_of, ready_on
+
+pytestmark = pytest.mark.e2e
+
+
+def content(*tenants: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The file that is served first, with these tenants beside `a` and `b`."""
+    return {"tenants": [tenant("a", device=LEFT), tenant("b", device=RIGHT), *tenants]} | changes
+
+
+BOTH = tenant("c", devices=[LEFT, RIGHT])
+
+
+class Applied:
+    """A server of two devices, and an operator with files."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.machine, self._folder = machine, folder
+        self._base = yaml.safe_load(machine.server.config.read_text())
+
+    def file(self, told: dict[str, Any]) -> Path:
+        path = self._folder / "other.yaml"
+        path.write_text(yaml.safe_dump(self._base | told))
+        return path
+
+    def apply(self, told: dict[str, Any], *words: str) -> tuple[int, str]:
+        done = self.machine.operator.mirage("apply", "-f", str(self.file(told)), *words)
+        return done.returncode, done.stdout + done.stderr
+
+    def has(self, told: dict[str, Any], *words: str) -> list[str]:
+        """Lines about a file that is taken."""
+        code, words_told = self.apply(told, *words)
+        assert code == 0, words_told
+        return words_told.splitlines()
+
+    def devices(self, model: str) -> list[str]:
+        return devices_of(self.machine, model)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Applied]:
+    folder = tmp_path_factory.mktemp("s")
+    with served(config_of(folder), short) as machine:
+        yield Applied(machine, folder)
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+@pytest.fixture
+def first(up: Applied) -> Applied:
+    """Tenants as they were at first."""
+    up.has(content(BOTH), "--wait")
+    up.machine.server.until("all serve", lambda: ready_on(up.machine, "c") == {LEFT, RIGHT})
+    return up
+
+
+def test_tenants_come_and_go_on_the_devices_that_they_name(first: Applied) -> None:
+    both = tenant("d", devices=[LEFT, RIGHT])
+    pids = {model: first.machine.pids(model) for model in "ab"}
+    told = first.has(content(BOTH, both, tenant("e", device=RIGHT)), "--dry-run")
+    assert [line for line in told if "d: would be added" in line and line.startswith("left: ")]
+    assert [line for line in told if "e: would be added" in line and line.startswith("right: ")]
+    assert first.devices("d") == []
+    told = first.has(content(BOTH, both, tenant("e", device=RIGHT)), "--wait")
+    assert {"d is ready on left", "d is ready on right", "e is ready on right"} <= {*told}, told
+    assert (first.devices("d"), first.devices("e")) == ([LEFT, RIGHT], [RIGHT])
+    assert first.machine.ask("e", "pids")[0] == first.machine.ask("d", "pids")[0] == 200
+    told = first.has(content(BOTH), "--wait")
+    assert {"d is absent on left", "d is absent on right", "e is absent on right"} <= {*told}, told
+    assert first.devices("d") == [] and first.machine.ask("d", "pids")[0] == 404
+    assert {model: first.machine.pids(model) for model in "ab"} == pids
+
+
+def test_keys_of_a_model_hold_for_its_replicas(first: Applied) -> None:
+    limited = BOTH | {"limits": {"requests_per_minute": 1}}
+    told = first.has(content(limited))
+    assert "left: c: changed, limits at once" in " ".join(told), told
+    assert [first.machine.ask("c", "pids")[0] for _ in range(2)] == [200, 429]
+    done = first.machine.operator.mirage("tenants", "set", "c", "limits=", "aliases=[x]")
+    assert done.returncode == 0, done.stderr
+    assert first.machine.ask("x", "pids")[0] == 200
+    assert first.devices("x") == [LEFT, RIGHT]
+    done = first.machine.operator.mirage("tenants", "remove", "c", "--wait")
+    assert done.returncode == 0 and done.stdout.count("c is absent on") == 2, done
+    assert first.machine.ask("c", "pids")[0] == 404
+
+
+def test_a_model_goes_to_the_device_that_the_file_names(first: Applied) -> None:
+    """It is there before it leaves: nobody is refused meanwhile."""
+    moved = {"tenants": [tenant("a", device=RIGHT), tenant("b", device=RIGHT), BOTH]}
+    told = first.has(moved, "--dry-run")
+    assert told == ["a: would go from left to right, and is there before it leaves"]
+    stream = first.machine.begins("a", 20)
+    with asking(first.machine, "a") as answers:
+        told = first.has(moved, "--wait")
+        assert {"a is ready on right", "a is absent on left"} <= {*told}, told
+    assert {status for _, status, _ in answers} == {200}
+    assert stream.getresponse().read().count(b"data: {}") == 20, "it ends where it began"
+    assert first.devices("a") == [RIGHT]
+    why = first.machine.operator.mirage("why", "a").stdout
+    assert "the file has it so" in why and "stop a on left, done" in why, why
+
+
+def refused(up: Applied, told: dict[str, Any], code: int, words: str) -> None:
+    revision = up.machine.operator.ask("GET", "/config")[1]
+    found, line = up.apply(told)
+    assert (found, words in line) == (code, True), line
+    assert len(line.splitlines()) == 1, line
+    assert up.machine.operator.ask("GET", "/config")[1] == revision
+
+
+def test_what_one_device_cannot_have_none_has(first: Applied) -> None:
+    wrong = tenant("e", device=RIGHT, engine_args={"no_such": 1})
+    refused(first, content(BOTH, tenant("d", device=LEFT), wrong), 2, "engine_args.no_such")
+    assert first.devices("d") == []
+    large = tenant("e", device=RIGHT, share=1)
+    refused(first, content(BOTH, tenant("d", device=LEFT), large), 2, "it does not fit")
+    assert first.devices("d") == []
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "words"),
+    [
+        ({"hang_s": 9}, 1, "hang_s cannot change while the server runs"),
+        ({"placement": {"off": True}}, 1, "placement cannot change while the server runs"),
+        (
+            {"devices": [{"name": n, "memory": "8MiB"} for n in (LEFT, RIGHT)]},
+            1,
+            "devices cannot change while the server runs",
+        ),
+        ({"devices": [{"name": LEFT, "memory": "4MiB"}]}, 2, "no device 'right'"),
+        ({"devices": {}}, 2, "devices"),
+        ({"devices": None}, 2, "devices"),
+        ({"tenants": []}, 2, "tenants"),
+        ({"tenants": [tenant("a", device=LEFT, devices=[RIGHT])]}, 2, "write one"),
+        ({"tenants": [tenant("a", device="there")]}, 2, "no device 'there'"),
+        ({"tenants": [tenant("a", device=LEFT), tenant("a", device=RIGHT)]}, 2, "a"),
+        ({"tenants": [tenant("a", device=LEFT, share="much")]}, 2, "share"),
+        ({"tenants": ["a"]}, 2, "tenants"),
+    ],
+)
+def test_a_file_that_cannot_be_had_is_refused_in_one_line(
+    first: Applied, told: dict[str, Any], code: int, words: str
+) -> None:
+    refused(first, content(BOTH) | told, code, words)
+
+
+def test_a_file_of_one_device_is_refused(first: Applied) -> None:
+    told = {"device": {"memory": "4MiB"}, "dtype": "float32", "tenants": [tenant("a")]}
+    status, answer, _ = first.machine.operator.ask("PUT", "/config", told)
+    assert status == 409 and "devices cannot change" in answer["error"]["message"], answer
+
+
+def test_names_of_files_that_are_none(first: Applied) -> None:
+    """Paths in it begin at the folder, whatever the file is called."""
+    told = first._base | content(BOTH, tenant("d", device=LEFT))
+    for name in ("", "/", "..", "%00", "a%23b"):
+        status, answer, _ = first.machine.operator.ask(
+            "PUT", f"/config?dry_run=1&file={name}", told
+        )
+        assert (status, answer["added"]) == (200, ["d"]), answer
+
+
+def test_two_operators_at_once(first: Applied) -> None:
+    """One after the other: the last one holds, on both devices."""
+    done: list[tuple[int, Any]] = []
+    wanted = [first._base | content(BOTH, tenant(n, devices=[LEFT, RIGHT])) for n in "defg"]
+
+    def apply(told: dict[str, Any]) -> None:
+        done.append(first.machine.operator.ask("PUT", "/config", told)[:2])
+
+    threads = [threading.Thread(target=apply, args=(told,)) for told in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [status for status, _ in done] == [200] * 4, done
+    revisions = sorted(told["revision"] for _, told in done)
+    assert revisions == list(range(revisions[0], revisions[0] + 4))
+    last = max(done, key=lambda one: one[1]["revision"])[1]["added"][0]
+    names = {one["name"] for one in first.machine.operator.ask("GET", "/tenants")[1]["tenants"]}
+    first.machine.server.until(
+        "the last one holds",
+        lambda: (
+            {card["id"] for card in first.machine.server.request("GET", "/v1/models")[1]["data"]}
+            == {*"abc", last}
+        ),
+    )
+    assert last in names
+    stale = {"If-Match": f'"{revisions[0]}"'}
+    assert first.machine.operator.ask("PUT", "/config", wanted[0], **stale)[0] == 412
+    assert first.machine.operator.ask("POST", "/tenants/a/sleep", None, **stale)[0] == 412
+
+
+def test_sighup_applies_the_file(first: Applied) -> None:
+    server = first.machine.server
+    before = server.config.read_text()
+    try:
+        server.config.write_text(
+            yaml.safe_dump(first._base | content(BOTH, tenant("d", device=LEFT)))
+        )
+        server.process.send_signal(signal.SIGHUP)
+        server.until("d serves", lambda: ready_on(first.machine, "d") == {LEFT})
+        server.config.write_text("devices: [")
+        server.process.send_signal(signal.SIGHUP)
+        server.until("it says so", lambda: any("nothing is applied" in x for x in server.log))
+        assert first.devices("d") == [LEFT]
+    finally:
+        server.config.write_text(before)
+    server.process.send_signal(signal.SIGHUP)
+    server.until("d has gone", lambda: first.devices("d") == [])
+
+
+def test_a_device_that_is_killed_has_what_was_applied_last(first: Applied) -> None:
+    first.has(content(BOTH, tenant("d", device=LEFT)), "--wait")
+    before = first.machine.device(LEFT)
+    before.kill()
+    code, told = first.apply(content(BOTH, tenant("d", device=LEFT), tenant("e", device=LEFT)))
+    if code:  # it may be back already
+        assert "the server of device 'left' is away" in told and "nothing is applied" in told
+    first.machine.server.until("it is back", lambda: first.machine.has_another(LEFT, before.pid))
+    assert ready_on(first.machine, "d") == {LEFT}
+    assert bool(first.devices("e")) == (not code)
+    first.has(content(BOTH, tenant("e", device=LEFT)), "--wait")
+    assert (first.devices("d"), first.devices("e")) == ([], [LEFT])
