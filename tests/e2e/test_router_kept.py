@@ -108,7 +108,7 @@ def statuses(folder: Path, *engines: Engine, body: bytes = BODY) -> tuple[list[i
 
 @pytest.fixture(autouse=True)
 def _blame_is_soon_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.serve.router.forward.BLAME_S", 0.1)
+    monkeypatch.setattr("mirage.serve.router.broken.BLAME_S", 0.1)
 
 
 def test_a_connection_is_kept_for_the_next_request(tmp_path: Path) -> None:

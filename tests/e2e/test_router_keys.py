@@ -275,6 +275,30 @@ def test_a_key_sees_its_models_alone(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_key_for_an_alias_alone_is_not_told_whose_it_is(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        site.registry.backends["b/1"].aliases = ("gpt",)
+        site.registry.backends["b/1"].adapters = {"x": "/lora/x"}
+        site.registry.backends["b/1"].limits = RateLimits(requests_per_minute=1)
+        await site.seen()
+        keys = AccessKey("some", digest("some-token"), ("gpt", "x"))
+        await site.routed.holds(AccessTable((*KEYS.values(), keys)))
+        for route in ("/v1/models", "/v1/models/gpt", "/v1/models/x", "/api/tags", "/api/ps"):
+            async with site.http.get(site.url + route, headers=bearer("some")) as answer:
+                text = await answer.text()
+                assert answer.status == 200 and "b/1" not in text, text
+        for status in (200, 429):
+            async with site.post({"model": "gpt"}, headers=bearer("some")) as answer:
+                text = await answer.text()
+                assert answer.status == status, text
+        assert "model 'gpt' has its limit" in text and "b/1" not in text, text
+        async with site.http.get(site.url + "/v1/models", headers=bearer("other")) as answer:
+            cards = {card["id"]: card for card in (await answer.json())["data"]}
+        assert cards["gpt"]["root"] == cards["gpt"]["parent"] == cards["x"]["parent"] == "b/1"
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("model", ["b/1", "nowhere"])
 def test_a_model_of_others_is_refused_as_one_that_is_none(tmp_path: Path, model: str) -> None:
     async def scenario(site: Site) -> None:

@@ -6,20 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mirage.config import Config, ConfigError, TenantSection, current, made
 from mirage.control.placement.facts import PlacementFacts
 from mirage.errors import CommandFailed
-from mirage.facts import ModelFacts
 from mirage.hub.fetched import Say
 from mirage.serve.admin.one_server import visible_gpus
 from mirage.serve.adoption.left import left_models, left_tenants
 from mirage.serve.apply.difference import difference
 from mirage.serve.apply.said import fixed
 from mirage.serve.apply.source import ConfigSource, Written
-from mirage.serve.ask import Probe, ask
+from mirage.serve.ask import Probe
 from mirage.serve.host_limits import host_parts
 from mirage.serve.hubs import outlined
 from mirage.serve.machine.first import (
@@ -31,24 +29,13 @@ from mirage.serve.machine.first import (
     first_placement,
 )
 from mirage.serve.machine.judge_scenes import judge_scenes
+from mirage.serve.machine.known import NONE_KNOWN, KnownModels, asked
 from mirage.serve.machine.model_facts import machine_facts, place_models
 from mirage.serve.machine.parts import ALL, MachineFile, machine_file
 from mirage.serve.succession import device_name
 from mirage.serve.whatif.forms import Scene
 from mirage.units import sizes
 from vmm.host_memory import host_memory
-
-
-class KnownModel(NamedTuple):
-    """Answer of vLLM about a tenant's model."""
-
-    section: TenantSection
-    facts: ModelFacts | None
-    """None of one that it refused."""
-
-
-KnownModels = Mapping[str, KnownModel]
-Places = tuple[str, ...]
 
 
 class DeclaredDevice(NamedTuple):
@@ -83,7 +70,7 @@ class PlacedMachine(NamedTuple):
     """Facts without load; None where all tenants name their devices, so that nothing moves."""
     scenes: Mapping[str, Scene] = MappingProxyType({})
     """Scene of each device with all models that fit there, for the judge of moves."""
-    known: KnownModels = MappingProxyType({})
+    known: KnownModels = NONE_KNOWN
     """Models of which vLLM was asked."""
 
     @property
@@ -159,7 +146,7 @@ class DeclaredMachine:
             return self._placed(seen, probe)
 
     def placed_beside(
-        self, present: Mapping[str, Places], known: KnownModels, probe: Probe
+        self, present: Mapping[str, tuple[str, ...]], known: KnownModels, probe: Probe
     ) -> PlacedMachine:
         """The file with a place for each tenant; those `present` stay unless they name another.
 
@@ -172,13 +159,13 @@ class DeclaredMachine:
         self,
         config: Config,
         probe: Probe,
-        known: KnownModels = MappingProxyType({}),
+        known: KnownModels = NONE_KNOWN,
         stays: Stays | None = None,
     ) -> PlacedMachine:
         file = self.file
         if all(file.named.values()):
             return PlacedMachine(self, as_named(file.named), None, known=known)
-        known = _asked(config, probe, known)
+        known = asked(config, probe, known)
         told = {name: one.facts for name, one in known.items() if one.facts is not None}
         models = place_models(config, told, file.devices, file.placement, file.named)
         facts = machine_facts(file.devices, self._left_bytes, models)
@@ -233,20 +220,6 @@ def _fixed(before: MachineFile, after: MachineFile) -> list[str]:
 
 def _rules(file: MachineFile) -> str:
     return repr(file.placement)
-
-
-def _asked(config: Config, probe: Probe, known: KnownModels) -> dict[str, KnownModel]:
-    """Answers about all models of `config`; those of which they are `known` are not asked about."""
-    same = {t.name: known[t.name] for t in config.tenants if _is_known(t, known)}
-    anew = [tenant for tenant in config.tenants if tenant.name not in same]
-    if not anew:
-        return same
-    told, _ = ask(config.model_copy(update={"tenants": anew}), probe)
-    return same | {tenant.name: KnownModel(tenant, told.get(tenant.name)) for tenant in anew}
-
-
-def _is_known(tenant: TenantSection, known: KnownModels) -> bool:
-    return tenant.name in known and known[tenant.name].section == tenant
 
 
 def _gpus(raw: Mapping[Any, Any]) -> Sequence[int]:

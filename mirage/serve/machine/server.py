@@ -125,9 +125,8 @@ class MachineServer:
         self._moves.knows(machine.facts, machine.scenes)
         applier = MachineApplier(self._served, machine, self._moves, means.probe)
         self._again = ReadAgain(common.http, options.keys, self._desk, applier)
-        declaring = Declaring(applier)
         self._admin = MachineAdmin(
-            self._calls, declaring, self._book, common.policy, self._again.keys
+            self._calls, Declaring(applier), self._book, common.policy, self._again.keys
         )
         self._ready_file = ReadyFile(options.ready_file)
         self._signals = UntilSignal(self, hangups, options.service)

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mirage.serve.routed.table import RoutedRow
 
+Opens = Callable[[RoutedRow, str], bool]
+"""True if a request may use a name of a tenant."""
 
-def cards_of(served: Iterable[tuple[RoutedRow, str]], created: int) -> dict[str, dict[str, Any]]:
+
+def cards_of(
+    served: Iterable[tuple[RoutedRow, str]], created: int, opens: Opens
+) -> dict[str, dict[str, Any]]:
     """Entries by their names, of tenants with their devices, which have names among several.
 
     Those of replicas are one.
     """
     cards: dict[str, dict[str, Any]] = {}
     for row, device in served:
-        for card in model_cards(row, created):
+        for card in model_cards(row, created, opens):
             known = cards.setdefault(card["id"], card)
             if device:
                 known.setdefault("devices", []).append(device)
     return cards
 
 
-def model_cards(row: RoutedRow, created: int) -> list[dict[str, Any]]:
-    """A tenant's entries of ``/v1/models``: its model, by its aliases too, and its LoRA adapters.
+def model_cards(row: RoutedRow, created: int, opens: Opens) -> list[dict[str, Any]]:
+    """Entries of ``/v1/models`` that a request may see: a model, by aliases too, and its adapters.
 
-    `created` is in seconds since 1970.
+    A tenant's own name is told to those alone who may use it. `created` is in seconds since 1970.
     """
     card = {
-        "id": row.name,
         "object": "model",
         "created": created,
         "owned_by": "mirage",
         "max_model_len": row.max_model_len,
     }
-    roots = dict.fromkeys(row.aliases, row.name) | dict(row.adapters)
-    others = (card | {"id": name, "root": root, "parent": row.name} for name, root in roots.items())
-    return [card, *others]
+    is_told = opens(row, row.name)
+    parent = {"parent": row.name} if is_told else {}
+    more: dict[str, dict[str, str]] = {row.name: {}}
+    more |= {name: {"root": row.name if is_told else name} | parent for name in row.aliases}
+    more |= {name: {"root": folder} | parent for name, folder in row.adapters.items()}
+    return [{"id": name} | card | own for name, own in more.items() if opens(row, name)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -22,6 +21,7 @@ from mirage.serve.headers import to_client, to_engine
 from mirage.serve.openai import ApiError
 from mirage.serve.request_id import HEADER
 from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.broken import BrokenOff
 from mirage.serve.router.engines import (
     EngineAnswer,
     EngineAway,
@@ -29,12 +29,10 @@ from mirage.serve.router.engines import (
     EngineRequest,
 )
 from mirage.serve.router.gate import Passage
-from mirage.serve.router.refusals import ended_with, engine_away, suspect_refused, turned_away
+from mirage.serve.router.refusals import engine_away, suspect_refused, turned_away
 from mirage.serve.wholeevents import WholeEvents
 from mirage.units import KIB
 
-BLAME_S = 5.0
-"""Seconds that a request which broke off waits to hear how its engine ended."""
 EVENTS = "text/event-stream"
 WHOLE_BYTES = 64 * KIB
 """Bytes of an answer that is passed on in one piece, if its length is told beforehand."""
@@ -75,8 +73,7 @@ class Forward:
         self._tenant, self._told, self._request = tenant, told, request
         self._engine, self._closing = engine, closing
         self._number = 0
-        self._end = tenant.end
-        """Event of the end of the engine that it is sent to."""
+        self._broken = BrokenOff(tenant, told, engine, closing)
         self._well = False
         self._received = False
         """True once an answer has begun."""
@@ -142,7 +139,7 @@ class Forward:
             unread = isinstance(error, EngineAway) or self._engine.never_read(error)
             if unread and not self._received and self._others():
                 raise engine_away(self._told.model) from None
-            raise await self._broke_off(error, read=not unread) from None
+            raise await self._broken.why(self._number, error, read=not unread) from None
 
     async def _ask(self, body: bytes, awaited: AwaitedAnswer) -> web.StreamResponse:
         headers = to_engine(self._request.headers)
@@ -150,8 +147,8 @@ class Forward:
         target = self._request.path_qs
         async with EngineRequest(self._engine, "POST", target, headers, body) as answer:
             self._received = True
-            if answer.status == 500 and await self._is_dead():
-                raise await self._broke_off("internal server error")
+            if answer.status == 500 and await self._broken.engine_is_dead():
+                raise await self._broken.why(self._number, "internal server error")
             if answer.status == 503 and self._others():
                 raise turned_away(self._told.model)
             headers = to_client(answer.headers)
@@ -201,7 +198,7 @@ class Forward:
                         chunk = await answer.content.readany()
                     except (aiohttp.ClientError, OSError) as error:
                         self._well = False
-                        await self._break(response, await self._broke_off(error))
+                        await self._break(response, await self._broken.why(self._number, error))
                         return
                     awaited.end()
                     if not chunk:
@@ -237,36 +234,6 @@ class Forward:
                 self.left = True
         if self._request.transport is not None:
             self._request.transport.close()
-
-    # -- why it broke off ---------------------------------------------------------------
-
-    async def _broke_off(self, error: Exception | str, *, read: bool = True) -> ApiError:
-        """`read` is false if the engine cannot have begun with it."""
-        if self._closing.begun:
-            return ends()
-        if read and not self._end.is_set():
-            self._tenant.breaks(self._told.fingerprint, time.monotonic())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BLAME_S):
-                await self._end.wait()
-        blame = self._tenant.suspects.blame(self._number)
-        if blame is not None:
-            return ended_with(self._told.model, self._told.fingerprint, blame)
-        what = type(error).__name__  # its message may have the path of a socket
-        return ApiError(
-            502, f"model {self._told.model!r}: the connection to its engine was lost ({what})"
-        )
-
-    async def _is_dead(self) -> bool:
-        """True if an engine that answers 500 has lost its core: its own ``/health`` knows."""
-        if self._end.is_set():
-            return True
-        try:
-            health = EngineRequest(self._engine, "GET", "/health", CIMultiDict())
-            async with health as answer:
-                return answer.status != 200
-        except (aiohttp.ClientError, OSError):
-            return True
 
 
 async def _translated(answer: EngineAnswer, headers: CIMultiDict[str]) -> web.StreamResponse:

@@ -163,7 +163,7 @@ class AccessGate:
         now = self._clock()
         entered = self._limiter.enter(parties, tokens, now)
         if isinstance(entered, OverLimit):
-            raise rate_limited(entered)
+            raise rate_limited(entered, model)
         return Passage(model, guess, entered, since=now, untold=replicas[0].untold)
 
     def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
@@ -190,8 +190,9 @@ def struck(key: str, model: str, wait_s: float) -> ApiError:
     return ApiError(422, message, param="model", code="key_ended_engines", wait_s=wait_s)
 
 
-def rate_limited(over: OverLimit) -> ApiError:
-    """Answer to a request over a limit."""
+def rate_limited(over: OverLimit, model: str) -> ApiError:
+    """Answer to a request for `model`, by one of its names, that is over a limit."""
     party, most = over.party, f"{over.limit:,} {WORDS[over.field]}"
-    message = f"{party.kind} {party.name!r} has its limit of {most}: try again later"
+    name = model if party.kind == "model" else party.name
+    message = f"{party.kind} {name!r} has its limit of {most}: try again later"
     return ApiError(429, message, code="rate_limit_exceeded", wait_s=over.wait_s)

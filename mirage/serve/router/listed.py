@@ -13,10 +13,11 @@ from mirage.serve.loaded import summed
 from mirage.serve.routed.table import RoutedRow
 from mirage.serve.router import listings
 from mirage.serve.router.asked_source import AskedSource, renewed
+from mirage.serve.router.cards import Opens
 from mirage.serve.router.devices import RoutedDevices
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.inner import InnerClient
-from mirage.serve.router.listings import Loaded, Opens
+from mirage.serve.router.listings import Loaded
 
 PATIENCE_S = 1.0
 """Seconds for which the supervisor is waited for, without which sizes are what it told last."""

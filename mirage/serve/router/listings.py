@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from math import ceil
@@ -11,6 +11,7 @@ from typing import Any
 from mirage.control.roster.states import LifeState
 from mirage.serve.loaded import NOTHING, LoadedTenant
 from mirage.serve.routed.table import RoutedRow
+from mirage.serve.router.cards import Opens
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 """Time at which a model leaves that does not leave by itself."""
@@ -22,8 +23,6 @@ RUNNING = {
 }
 """llama-swap's words for the states of what runs."""
 ON_DEVICE = (LifeState.READY, LifeState.DRAINING)
-Opens = Callable[[RoutedRow, str], bool]
-"""True if a request may use a name of a tenant."""
 Loaded = Mapping[str, LoadedTenant]
 
 

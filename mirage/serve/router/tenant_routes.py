@@ -68,15 +68,14 @@ class TenantRoutes:
         ]
 
     async def _models(self, request: web.Request) -> web.Response:
-        served = self._sight.served(request)
-        cards = cards_of(_placed(served), self._created)
-        rows = {name: one.row for one in served for name in one.row.names}
-        may = [name for name in cards if self._gate.opens(request, rows[name], name)]
-        return web.json_response({"object": "list", "data": [cards[name] for name in may]})
+        opens = partial(self._gate.opens, request)
+        cards = cards_of(_placed(self._sight.served(request)), self._created, opens)
+        return web.json_response({"object": "list", "data": list(cards.values())})
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        cards = cards_of(_placed(self._sight.replicas(request, name)), self._created)
+        opens = partial(self._gate.opens, request)
+        cards = cards_of(_placed(self._sight.replicas(request, name)), self._created, opens)
         return web.json_response(cards[name])
 
     async def _refuse(self, request: web.Request) -> web.Response:

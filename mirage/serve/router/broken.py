@@ -1,0 +1,66 @@
+"""Reason why a request broke off: only who knows how its engine ended can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import aiohttp
+from multidict import CIMultiDict
+
+from mirage.serve.closing import Closing, ends
+from mirage.serve.ends.suspects import RequestFacts
+from mirage.serve.openai import ApiError
+from mirage.serve.routed.tenants import RoutedTenant
+from mirage.serve.router.engines import EngineConnections, EngineRequest
+from mirage.serve.router.refusals import ended_with
+
+BLAME_S = 5.0
+"""Seconds that a request which broke off waits to hear how its engine ended."""
+
+
+class BrokenOff:
+    """Asks after the engine that a tenant has when this is made."""
+
+    def __init__(
+        self,
+        tenant: RoutedTenant,
+        told: RequestFacts,
+        engine: EngineConnections,
+        closing: Closing,
+    ) -> None:
+        self._tenant, self._told = tenant, told
+        self._engine, self._closing = engine, closing
+        self._end = tenant.end
+
+    async def why(self, number: int, error: Exception | str, *, read: bool = True) -> ApiError:
+        """Answer to the request of that number at its tenant.
+
+        `read` is false if the engine cannot have begun with it.
+        """
+        if self._closing.begun:
+            return ends()
+        if read and not self._end.is_set():
+            self._tenant.breaks(self._told.fingerprint, time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLAME_S):
+                await self._end.wait()
+        blame = self._tenant.suspects.blame(number)
+        if blame is not None:
+            return ended_with(self._told.model, self._told.fingerprint, blame)
+        what = type(error).__name__  # its message may have the path of a socket
+        return ApiError(
+            502, f"model {self._told.model!r}: the connection to its engine was lost ({what})"
+        )
+
+    async def engine_is_dead(self) -> bool:
+        """True if an engine that answers 500 has lost its core: its own ``/health`` knows."""
+        if self._end.is_set():
+            return True
+        try:
+            health = EngineRequest(self._engine, "GET", "/health", CIMultiDict())
+            async with health as answer:
+                return answer.status != 200
+        except (aiohttp.ClientError, OSError):
+            return True

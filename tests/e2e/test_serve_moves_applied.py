@@ -1,0 +1,60 @@
+"""A file applied while models move: what is placed stays, and a move gives way."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from test_serve_devices import LEFT, served, tenant
+from test_serve_devices_applied import Applied
+from test_serve_moves import OTHER, loaded, movable
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_model_that_names_no_device_is_placed_and_moves_for_the_file(
+    tmp_path: Path, short: Path
+) -> None:
+    """One that is placed stays where it is, be others added beside it."""
+    with served(movable(tmp_path, rest_s=300.0, gain_percent=50.0), short, lease_s=0) as machine:
+        up = Applied(machine, tmp_path)
+        (home,) = up.devices("b")
+        told = {"tenants": [*up.base["tenants"], tenant("d"), tenant("e")]}
+        lines = up.has(told, "--dry-run")
+        assert any(line.startswith("d: on ") and line.endswith(", placed") for line in lines), lines
+        lines = up.has(told, "--wait")
+        assert up.devices("b") == [home] and len(up.devices("d")) == len(up.devices("e")) == 1
+        (there,) = up.devices("d")
+        told["tenants"][3]["device"] = OTHER[there]
+        lines = up.has(told, "--wait")
+        assert f"d: goes from {there} to {OTHER[there]}" in lines[0], lines
+        assert up.devices("d") == [OTHER[there]]
+        assert machine.ask("d", "pids")[0] == 200
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_a_move_gives_way_to_an_operator_and_comes_again(tmp_path: Path, short: Path) -> None:
+    """The engine that shall come waits for a file: nobody waits for it."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    config = movable(tmp_path, rest_s=300.0)
+    with served(config, short, lease_s=0, FAKE_ENGINE=f"obeys:b:{gate}") as machine:
+        up = Applied(machine, tmp_path)
+        (home,) = up.devices("b")
+        there, beside = OTHER[home], "a" if home == LEFT else "c"
+        gate.unlink()
+        with loaded(machine, 20, "b", beside) as answers:
+            machine.server.until("it comes", lambda: set(up.devices("b")) == {home, there})
+            a, b, c = up.base["tenants"]
+            lines = up.has({"tenants": [a, b, c | {"priority": 1}]})
+            assert lines == ["right: c: changed, priority at once"]
+            told = machine.operator.mirage("why").stdout
+            assert f"1. start b on {there}, failed" in told, told
+            assert "an operator applies a configuration" in told, told
+            gate.touch()
+            machine.server.until("it moves again", lambda: up.devices("b") == [there])
+        assert {status for _, status, _ in answers} == {200}
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
