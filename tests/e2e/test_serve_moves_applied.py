@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from test_serve_devices import LEFT, served, tenant
+from supervised import DEADLINE_S
+from test_serve_devices import LEFT, config_of, served, tenant
 from test_serve_devices_applied import Applied
 from test_serve_moves import OTHER, loaded, movable
 
@@ -56,5 +58,25 @@ def test_a_move_gives_way_to_an_operator_and_comes_again(tmp_path: Path, short: 
             gate.touch()
             machine.server.until("it moves again", lambda: up.devices("b") == [there])
         assert {status for _, status, _ in answers} == {200}
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+def test_who_waits_for_a_tenant_hears_of_it_though_its_devices_server_is_killed(
+    tmp_path: Path, short: Path
+) -> None:
+    """Its engine waits for a file until another server of the device has come."""
+    gate = tmp_path / "gate"
+    with served(config_of(tmp_path), short, FAKE_ENGINE=f"obeys:d:{gate}") as machine:
+        up = Applied(machine, tmp_path)
+        told = {"tenants": [*up.base["tenants"], tenant("d", device=LEFT)]}
+        before = machine.device(LEFT)
+        with ThreadPoolExecutor(1) as thread:
+            waits = thread.submit(up.has, told, "--wait")
+            machine.server.until("it comes", lambda: up.devices("d") == [LEFT])
+            before.kill()
+            machine.server.until("another serves", lambda: machine.has_another(LEFT, before.pid))
+            gate.touch()
+            assert waits.result(DEADLINE_S)[-1] == "d is ready on left"
         assert machine.server.end(signal.SIGTERM)[0] == 0
     assert not list(short.iterdir())

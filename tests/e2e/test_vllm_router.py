@@ -38,14 +38,14 @@ class InFront:
     """One vllm-router."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
 
     def asked(self, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         """Status and JSON of an answer."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         try:
-            with urlopen(Request(self._url + path, data, headers), timeout=DEADLINE_S) as answer:
+            with urlopen(Request(self.url + path, data, headers), timeout=DEADLINE_S) as answer:
                 return answer.status, _json(answer.read())
         except HTTPError as error:
             with error:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -31,7 +31,7 @@ from mirage.serve.admin.forms import (
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls
 from mirage.serve.machine.move_book import MoveBook
 from mirage.serve.machine.watch import MachineWatchers
-from mirage.serve.openai import ApiError, errors_as_json
+from mirage.serve.openai import ApiError, Handler, errors_as_json
 from mirage.serve.private_site import PrivateSite
 
 Form = TypeVar("Form")
@@ -72,7 +72,7 @@ class MachineAdmin:
                 web.get("/watch", self._watchers.serve),
                 web.post("/keys", self._keys),
                 web.get("/why", self._why),
-                *self._declaring.routes(),
+                *map(self._unless_named, self._declaring.routes()),
                 web.route(METH_ANY, "/{other:(?s:.*)}", self._of_one_device),
             ]
         )
@@ -197,6 +197,16 @@ class MachineAdmin:
             raise ApiError(409, f"several devices are served here, ask that of one ({sockets})")
         name = known_device(device, self._devices)
         return await self._asked(name, request.method, request.raw_path, await request.read())
+
+    def _unless_named(self, route: web.RouteDef) -> web.RouteDef:
+        """The same route, which is one device's where that is named."""
+        handler = cast(Handler, route.handler)
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            named = request.query.get(DEVICE) is not None
+            return await (self._of_one_device if named else handler)(request)
+
+        return web.route(route.method, route.path, handle)
 
     async def _asked(self, device: str, method: str, path: str, body: bytes = b"") -> web.Response:
         """Answer of a device's server. Raises `ApiError` if it is away."""

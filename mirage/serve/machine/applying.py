@@ -11,6 +11,7 @@ from mirage.config import ConfigError
 from mirage.errors import CommandFailed
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.revision import Revision
+from mirage.serve.apply.said import NOTHING
 from mirage.serve.apply.source import Written
 from mirage.serve.ask import Probe
 from mirage.serve.machine.applied import machine_told
@@ -29,12 +30,11 @@ class MachinePlan(NamedTuple):
     machine: PlacedMachine
     change: MachineChange
     differ: tuple[str, ...]
-    """Devices whose configurations become others at once."""
+    """Devices whose configurations become others at once, be it in words alone."""
 
-    @property
-    def is_none(self) -> bool:
-        """True if nothing follows."""
-        return not self.differ and not self.change.steps
+    def is_none(self, parts: Mapping[str, ApplyTold]) -> bool:
+        """True if nothing follows, as devices say in their `parts`."""
+        return not self.change.steps and all(one.lines == (NOTHING,) for one in parts.values())
 
 
 class MachineApplier:
@@ -73,7 +73,7 @@ class MachineApplier:
             plan = await self._plan(wanted)
             parts = await self._would(plan, drain_s)
             fresh()
-            if dry_run or plan.is_none:
+            if dry_run or plan.is_none(parts):
                 if not dry_run:
                     self._holds(wanted, plan)
                 return self._told(plan, parts, dry_run=dry_run)
@@ -109,7 +109,7 @@ class MachineApplier:
         try:
             return dict(zip(plan.differ, await asyncio.gather(*asked), strict=True))
         except DeviceAway as error:
-            raise CommandFailed(f"{error}; nothing is applied") from None
+            raise CommandFailed(str(error)) from None
         except DeviceRefused as error:
             raise _refusal(error) from None
 
@@ -162,4 +162,4 @@ class MachineApplier:
 def _refusal(error: DeviceRefused) -> ConfigError | CommandFailed:
     """What a device says to a configuration, as `AppliesConfigs` raises it."""
     kind = ConfigError if error.status == BAD_REQUEST else CommandFailed
-    return kind(f"{error}; nothing is applied")
+    return kind(f"device {error.device!r}: {error}")

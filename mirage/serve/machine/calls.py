@@ -31,10 +31,10 @@ class DeviceAway(Exception):
 class DeviceRefused(Exception):
     """A device's server has answered with an error, which is the message."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, device: str, message: str, status: int) -> None:
         """`status` is that of the answer."""
         super().__init__(message)
-        self.status = status
+        self.device, self.status = device, status
 
 
 class DeviceCalls:
@@ -85,7 +85,8 @@ class DeviceCalls:
         answer = await self.answer(method, path, body, timeout_s)
         assert isinstance(answer.body, bytes)
         if answer.status >= 400:
-            raise DeviceRefused(_message(answer.body) or f"answer {answer.status}", answer.status)
+            why = _message(answer.body) or f"answer {answer.status}"
+            raise DeviceRefused(self.device, why, answer.status)
         return msgspec.json.decode(answer.body, type=form)
 
     async def answer(
