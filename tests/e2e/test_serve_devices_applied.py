@@ -63,7 +63,14 @@ def up(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Applie
 @pytest.fixture
 def first(up: Applied) -> Applied:
     """Tenants as they were at first."""
-    up.has(content(BOTH), "--wait")
+    up.machine.operator.apply(up.base | content(BOTH))
+    up.machine.server.until(
+        "they are there",
+        lambda: (
+            {one["name"] for one in up.machine.operator.ask("GET", "/tenants")[1]["tenants"]}
+            == {*"abc"}
+        ),
+    )
     assert [up.machine.ask(model, "pids")[0] for model in "abc"] == [200] * 3
     return up
 
@@ -115,48 +122,49 @@ def test_a_model_goes_to_the_device_that_the_file_names(first: Applied) -> None:
     assert "the file has it so" in why and "stop a on left, done" in why, why
 
 
-def refused(up: Applied, told: dict[str, Any], code: int, words: str) -> None:
-    revision = up.machine.operator.ask("GET", "/config")[1]
-    found, line = up.apply(told)
-    assert (found, words in line) == (code, True), line
-    assert len(line.splitlines()) == 1, line
-    assert up.machine.operator.ask("GET", "/config")[1] == revision
+def refused(up: Applied, told: dict[str, Any], status: int, words: str) -> None:
+    ask = up.machine.operator.ask
+    before = ask("GET", "/config")[1]
+    found, answer, _ = ask("PUT", "/config", up.base | told)
+    assert (found, words in answer["error"]["message"]) == (status, True), answer
+    assert "\n" not in answer["error"]["message"]
+    assert ask("GET", "/config")[1] == before
 
 
 def test_what_one_device_cannot_have_none_has(first: Applied) -> None:
     wrong = tenant("e", device=RIGHT, engine_args={"no_such": 1})
-    refused(first, content(BOTH, tenant("d", device=LEFT), wrong), 2, "engine_args.no_such")
+    refused(first, content(BOTH, tenant("d", device=LEFT), wrong), 400, "engine_args.no_such")
     assert first.devices("d") == []
     large = tenant("e", device=RIGHT, share=1)
-    refused(first, content(BOTH, tenant("d", device=LEFT), large), 2, "it does not fit")
+    refused(first, content(BOTH, tenant("d", device=LEFT), large), 400, "it does not fit")
     assert first.devices("d") == []
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "words"),
+    ("told", "status", "words"),
     [
-        ({"hang_s": 9}, 1, "hang_s cannot change while the server runs"),
-        ({"placement": {"off": True}}, 1, "placement cannot change while the server runs"),
+        ({"hang_s": 9}, 409, "hang_s cannot change while the server runs"),
+        ({"placement": {"off": True}}, 409, "placement cannot change while the server runs"),
         (
             {"devices": [{"name": n, "memory": "8MiB"} for n in (LEFT, RIGHT)]},
-            1,
+            409,
             "devices cannot change while the server runs",
         ),
-        ({"devices": [{"name": LEFT, "memory": "4MiB"}]}, 2, "no device 'right'"),
-        ({"devices": {}}, 2, "devices"),
-        ({"devices": None}, 2, "devices"),
-        ({"tenants": []}, 2, "tenants"),
-        ({"tenants": [tenant("a", device=LEFT, devices=[RIGHT])]}, 2, "write one"),
-        ({"tenants": [tenant("a", device="there")]}, 2, "no device 'there'"),
-        ({"tenants": [tenant("a", device=LEFT), tenant("a", device=RIGHT)]}, 2, "a"),
-        ({"tenants": [tenant("a", device=LEFT, share="much")]}, 2, "share"),
-        ({"tenants": ["a"]}, 2, "tenants"),
+        ({"devices": [{"name": LEFT, "memory": "4MiB"}]}, 400, "no device 'right'"),
+        ({"devices": {}}, 400, "devices"),
+        ({"devices": None}, 400, "devices"),
+        ({"tenants": []}, 400, "tenants"),
+        ({"tenants": [tenant("a", device=LEFT, devices=[RIGHT])]}, 400, "write one"),
+        ({"tenants": [tenant("a", device="there")]}, 400, "no device 'there'"),
+        ({"tenants": [tenant("a", device=LEFT), tenant("a", device=RIGHT)]}, 400, "a"),
+        ({"tenants": [tenant("a", device=LEFT, share="much")]}, 400, "share"),
+        ({"tenants": ["a"]}, 400, "tenants"),
     ],
 )
 def test_a_file_that_cannot_be_had_is_refused_in_one_line(
-    first: Applied, told: dict[str, Any], code: int, words: str
+    first: Applied, told: dict[str, Any], status: int, words: str
 ) -> None:
-    refused(first, content(BOTH) | told, code, words)
+    refused(first, content(BOTH) | told, status, words)
 
 
 def test_a_file_of_one_device_is_refused(first: Applied) -> None:

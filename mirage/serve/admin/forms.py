@@ -143,7 +143,7 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     act: str = ""
     """Act that this line tells, which has no other state than before; else empty."""
     device: str = ""
-    """Which of several devices tells it, by revisions of its own."""
+    """Name of the device that tells it, among several; its revision is that of its own server."""
 
 
 class LoanTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ class FittingTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceAwaits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of several devices does."""
+    """Part of one of several devices in an apply."""
 
     revision: int
     """Revision of its own server, which lines of its tenants have then."""

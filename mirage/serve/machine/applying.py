@@ -103,7 +103,7 @@ class MachineApplier:
         return MachinePlan(machine, change, differ)
 
     async def _would(self, plan: MachinePlan, drain_s: float | None) -> dict[str, ApplyTold]:
-        """What each device says would follow. Raises as `apply` if one refuses, or is away."""
+        """Outlook of each device. Raises as `apply` if one refuses, or is away."""
         tenants, declared = plan.change.tenants, plan.machine.declared
         asked = (self._devices[n].would(tenants[n], drain_s, declared) for n in plan.differ)
         try:
@@ -160,6 +160,6 @@ class MachineApplier:
 
 
 def _refusal(error: DeviceRefused) -> ConfigError | CommandFailed:
-    """What a device says to a configuration, as `AppliesConfigs` raises it."""
+    """Refusal of a device, as `AppliesConfigs` raises it."""
     kind = ConfigError if error.status == BAD_REQUEST else CommandFailed
     return kind(f"device {error.device!r}: {error}")

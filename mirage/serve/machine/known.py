@@ -1,4 +1,4 @@
-"""What vLLM has told of models: each is asked about once, until its tenant has other keys."""
+"""Answers of vLLM about models: each is asked about once, until its tenant has other keys."""
 
 from __future__ import annotations
 

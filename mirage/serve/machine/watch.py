@@ -101,7 +101,7 @@ class _DeviceWatch:
 
 
 def _since(before: TenantsTold, now: TenantsTold) -> list[StateChange]:
-    """How all tenants are, and which have gone, after a time in which nobody told."""
+    """Lines about all tenants, those that have gone too, after a time in which nobody told."""
     there = {one.name for one in now.tenants}
     gone = [one.name for one in before.tenants if one.name not in there]
     told = [(one.name, one.state, one.reason, False) for one in now.tenants]
