@@ -64,12 +64,10 @@ def up(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Applie
 def first(up: Applied) -> Applied:
     """Tenants as they were at first."""
     up.machine.operator.apply(up.base | content(BOTH))
+    cards = lambda: up.machine.server.request("GET", "/v1/models")[1]["data"]  # noqa: E731
+    places = {"a": [LEFT], "b": [RIGHT], "c": [LEFT, RIGHT]}
     up.machine.server.until(
-        "they are there",
-        lambda: (
-            {one["name"] for one in up.machine.operator.ask("GET", "/tenants")[1]["tenants"]}
-            == {*"abc"}
-        ),
+        "they are there", lambda: {card["id"]: card["devices"] for card in cards()} == places
     )
     assert [up.machine.ask(model, "pids")[0] for model in "abc"] == [200] * 3
     return up
