@@ -133,7 +133,7 @@ def show(found: dict[str, list[Figures]]) -> None:
 
 
 def ours(url: str) -> Figures:
-    """Latencies by the client of `mirage replay`."""
+    """Figures by the client of `mirage replay`: `FIGURES`, and processor time a token."""
     calls = [TenantRequest(n, 0.0, NAME, PROMPT, OUTPUT, clipped=False) for n in range(REQUESTS)]
     journal = Journal()
 
@@ -150,7 +150,7 @@ def ours(url: str) -> Figures:
 
 
 def vllm_bench(url: str, folder: Path) -> Figures:
-    """Latencies by vLLM's own client."""
+    """Figures by vLLM's own client, as those of `ours`."""
     words = (
         f"--backend openai --base-url {url} --endpoint /v1/completions --model {NAME} "
         f"--tokenizer {folder / NAME} --dataset-name custom --skip-chat-template "

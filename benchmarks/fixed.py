@@ -163,7 +163,7 @@ def endless(world: World, pooled: dict[int, Metrics]) -> Ratios:
 
 
 def larger(world: World, gib: float, policy: str, pooled: dict[int, Metrics]) -> Ratios:
-    """Figures of `policy` with `gib` GiB of device memory and all layers in place."""
+    """Figures of `policy`, which moves no layer, with `gib` GiB of memory and the best `drain`."""
     other = world | {"memory_gib": gib}
     ways = LEFT_OPEN["drain"] if "drain" in knobs(world) else (None,)
     every = [other if way is None else applied(other, {"drain": way}) for way in ways]

@@ -95,7 +95,7 @@ def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
 
 
 def in_processes(tasks: Iterable[Task], jobs: int) -> Iterator[Row]:
-    """`looked_at` of each task, in order, by `jobs` processes, which end with it."""
+    """`looked_at` of each task, in order, by `jobs` processes, which end with the iterator."""
     if jobs == 1:
         yield from map(looked_at, tasks)
         return

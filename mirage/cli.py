@@ -295,7 +295,7 @@ def serve(
 ) -> None:
     """Serve all tenants of CONFIG behind one OpenAI-compatible address until Ctrl-C.
 
-    For MODELs, a configuration is proposed and printed, and their files are fetched from the hub.
+    For MODELs, a configuration is proposed and printed first, and models at a hub are fetched.
     """
     from mirage.processes.hangup import HangUps
     from mirage.serve.access.server_keys import ServerKeys, key_source
@@ -394,7 +394,7 @@ def check(
 ) -> None:
     """Check CONFIG and print what each tenant's share holds, without starting anything.
 
-    For models at a hub it says which files would be fetched. It fetches no weights.
+    For models at a hub it says how much would be fetched. It fetches no weights.
     """
     from mirage.processes.interrupt import terminate_like_interrupt
     from mirage.serve.access.server_keys import ServerKeys, key_lines, key_source

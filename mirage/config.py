@@ -149,7 +149,7 @@ FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded)]
 
 
 def parse_share(value: Any) -> Any:
-    """Share as a number; None for ``"auto"``, other values unchanged."""
+    """Share as written; None for ``"auto"``. Raises `ValueError` if nothing is written."""
     if value is None:
         raise ValueError("nothing is no share: write per cent, or auto")
     return None if value == "auto" else value

@@ -31,7 +31,7 @@ Progress = Callable[[int, int | None], None]
 
 
 class WantedFile(NamedTuple):
-    """A file to fetch, with its size and its checksum."""
+    """A file to fetch: its checksum, and its size if that is known."""
 
     name: str
     checksum: str

@@ -290,7 +290,7 @@ class CudaDriver(Driver):
             return table.page_count * self.page_bytes
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of the device, used by any process."""
+        """Free and total bytes of the device, with what other processes use."""
         with self.opened():
             free, total = call(cu.cuMemGetInfo)
             return int(free), int(total)

@@ -91,7 +91,7 @@ def _fits(below_gb: float) -> int:
 
 
 def _below(fit: int) -> float:
-    """Decimal TB below the device that the sequences of `fit` need."""
+    """Decimal TB below the device that `fit` sequences need."""
     return (fit * SEQUENCE - 34732) * BLOCK / 1e12
 
 

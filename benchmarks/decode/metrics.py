@@ -43,6 +43,6 @@ def metrics(outcome: Outcome, machine: Machine, recompute_ps: Callable[[int], in
 
 
 def percentile(values: list[int], percent: float) -> int:
-    """The smallest value that at least `percent` of the values do not exceed."""
+    """The smallest value that at least `percent` per cent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * int(percent) // 100) - 1)]

@@ -69,7 +69,7 @@ class Movement:
         return max(ends)
 
     def clear(self, places: int, most: int, now: int) -> None:
-        """Free `places` places of the device, as far as `most` copies down allow."""
+        """Copy at most `most` blocks down, until `places` places of the device are free."""
         for victim in islice(self._victims(Tier.DEVICE, places), most):
             self._sink(victim, now)
 

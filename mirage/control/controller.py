@@ -250,7 +250,7 @@ class Controller:
         return allotment
 
     def wakes(self, name: str, now: float) -> None:
-        """A tenant that slept takes part again, with less than its share if need be."""
+        """A tenant that was told to sleep takes part again, with less than its share if need be."""
         shape = self._asleep.pop(name)
         self._grants.awaited(name)
         self._store.joined(name, shape, self._grants.ledger.reserved_bytes(name))

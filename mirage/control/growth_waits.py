@@ -18,7 +18,7 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class _GrowthAsked(NamedTuple):
-    """An engine's request for `extents` extents in total, open since `since` seconds."""
+    """An engine's request for `extents` extents in total, open since the time `since` (seconds)."""
 
     since: float
     extents: int

@@ -43,7 +43,7 @@ def hidden_each(
 def slots(t: TenantSnapshot, remapped: int, rules: Rules, streams: int) -> int:
     """Slots for `remapped` layers, 0 for none.
 
-    The number of slots changes with `remapped`, or if another one makes a clearly shorter step.
+    The allotted number stays while `remapped` does, unless another makes a clearly shorter step.
     """
     if remapped == 0:
         return 0

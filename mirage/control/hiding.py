@@ -95,7 +95,7 @@ def most_hidden_at_best(n: int, t_load: float, t_compute: float, most_streamed: 
 def break_even(
     remapped: int, n: int, slot_counts: Sequence[int] = (1, 2), most_streamed: int | None = None
 ) -> float:
-    """The largest T_T / T_c at which `largest_hidden` is `remapped` (at least 1).
+    """The largest T_T / T_c at which `largest_hidden` gives `remapped` layers (at least 1).
 
     0 if so many layers cannot be streamed, or hide only if loading takes no time.
     """

@@ -23,7 +23,7 @@ Stepped = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Backend:
-    """An engine's device: its driver, streams and memory."""
+    """An engine's device: its driver, the side that computes, and its measurements."""
 
     driver: Driver
     compute: Compute
@@ -32,7 +32,7 @@ class Backend:
     compute_time: ComputeTime
     """Estimate of T_c from the steps that were timed."""
     memory_info: Callable[[], tuple[int, int]]
-    """Free and all bytes of the device, whoever uses them; 0 on a host."""
+    """Free and total bytes of the device, with what other processes use; 0 on a host."""
     uncache: Callable[[], None]
     """Returns to the device the memory that torch's allocator caches."""
 

@@ -71,7 +71,7 @@ class Mailbox:
 
     @property
     def is_wanted(self) -> bool:
-        """True while a call from the control server waits for the thread that holds the engine.
+        """True while a call into the engine waits for another thread to let go of it.
 
         Any thread may ask.
         """

@@ -66,7 +66,7 @@ class MemoryWorker:
         return model_shape(self.memory, kv_cache_config, groups)
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of the device, used by any process; 0 on a host."""
+        """Free and total bytes of the device, with what other processes use; 0 on a host."""
         return self.memory.backend.memory_info()
 
     def times_steps(self, of_requests: bool) -> None:

@@ -56,7 +56,7 @@ def _header(commit: HubCommit, file: HubFile) -> bytes:
 
 
 def _begin(commit: HubCommit, file: HubFile, count: int) -> bytes:
-    """The first `count` bytes of a file. A hub without range requests is left after them."""
+    """The first `count` bytes of a file. No more is read of a hub that ignores ranges."""
     hub = commit.hub
     try:
         asked = {**hub.headers, "Range": f"bytes=0-{count - 1}"}

@@ -55,7 +55,7 @@ class KeeperClient:
     def filled(self) -> None:
         """Tell the keeper that the master is complete and not mapped for writing here.
 
-        Raises `MasterRefused`.
+        Raises `MasterRefused` if the keeper does not keep it.
         """
         try:
             self._channel.say(MasterFilled())

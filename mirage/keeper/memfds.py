@@ -62,7 +62,7 @@ def _tried_in_huge_pages() -> int:
 
 
 def seal(fd: int) -> int:
-    """Seal a file against writing; returns its bytes.
+    """Seal a file against writing; returns the bytes of memory that it takes.
 
     Raises `OSError` while a writable mapping exists. Idempotent.
     """

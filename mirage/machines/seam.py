@@ -30,7 +30,7 @@ class StaleEpoch(Exception):
 
 
 class MachineThere(msgspec.Struct, frozen=True):
-    """A machine that answers; each time that it joins it has another `life`."""
+    """A machine that answers."""
 
     name: str
     address: str

@@ -6,9 +6,9 @@ from mirage.machines.seam import StaleEpoch
 
 
 class Tenure:
-    """Lease of a machine's servers: the newest controller is obeyed.
+    """Epoch and lease of a device server: it obeys the newest controller.
 
-    Any controller that renews the lease keeps the server, of any epoch.
+    A controller of any epoch that renews the lease keeps the server.
     """
 
     def __init__(self, epoch: int, lease_s: float, now: float) -> None:

@@ -87,7 +87,7 @@ class ProcessEnd:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Idempotent. Calls that wait return."""
+        """Let go of the process: calls that wait return. Idempotent."""
         if self._descriptor >= 0:
             self._on_end()
             os.close(self._descriptor)

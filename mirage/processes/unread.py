@@ -47,7 +47,7 @@ class Unread(io.TextIOBase):
         return self._descriptor
 
     def end(self, patience_s: float = PATIENCE_S) -> None:
-        """Write the output that is still buffered, as far as it is read."""
+        """Write what is still buffered, as far as it is read within `patience_s` seconds."""
         with self._news:
             self._ended = True
             self._news.notify()

@@ -89,7 +89,7 @@ def _of_a_child(
 
 
 def _until(limit_s: float) -> Waiting:
-    """Clock that raises `ConfigError` once `limit_s` seconds have passed."""
+    """Limit of a wait: raises `ConfigError` once `limit_s` seconds have passed from now on."""
     begun = monotonic()
 
     def look(_: float) -> None:

@@ -91,7 +91,7 @@ class Caretaker:
 
 
 def unreachable(path: Path) -> str:
-    """Reason why no process accepts at a Unix socket; empty if one does.
+    """Reason why no process listens at a Unix socket; empty if one does, even a busy one.
 
     Empty as well if this process may open no socket to try.
     """

@@ -186,9 +186,9 @@ class ControlServer:
         self.begin()
 
     async def open(self, path: Path) -> None:
-        """Listen, and decide nothing until engines that come have reported what they hold.
+        """Listen, and decide nothing before `begin`. Raises `OSError`.
 
-        Memory of engines that come later would count as free. Raises `OSError`.
+        Engines that come until then report what they hold; that of later ones would count as free.
         """
         self._fault = asyncio.get_running_loop().create_future()
         await self.listen(path)

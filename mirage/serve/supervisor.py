@@ -359,9 +359,9 @@ class Supervisor:
         self._rundir.remove()
 
     async def stop(self) -> None:
-        """Stop in this order: operators, requests, engines, then sockets that engines use.
+        """Stop in this order: operators, requests, the device with its engines, the address.
 
-        Until the port is closed, new requests are told so.
+        Until the port is closed, new requests are refused with an answer.
         """
         self._ready.remove()
         await self._admin.stop()

@@ -90,7 +90,7 @@ def weights_command(
         typer.Option(
             min=0,
             metavar="SECONDS",
-            help="With pull: time to wait for a source that answers and has the model.",
+            help="With pull: time without an answer or data of any source until it gives up.",
         ),
     ] = PATIENCE_S,
     rate: Annotated[

@@ -57,15 +57,15 @@ class StepCosts:
         )
 
     def took(self, tokens: int, steps: int) -> float:
-        """`steps` steps of `tokens` tokens are over: returns experts that they loaded."""
+        """Note `steps` steps of `tokens` tokens; returns the number of experts that they loaded."""
         return 0.0
 
     def expert_times(self) -> ExpertTimes:
-        """Load and compute times of experts, as far as they are known."""
+        """Load time of an expert, and experts that steps route to, as far as they are known."""
         return NO_EXPERTS
 
     def compute_ps(self, work: Work, co_runners: int) -> int:
-        """Picoseconds of a step that waits for no layer, while `co_runners` engines compute."""
+        """Picoseconds of a step that waits for no layer; `co_runners` includes this engine."""
         return self.roofline.compute_ps(work, co_runners)
 
     def layer_compute_s(self, batch: Batch) -> float:

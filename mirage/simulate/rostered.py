@@ -148,7 +148,7 @@ class RosteredDomain(SimulatedDomain):
     # -- going --------------------------------------------------------------------------
 
     def _leave(self, name: str, goal: DrainGoal, now: int) -> None:
-        """Give up all KV: no request runs any more."""
+        """Begin to sleep or stop: no request runs any more, and all KV has been given up."""
         times = self.roster.members[name].times
         takes_s = times.sleep_s if goal is DrainGoal.SLEEP else times.stop_s
         self._later(now + _ps(takes_s), partial(self._left, name, goal))

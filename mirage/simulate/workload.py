@@ -31,7 +31,7 @@ class Drawn(Protocol):
 
     @property
     def experiment(self) -> Experiment:
-        """The workload as the experiment's file has it."""
+        """The experiment as its file has it."""
 
     def tenant(self, name: str) -> SimulatedTenant:
         """The tenant of that name."""

@@ -147,7 +147,7 @@ class LayerStreamer:
         self._load_slot(slot, slot.following[layer])
 
     def set(self, remapped: int, slots: int) -> None:
-        """Give `remapped` layers away and stream them through `slots` slots.
+        """Give away the frames of `remapped` layers, and stream through `slots` slots.
 
         Call between steps only. All layers and no slot means that the layers are absent.
 

@@ -58,7 +58,7 @@ class Orders:
                     _end(done, refused)
 
     def close(self) -> None:
-        """End the thread. Orders that it did not carry out count as done. Idempotent."""
+        """Take no more orders: those that were not carried out count as done. Idempotent."""
         with self._lock:
             bell, self._bell = self._bell, None
         if bell is not None:

@@ -68,7 +68,7 @@ class MemoryBooks(PricedMemory):
         return len(self._blocks.book.retiring)
 
     def busy_extents(self) -> int:
-        """Extents that hold blocks of requests, as `ExtentBook.busy_extents`."""
+        """Extents with blocks in use, and the null block's: see `ExtentBook.busy_extents`."""
         return self._blocks.book.busy_extents()
 
     def awaits_requests(self) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class SetParameters(NamedTuple):
-    """Order: remap layers, or `experts` of each layer, and stream through `stream_slots`."""
+    """Order: remap `layers_remapped`, or `experts` of each layer; stream through `stream_slots`."""
 
     layers_remapped: int
     stream_slots: int

@@ -73,10 +73,10 @@ class Memory(Protocol):
         """KV extents that the memory which is granted and not held pays for."""
 
     def spare(self) -> int:
-        """The memory which is granted and not held, in the unit of `cost`."""
+        """Bytes that are granted and not held."""
 
     def cost(self, remapped: int, experts: int) -> int:
-        """Bytes of layers, slots and experts, with `remapped` and `experts` given away."""
+        """Bytes without KV, with `remapped` layers given away, or `experts` of each layer."""
 
 
 class PassBounds(Protocol):
@@ -90,7 +90,7 @@ class PassBounds(Protocol):
 
 
 class Unbounded:
-    """A pass that moves everything at once."""
+    """No bounds: one pass moves everything."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
         """All of them."""
@@ -116,26 +116,26 @@ class Parameters(NamedTuple):
 
 
 class Retire(NamedTuple):
-    """Order: retire usable extents. With `anew` retiring ones are made usable first."""
+    """Move: retire `extents` usable extents; with `anew` retiring ones are made usable first."""
 
     extents: int
     anew: bool = False
 
 
 class CallBack(NamedTuple):
-    """Order: make retiring extents usable again."""
+    """Move: make `extents` retiring extents usable again."""
 
     extents: int
 
 
 class Unmap(NamedTuple):
-    """Order: unmap emptied extents and release their memory."""
+    """Move: release the memory of `extents` emptied extents."""
 
     extents: int
 
 
 class Map(NamedTuple):
-    """Order: give extents memory, of `wanted` that are affordable."""
+    """Move: give memory to `extents` extents, of `wanted` that are affordable."""
 
     extents: int
     wanted: int

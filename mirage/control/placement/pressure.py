@@ -31,7 +31,7 @@ MOST_BATCH = 256.0
 
 
 class DeviceWant(NamedTuple):
-    """KV bytes and device time that a part of a model's requests wants in one window."""
+    """KV bytes, device time and parameters that a part of a model's requests needs in a window."""
 
     kv_bytes: float
     """KV bytes that its requests hold on average, weighted by its slack."""

@@ -33,7 +33,7 @@ class MoveVerb(StrEnum):
 
 
 class MoveStep(NamedTuple):
-    """A step of a model's move between devices."""
+    """A step of a move: what is done to a model on one device."""
 
     verb: MoveVerb
     model: str

@@ -70,7 +70,7 @@ def state_bytes(
 
 
 class NeverServedError(InputRefused):
-    """A tenant that the device has no room for, even if all others yield."""
+    """A tenant that the device has no room for, even if all others but pinned ones yield."""
 
 
 def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], device: int) -> None:

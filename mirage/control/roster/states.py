@@ -58,7 +58,7 @@ class WeightsPlace(StrEnum):
 
 
 class UnexpectedEventError(RuntimeError):
-    """An event that the present state does not allow: a fault of the caller."""
+    """An event that the present state does not allow: it came too late, or breaks the protocol."""
 
 
 _S, _E = LifeState, LifeEvent

@@ -32,8 +32,8 @@ def _uses(need: Need) -> Iterator[NameUse]:
 def problems(needs: Iterable[Need], said: Said, known: Said) -> list[str]:
     """Faults of the names that we use of vLLM: one line for each that is missing or does not fit.
 
-    `said` is the vLLM that is checked. `known` is the vLLM that we know: a name found there must be
-    vLLM's, so it must be in `said`; other names may be our own.
+    `said` tells of the vLLM that is checked, `known` of those that we know. A missing name that may
+    be ours alone is a fault only if `known` has it.
     """
     found = (line for need in needs for line in _problems(need, said, known))
     return [*dict.fromkeys(found)]

@@ -55,7 +55,7 @@ class TenantVerb(StrEnum):
 def ps_command(socket: SocketOption = None) -> None:
     """List the tenants of a running server: state, memory, requests, and what comes next.
 
-    DEVICE is the memory that a tenant holds now, SHARE the part guaranteed while it is awake.
+    DEVICE is the device memory a tenant holds now, SHARE what is guaranteed while it is awake.
     """
     typer.echo(process_table(_client(socket).tenants(), time.time()))
 
@@ -85,9 +85,9 @@ def tenants_command(
 ) -> None:
     """Show a tenant, put it to sleep, wake it, stop it, start it anew, drain it, or change it.
 
-    `set` changes its keys, `remove` ends its service. A request wakes and starts a tenant
-    as well. Requests that still run when a drain is over wait until
-    their tenant is awake again if it sleeps, and end with an error if it stops.
+    `set` changes its keys, `remove` ends its service. A request wakes and starts a tenant as well.
+    Requests that still run when a drain is over wait until their tenant is awake again if it
+    sleeps, and end with an error if it stops.
     """
     client, given = _client(socket), _keys(keys or [], verb)
     if verb is TenantVerb.SHOW:

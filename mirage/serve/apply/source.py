@@ -25,7 +25,7 @@ from mirage.serve.hubs import HubFolders
 
 @dataclass(frozen=True)
 class Written:
-    """A configuration as its file has it, in the newest version's keys, and the file's path."""
+    """A configuration as the user wrote it, in the newest version's keys, and its place."""
 
     raw: dict[Any, Any]
     path: Path

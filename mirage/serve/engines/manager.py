@@ -374,9 +374,9 @@ class EngineManager:
             await self._device.well()
 
     async def _have(self, room: ShareRoom) -> bool:
-        """Wait until the room is free, or enough of it for a hollow start, which is reported.
+        """Wait until the room is free, or enough of it for a hollow start; True for that.
 
-        An engine that hangs on to it is ended.
+        An engine that gives nothing back for `hang_s` seconds is ended.
         """
         overdue, since, reason = Overdue(self._limits.hang_s), time.monotonic(), self.backend.reason
         says, hollow = since + SAID_AFTER_S, False

@@ -35,7 +35,7 @@ class DeviceLine:
         self._say(DeviceReady())
 
     def remove(self) -> None:
-        """Nothing: the parent process sees this server end."""
+        """Do nothing: the parent process sees this server end."""
 
     def cannot(self, why: str, *, refused: bool) -> None:
         """This process is about to end for that reason."""

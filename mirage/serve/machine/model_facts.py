@@ -77,7 +77,7 @@ def place_models(
 ) -> list[PlaceModel]:
     """Models of all tenants, for placement.
 
-    If vLLM refused a model, only its share is known. A share in per cent counts for the largest
+    If vLLM refused a model, only its share is known. A share in per cent is taken of the largest
     device, so that it fits all.
     """
     config = with_shares(config, told)

@@ -210,7 +210,7 @@ class Attendance:
         self.heard(name, LifeEvent.STARTED)
 
     def ends(self, name: str) -> None:
-        """An engine is about to end: `ended` follows. Requests wait for that."""
+        """An engine is about to end: `ended` follows. Requests that come meanwhile wait for it."""
         if name in self.roster.members:
             self._ending.setdefault(name, [])
             self._changed()

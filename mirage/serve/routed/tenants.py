@@ -81,9 +81,9 @@ class RoutedTenant:
             self.pace.ends(now, well=well)
 
     def ended(self, ending: Ending, now: float) -> Blame:
-        """The engine has ended: who is to blame.
+        """Note that the engine ended, `now` in seconds; returns what ran, and the culprit if known.
 
-        Requests that wait for that look at `suspects`. `now` in seconds.
+        Requests that wait for the reason may look at `suspects` from then on.
         """
         blame = self.suspects.engine_ended(ending, now)
         if self.quarantine is not None:

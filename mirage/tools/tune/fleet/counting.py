@@ -140,7 +140,7 @@ class _CountSearch:
         return None
 
     def _enough(self, step: SizeStep, number: int) -> bool:
-        """True if some placement on `number` devices serves enough requests."""
+        """True if some placement on `number` devices keeps the limits."""
         if not step.stands:
             return self._first(step, number, self._rows) is not None
         if number not in self._standing:
