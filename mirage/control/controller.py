@@ -58,7 +58,7 @@ AT_ONCE = ("priority", "max_cost_ms")
 
 
 class Command(NamedTuple):
-    """One message to one tenant's engine."""
+    """A message to a tenant's engine."""
 
     tenant: str
     message: Allotment | Refusal

@@ -71,7 +71,7 @@ class Grants:
         self._present.discard(name)
 
     def slept(self, name: str, held_bytes: int) -> None:
-        """It holds no more than that; its share may be lent out until it joins again."""
+        """A tenant holds only `held_bytes`; its share may be lent until it joins again."""
         self.lost(name)
         self._expected.pop(name, None)
         self.ledger.joined(name, held_bytes)

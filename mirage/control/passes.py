@@ -20,7 +20,7 @@ from mirage.control.water_filling import Amount, Fill, missing
 
 
 class Pass(NamedTuple):
-    """One pass over all rows."""
+    """A pass over all rows, and the reason of what it moves."""
 
     reason: Reason
     run: Callable[[Fill], None]

@@ -53,7 +53,7 @@ class LayerTimes(msgspec.Struct, frozen=True):
     expert_s: float = 0.0
     """Seconds of one expert's load."""
     expert_routed: Sequence[float] = ()
-    """As `Report.expert_routed`."""
+    """Experts that a step routes to, see `Report.expert_routed`."""
     token_s: float = 0.0
     """Seconds by which one more token makes a step longer."""
     step_s: float = 0.0
@@ -78,7 +78,7 @@ def make_report(
     cached: Cached = NOTHING_CACHED,
     asleep: bool = False,
 ) -> Report:
-    """One engine's state. `wanted` is its demand in blocks, of which an extent has so many."""
+    """Report of an engine. `wanted` is its demand in blocks, `extent_blocks` those of an extent."""
     blocks = max(0, held.usable_blocks)
     growth = max(held.used_extents, in_extents(wanted.growth, extent_blocks))
     return Report(

@@ -113,7 +113,7 @@ def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
 
 
 def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
-    """As far from `now` towards `to` as `limit` bytes allow: KV first, then parameters.
+    """Allotment from `now` towards `to`, as far as `limit` bytes allow: KV, then parameters.
 
     `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
     """

@@ -32,7 +32,7 @@ COST_S = 60.0
 
 
 class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
-    """One joined tenant at one moment; the same object until something about it changes."""
+    """A joined tenant at one moment; the same object until something about it changes."""
 
     name: str
     """Name of `tenant`."""

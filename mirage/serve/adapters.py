@@ -154,7 +154,7 @@ def _modules(engine_args: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _module(item: Any) -> dict[str, Any]:
-    """One adapter as vLLM's JSON has it. As vLLM does: with a comma it is no ``name=path``."""
+    """An adapter as vLLM's JSON has it; with a comma it is no ``name=path``, as for vLLM."""
     module = item
     if isinstance(item, str) and "=" in item and "," not in item:
         name, _, path = item.partition("=")

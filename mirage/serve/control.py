@@ -120,25 +120,25 @@ class Unkept:
         return "" if hello.holdings is None else "nobody awaits it"
 
     def came(self, tenant: str, pid: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def joined(self, tenant: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def reported(self, tenant: str, report: Report) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def lost(self, tenant: str, reason: str | None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def failed(self, tenant: str, error: str, fault: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def hangs(self, tenant: str, why: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class ProtocolViolation(Exception):
@@ -239,13 +239,13 @@ class ControlServer:
             self._news.set()
 
     def wakes(self, tenant: str) -> None:
-        """One that sleeps takes part again; nothing of one that is not connected."""
+        """Have a sleeping tenant take part again; nothing happens if it is not connected."""
         if tenant in self._vitals:
             self._arbiter.wakes(tenant, time.monotonic())
             self._news.set()
 
     def goes_on(self, tenant: str) -> None:
-        """One that was adopted shall be awake: it wakes if it was told to sleep and did not."""
+        """Have an adopted engine awake: it wakes if it was told to sleep and did not."""
         self._arbiter.goes_on(tenant, time.monotonic())
 
     async def stop(self) -> None:

@@ -24,7 +24,7 @@ class Repeated:
         self._rests = False
 
     def note(self, what: str) -> None:
-        """One more event. `what` has nothing in it that came with a request."""
+        """Count an event. `what` has nothing in it that came with a request."""
         self._count += 1
         self._last = what
         if not self._rests:

@@ -43,7 +43,7 @@ from mirage.units import size
 
 
 class Domain:
-    """One device: its arbiter and ledger, its pool below, its control socket, its engines.
+    """A device: its arbiter and ledger, its pool below, its control socket, its engines.
 
     A server has one; several in one process share nothing. `registry` says what is known of it,
     `failures` the errors of first starts, by tenant.
@@ -152,7 +152,7 @@ class Domain:
         self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
 
     def _make_and_keep(self, tenant: TenantSection, change: DomainChange) -> None:
-        """One that is new while the others are served."""
+        """Make a new tenant, and keep its engine, while the others are served."""
         name = tenant.name
         self._make(tenant, change.fits[name], change.adapters[name])
         if not self.attendance.roster.members[name].eager:

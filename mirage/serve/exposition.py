@@ -26,7 +26,7 @@ CREATED = b"_created"
 
 
 class ToldFamily(NamedTuple):
-    """One family of metrics: its comments, and its samples, in whole lines."""
+    """A family of metrics: its comments, and its samples, in whole lines."""
 
     head: bytes
     samples: bytes
@@ -57,7 +57,7 @@ def families(text: bytes, labels: Labels) -> ToldMetrics:
 
 
 def merged(answers: Iterable[ToldMetrics]) -> bytes:
-    """One text of the answers of different models or devices.
+    """Answers of different models or devices, as one text.
 
     Comments are those of the first that has them. A family without samples is left out.
     """

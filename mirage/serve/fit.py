@@ -23,7 +23,7 @@ NOT_ASKED = "remap.experts is false"
 
 @dataclass(frozen=True)
 class Fit:
-    """One tenant's memory at start. Layers are rounded up to pages; blocks include the null block.
+    """A tenant's memory at start. Layers are rounded up to pages; blocks include the null block.
 
     `base_blocks` fill what the share leaves beside the parameters; `max_blocks` is the
     universe that vLLM's block pool is built for: the most that could ever be granted.

@@ -232,7 +232,7 @@ class WeightsKeeper:
         watch_for_stops(self._process.pid, self._hang_s)
 
     def _end(self) -> None:
-        """It ends by the end of its channel, if it has been told so."""
+        """Tell the keeper to end, close its channel, and kill it if it has not ended in time."""
         if (process := self._process) is None:
             return
         self._process, self._up = None, False

@@ -16,7 +16,7 @@ ROUTE = "/mirage/loaded"
 
 
 class LoadedTenant(msgspec.Struct, frozen=True):
-    """One tenant that has an engine, or had one. Bytes and seconds."""
+    """A tenant that has an engine, or had one. Bytes and seconds."""
 
     parameters_bytes: int = 0
     """Bytes of its layers, and of what never moves."""

@@ -66,7 +66,7 @@ TO_STDERR = LogPlan()
 
 
 class JsonLine(logging.Formatter):
-    """One object a line, with the fields of a record beside its message."""
+    """Formats a record as a JSON object in one line: its fields beside its message."""
 
     def __init__(self, device: str = "") -> None:
         """`device` as in `LogPlan`."""

@@ -88,7 +88,7 @@ def fit_config(config: Config, probe: ask.Probe = ask.PROBE) -> dict[str, Fit]:
 
 
 def refusal(refused: Mapping[str, str]) -> ConfigError:
-    """One line that names every refused tenant."""
+    """Error whose line names every refused tenant."""
     return ConfigError("; ".join(f"tenant {name!r}: {why}" for name, why in refused.items()))
 
 

@@ -14,7 +14,7 @@ MODE = 0o600
 
 
 class PrivateSite:
-    """One aiohttp application at one Unix socket. `stop` ends what `start` began."""
+    """An aiohttp application at a Unix socket. `stop` ends what `start` began."""
 
     def __init__(self) -> None:
         self._runner: AnsweringRunner | None = None

@@ -19,7 +19,7 @@ BESIDE = ("enable_lora", "kv_cache_dtype", "model_impl", "speculative_config")
 
 @dataclass(frozen=True)
 class ProvenFamily:
-    """One family: a model of an architecture, quantised or not. `reason` is empty if proven."""
+    """A family: models of an architecture, quantised or not. `reason` is empty if proven."""
 
     family: str
     architecture: str

@@ -22,7 +22,7 @@ class RouteWay(StrEnum):
 
 
 class RouteDecision(NamedTuple):
-    """One route's way, and the reason in one sentence; of a refused one its answer has it."""
+    """Way of a route, and the reason in one sentence, which the answer of a refused one has."""
 
     way: RouteWay
     why: str

@@ -88,7 +88,7 @@ class SaysReady(Protocol):
         """All is ready. Raises `ConfigError`."""
 
     def remove(self) -> None:
-        """It is so no more. Idempotent."""
+        """Withdraw that all is ready. Idempotent."""
 
 
 def serve(
@@ -205,7 +205,7 @@ def _warm(
 
 
 class Supervisor:
-    """One run, from the first process to the last: the address, the signals, the order."""
+    """A run, from the first process to the last: the address, the signals, the order."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ HEADINGS = ("tenant", "share", "grant", "parameters", "layers", "KV blocks", "le
 
 
 def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
-    """One row per tenant, then what holds for all, then a line per model.
+    """Table of tenants, then what holds for all, then a line per model.
 
     Blocks leave out the null block.
     """

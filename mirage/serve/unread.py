@@ -77,7 +77,7 @@ async def _signs(request: web.Request, response: web.StreamResponse) -> None:
 
 
 class Protocol(web.RequestHandler):
-    """One connection. `answered` hears each status that no handler chose."""
+    """A connection. `answered` hears each status that no handler chose."""
 
     __slots__ = ("_answered", "_faults", "_refused")
 

@@ -44,7 +44,7 @@ class MemoryOrders(NamedTuple):
     """Orders to be carried out before the next step, in the order of the fields."""
 
     epoch: int
-    """One more than of the orders before; 0 asks for what is held."""
+    """Number of these orders, one more than of those before; 0 asks for what is held."""
     grant_bytes: int | None = None
     """Bytes of everything that the engine may hold from now on; None leaves the grant."""
     emptied: tuple[int, ...] = ()

@@ -147,7 +147,7 @@ class Reconciler:
         return True
 
     def reconcile(self) -> bool:
-        """One pass; True if anything moved."""
+        """Make one pass towards the newest allotment; True if anything moved."""
         return self._pass(None)
 
     def _pass(self, grant_bytes: int | None) -> bool:
@@ -197,7 +197,7 @@ class Reconciler:
         return _Entry(action, "layer", count, move.back if takes else 0, move.wanted)
 
     def _retire(self, count: int, *, anew: bool) -> None:
-        """Nothing has moved yet: these extents hold memory until they are empty."""
+        """Have `count` extents retire. They hold memory until they are empty: no order yet."""
         if anew:
             self.books.call_back(self.books.retiring_extents)
         retirees = self.blocks.to_retire(count)

@@ -225,11 +225,11 @@ class Way:
         return "at once" if self._memory.layers_remapped else "nothing"
 
     def moves(self) -> Iterator[Move]:
-        """One pass. Each move is to be carried out before the next one is asked for."""
+        """Moves of one pass; each is to be carried out before the next one is asked for."""
         return iter(()) if self.target is None else self.moves_to(self.target)
 
     def moves_to(self, target: Allotment) -> Iterator[Move]:
-        """One pass to something else."""
+        """Moves of one pass towards `target`, as `moves`."""
         if target.asleep and not self._memory.at_rest():
             return
         yield from self._give_parameters(target)

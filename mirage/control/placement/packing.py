@@ -9,7 +9,7 @@ from mirage.control.placement.pressure import DeviceWant, Pressures
 
 
 class Bins:
-    """One bin for each device. Each of a model's replicas gets an equal part of its requests."""
+    """Bins, one for each device. A model's replicas get equal parts of its requests."""
 
     def __init__(self, pressures: Pressures, replicas: Mapping[str, int]) -> None:
         self._pressures, self._replicas = pressures, replicas

@@ -39,7 +39,7 @@ DEFAULTS = PlacementRules()
 
 
 class PastMove(NamedTuple):
-    """One move of a model, at a time in seconds."""
+    """A move of a model, at a time in seconds."""
 
     at: float
     model: str

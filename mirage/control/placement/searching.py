@@ -33,7 +33,7 @@ class ReachedPlacement(NamedTuple):
 
 
 class PlacementSearch:
-    """One search for the best placement that can be reached."""
+    """A search for the best placement that can be reached."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class DrainGoal(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class RosterMember:
-    """One tenant. Times in seconds, of the clock that events come with."""
+    """A tenant of the roster. Times in seconds, of the clock that events come with."""
 
     spec: TenantSpec
     own: StateBytes

@@ -21,7 +21,7 @@ from scheduler.victims import Rule
 
 
 class Yielding(NamedTuple):
-    """One tenant that yields, and what it comes to."""
+    """A tenant that yields, and whether it sleeps or stops then."""
 
     member: RosterMember
     goal: DrainGoal

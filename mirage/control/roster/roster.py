@@ -193,7 +193,7 @@ class Roster:
             self.ended(name, now)
 
     def confirmed(self, name: str) -> None:
-        """Nothing is passed on any more to a tenant that drains, and all that was is counted."""
+        """Requests to a tenant that drains are passed on no more, and all that were are counted."""
         if (member := self.members.get(name)) is not None:
             self.quiet_until = -inf
             member.unconfirmed = False
@@ -291,7 +291,7 @@ class Roster:
             self._join_line(member, now)
 
     def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
-        """It comes again after the others that want to: else one that breaks would hold them up.
+        """A tenant whose engine broke comes again last: else it would hold up the others.
 
         A promise holds until it is given up.
         """
@@ -506,7 +506,7 @@ class Roster:
         return RosterOrder(verb, member.name, nbytes, min(nbytes, member.own.least))
 
     def _start_eager(self, now: float) -> list[RosterOrder]:
-        """One after the other, as long as idle tenants that sleep are enough for it."""
+        """Start eager tenants one by one, while idle tenants that sleep make enough room."""
         orders: list[RosterOrder] = []
         for m in self.members.values():
             if not m.eager or m.state not in GONE or now < m.retry_at:

@@ -15,20 +15,20 @@ class LifeState(StrEnum):
     """State of a tenant's process."""
 
     STARTING = "starting"
-    """It comes up; its weights come to the device."""
+    """The process comes up; its weights come to the device."""
     READY = "ready"
     SLEEPING = "sleeping"
-    """It lives, and holds on the device only what it cannot give."""
+    """The process lives, and holds on the device only what it cannot give."""
     WAKING = "waking"
-    """It lives, and its weights come back to the device."""
+    """The process lives, and its weights come back to the device."""
     DRAINING = "draining"
-    """It ends what runs and begins nothing; then it sleeps or stops."""
+    """The process ends what runs and begins nothing; then it sleeps or stops."""
     STOPPED = "stopped"
-    """There is none, and none is missing."""
+    """No process is there, and none is missing."""
     DOWN = "down"
-    """It ended by itself, and is to be started again."""
+    """The process ended by itself, and is to be started again."""
     FAILED = "failed"
-    """It ended too often, or never came up: it rests for long."""
+    """The process ended too often, or never came up: no start for long."""
 
 
 class LifeEvent(StrEnum):
@@ -46,7 +46,7 @@ class LifeEvent(StrEnum):
     CRASHED = "crashed"
     """The process has ended by itself."""
     GIVEN_UP = "given up"
-    """It will not be started again for long."""
+    """The process will not be started again for long."""
 
 
 class WeightsPlace(StrEnum):
@@ -98,7 +98,7 @@ _WITHOUT_OWN = GONE | {_S.STARTING}
 
 
 class Life(NamedTuple):
-    """One tenant's two facts. `keeps` says whether its weights outlive its process."""
+    """State of a tenant and place of its weights; with `keeps` they outlive its process."""
 
     state: LifeState = LifeState.STOPPED
     place: WeightsPlace = WeightsPlace.DISK

@@ -12,7 +12,7 @@ LEAST = 8
 
 
 class ReplicaPace:
-    """One replica, from its first request on."""
+    """Rate of one replica, measured from its first request on."""
 
     def __init__(self) -> None:
         self._ended = self._busy_s = self._seen = 0.0

@@ -22,7 +22,7 @@ class RouteTarget(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """One target and its load."""
+    """A target of requests, and its load."""
 
     target: RouteTarget
     in_flight: int = 0

@@ -24,7 +24,7 @@ class RouteRules:
 
 
 class RouteAsk(NamedTuple):
-    """One request that is to be sent."""
+    """A request that is to be sent."""
 
     tenant: str
     fingerprint: str

@@ -8,7 +8,7 @@ from mirage.serve.rates import NO_LIMITS, RateLimits
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """One key, without its token."""
+    """A key, without its token."""
 
     name: str
     """Keys of one name are one client's: they have the same limits and are counted as one."""

@@ -50,7 +50,7 @@ KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._@-]{1,80}$")]
 
 
 class KeySection(Strict):
-    """One key. It opens nothing that is not named."""
+    """A key in a file of keys. It opens nothing that is not named."""
 
     name: KeyName
     sha256: Annotated[str, BeforeValidator(parse_hash)]

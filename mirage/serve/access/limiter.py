@@ -47,7 +47,7 @@ class LimitAccount:
 
 
 class LimitedEntry(NamedTuple):
-    """One party's part in a request that was admitted."""
+    """A party's part in a request that was admitted."""
 
     account: LimitAccount
     tokens: WindowBooking | None

@@ -20,7 +20,7 @@ KNOWN = re.compile(rf"(.+)@([0-9a-f]{{{DIGITS}}})", re.DOTALL)
 
 
 class EngineAdapter(NamedTuple):
-    """One adapter in an engine."""
+    """An adapter in an engine."""
 
     name: str
     """Name that requests use."""
@@ -46,11 +46,11 @@ class AdapterState(StrEnum):
     LOADING = "loading"
     LOADED = "loaded"
     FAILED = "failed"
-    """It cannot be loaded: another apply that changes it, or another engine, tries again."""
+    """Cannot be loaded: another apply that changes it, or another engine, tries again."""
 
 
 class AdapterTold(NamedTuple):
-    """One declared adapter, as it is reported."""
+    """A declared adapter, as it is reported."""
 
     state: AdapterState
     folder: Path

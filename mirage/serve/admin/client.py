@@ -63,7 +63,7 @@ class AdminClient:
         return self._told("GET", "/tenants", TenantsTold)
 
     def tenant(self, name: str) -> TenantStatus:
-        """One tenant."""
+        """The tenant `name`."""
         return self._told("GET", _path(name), TenantStatus)
 
     def why(self, name: str | None, last_s: float) -> WhyTold:

@@ -35,7 +35,7 @@ def _placements(moves: list[MoveTold], told: WhyTold) -> str:
 
 
 def placement_lines(move: MoveTold) -> list[str]:
-    """One move: the decision, where its models were and are, its steps and how they went."""
+    """Lines on a move: the decision, where its models were and are, how its steps went."""
     when = datetime.fromtimestamp(move.t, UTC).strftime("%Y-%m-%d %H:%M:%S")
     lines = [f"{when} UTC, {move.result}: {move.why}"]
     for model in dict.fromkeys(step.model for step in move.steps):
@@ -55,7 +55,7 @@ def _places(stands: dict[str, str]) -> str:
 
 
 def sentence(one: LoanTold) -> str:
-    """One loan: what, for how long, what it cost the lender, what it saved the borrower."""
+    """Sentence on a loan: its size and time, the cost to its lender, its borrower's gain."""
     reasons = sorted(one.reasons, key=lambda reason: -one.reasons[reason])
     why = f" ({', '.join(reasons)})" if reasons else ""
     lasts = f"for {span(one.lent_s)}{', and still does' if one.bytes_now else ''}"
@@ -69,7 +69,7 @@ def sentence(one: LoanTold) -> str:
 
 
 def moved(move: dict[str, Any]) -> str:
-    """One move of a plan."""
+    """Words for a move of a plan."""
     places = f"{move['from']} to {move['to']}"
     return f"{size(move['bytes'])}, {places} ({move['reason']}): {move['because']}"
 

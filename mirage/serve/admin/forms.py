@@ -181,7 +181,7 @@ class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoveStepTold(msgspec.Struct, frozen=True):
-    """One step of a move between devices."""
+    """A step of a move: what is done to a model on one device."""
 
     verb: str
     """``bring``, ``start``, ``wake``, ``route``, ``drain``, ``sleep`` or ``stop``."""

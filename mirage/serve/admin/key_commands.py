@@ -109,7 +109,7 @@ def keys_command(
 
 
 def key_table(keys: tuple[AccessKey, ...], now: float) -> str:
-    """One row per key."""
+    """Table of keys. `now` in seconds since 1970."""
     rows = [HEADINGS, *(_row(key, now) for key in keys)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     return "\n".join(

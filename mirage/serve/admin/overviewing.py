@@ -88,7 +88,7 @@ class Overviewing:
         )
 
     def _tenant(self, name: str, *, reasons: bool) -> OverviewTenant:
-        """One tenant without its latencies."""
+        """A tenant without its latencies."""
         one = self._view.status(name)
         report, shape = self._registry.reports.get(name), self._registry.shapes.get(name)
         queued = report.waiting if report is not None else 0

@@ -13,7 +13,7 @@ HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING",
 
 
 def process_table(told: TenantsTold, now: float) -> str:
-    """One row per tenant; DEVICE is what it holds of the device. `now` in seconds since 1970.
+    """Table of tenants; DEVICE is what one holds of the device. `now` in seconds since 1970.
 
     Where tenants are on several devices, ON names that of each. Lines about weights that come
     follow.

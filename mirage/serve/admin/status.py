@@ -97,7 +97,7 @@ class TenantsView:
         self._registry.moved.clear()
 
     def status(self, name: str) -> TenantStatus:
-        """One tenant, as it was at the last look."""
+        """A tenant as it was at the last look."""
         tenant = self.sections[name]
         backend, member = self._registry.backends[name], self.member(name)
         return TenantStatus(

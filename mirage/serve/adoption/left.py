@@ -167,7 +167,7 @@ def _any_left(groups: list[int]) -> bool:
 
 
 def _signal(mark: ProcessMark, number: int) -> None:
-    """Nothing happens if that process has ended."""
+    """Send a signal and wait for the end; nothing happens if that process has ended."""
     if (process := MarkedProcess.found(mark)) is not None:
         process.send_signal(number)
         with contextlib.suppress(TimeoutError):

@@ -15,7 +15,7 @@ RECORD_FORM = 2
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
-    """One engine that runs."""
+    """An engine that runs."""
 
     server: ProcessMark
     """Its API server, which leads its process group."""

@@ -28,7 +28,7 @@ reset, and the answer lost."""
 
 
 class ClientConnection(Protocol):
-    """One connection. `begins` is called when a request's head has been read."""
+    """A client's connection. `begins` is called when a request's head has been read."""
 
     __slots__ = ("_content", "_front", "_heard", "_late", "_peer", "_serves")
 

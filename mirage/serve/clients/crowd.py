@@ -25,7 +25,7 @@ class Crowd:
         self._of[peer] += 1
 
     def goes(self, peer: str) -> None:
-        """One less."""
+        """Count one connection less."""
         self.count -= 1
         self._of[peer] -= 1
         if not self._of[peer]:

@@ -43,7 +43,7 @@ class TlsSite(web.SockSite):
         self._answers = runner.server
         self._front, self._certificate = front, certificate
         self._tasks: set[asyncio.Task[None]] = set()
-        """One that accepts, and one for each handshake."""
+        """Tasks: one that accepts, and one for each handshake."""
         later = asyncio.get_running_loop().call_later
         self._failed = Repeated(
             partial(log.warning, "TLS handshakes that failed: %d, last %s"), later

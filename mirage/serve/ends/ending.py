@@ -22,9 +22,9 @@ class Evidence(Enum):
     FAULT = "fault"
     """The engine failed by itself: a request may have caused it."""
     HANG = "hang"
-    """It stopped answering: a request may have caused it, and so may much else."""
+    """The engine stopped answering: a request may have caused it, and so may much else."""
     NOTHING = "nothing"
-    """It was ended from outside."""
+    """The engine was ended from outside."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class EngineRun:
 
     @classmethod
     def adopted(cls, left: EngineRecord) -> EngineRun:
-        """One that another server has started, and that serves: it is awaited."""
+        """Run of an engine that another server has started, and that serves: it is awaited."""
         run = cls(left=left, up=True)
         run.stepped.set()
         return run

@@ -154,7 +154,7 @@ class StepCarrier:
             raise StepFailed(f"{step.model} is {state} on {step.device}")
 
     async def _others_serve(self, step: MoveStep, placement: DevicePlacement) -> None:
-        """Nothing ends before what shall serve instead does. Raises `StepFailed`."""
+        """See that another replica serves, if one is to be awake. Raises `StepFailed`."""
         others = [name for name in placement.awake(step.model) if name != step.device]
         states = [await self._state(step._replace(device=name)) for name in others]
         if others and LifeState.READY not in states:

@@ -78,4 +78,4 @@ class DeviceEntry:
         await self._inner.stop()
 
     def kill(self) -> None:
-        """Nothing: the router is another process's."""
+        """Do nothing: the router is another process's."""

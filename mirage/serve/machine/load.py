@@ -12,7 +12,7 @@ from mirage.simulate.roofline import PS
 
 
 class SeenRequest(NamedTuple):
-    """One request that has ended. `t` is the time of its arrival in seconds."""
+    """A request that has ended. `t` is the time of its arrival in seconds."""
 
     t: float
     model: str
@@ -26,7 +26,7 @@ class LoadHistory:
     """Requests of the last windows."""
 
     def __init__(self, window_s: float, windows: int, began: float) -> None:
-        """It knows of requests that arrived after `began` alone."""
+        """`began`: time in seconds; of requests that arrived before it nothing is known."""
         self._window_s, self._count, self._began = window_s, windows, began
         self._seen: deque[SeenRequest] = deque()
 

@@ -17,7 +17,7 @@ DONE, FAILED, UNDER_WAY, LEFT_OUT = "done", "failed", "under way", "left out"
 
 
 class OneMove:
-    """One decision while it is carried out."""
+    """A decision while it is carried out."""
 
     def __init__(
         self, before: DevicePlacement, after: DevicePlacement, steps: tuple[MoveStep, ...], why: str
@@ -53,7 +53,7 @@ class OneMove:
         self.ends(FAILED, back)
 
     def ends(self, result: str, back: str = "") -> None:
-        """It is over."""
+        """Note the result, and the way back if a step failed."""
         self.told = msgspec.structs.replace(self.told, result=result, way_back=back)
 
     def _is(self, number: int, result: str, words: str) -> None:

@@ -21,7 +21,7 @@ OF_PLACES = frozenset({"device", "devices"})
 
 
 class NamedDevice(DeviceSection):
-    """One of several devices of a file, with its name."""
+    """A device of a file that has several, with its name."""
 
     name: str = Field(pattern=NAME)
     """Name by which tenants and operators know it."""

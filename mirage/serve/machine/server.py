@@ -77,7 +77,7 @@ async def _run(
 
 
 class MachineServer:
-    """One run, from the first process to the last. Made where an event loop runs."""
+    """A run, from the first process to the last. Made where an event loop runs."""
 
     def __init__(
         self,

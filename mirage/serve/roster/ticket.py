@@ -11,7 +11,7 @@ class NotInTime(Exception):
     """A request that cannot be served in the time that it may wait."""
 
     def __init__(self, wait_s: float, why: str = "") -> None:
-        """It may be worth while to send it again in `wait_s` seconds.
+        """`wait_s`: seconds after which the request may be worth sending again.
 
         `why` is a reason beside the time, if there is one.
         """
@@ -29,7 +29,7 @@ class TicketState(Enum):
 
 
 class Ticket:
-    """One request. `admitted` returns once it may be passed on. Call `over` at its end."""
+    """A request. `admitted` returns once it may be passed on. Call `over` at its end."""
 
     def __init__(self, left: Callable[[Ticket], None]) -> None:
         """`left` hears when the request is over, in whatever state it was."""

@@ -11,7 +11,7 @@ ASKED = {LifeState.SLEEPING: LifeState.WAKING, LifeState.STOPPED: LifeState.STAR
 
 
 def replica_of(one: RoutedTenant, now: float, *, heard: bool) -> Replica:
-    """One tenant as a replica; `heard` is false while its device's server is away."""
+    """A tenant as a replica; `heard` is false while its device's server is away."""
     row = one.row
     target = RouteTarget(row.name, one.device, row.socket, _state(one, heard=heard))
     return Replica(target, one.in_flight, one.pace.rate(now), row.comes_s(now))

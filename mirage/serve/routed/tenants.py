@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RoutedTenant:
-    """One tenant. `row` changes with each table."""
+    """A tenant as the router knows it. `row` changes with each table."""
 
     row: RoutedRow
     device: str = ""

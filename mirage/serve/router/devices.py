@@ -29,13 +29,13 @@ class _OtherDuties:
         self._link = link
 
     def holds(self, keys: AccessTable) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def opens(self, doors: dict[str, str]) -> None:
         """Nothing."""
 
     def renews(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def drain(self) -> None:
         """Return when nobody asks this device any more, and no request runs there."""

@@ -37,7 +37,7 @@ class EngineMetrics(Collector):
         self._sources: dict[Life, AskedSource[ToldMetrics]] = {}
 
     def sources(self) -> list[AskedSource[ToldMetrics]]:
-        """One for each engine that there is; what others told is forgotten."""
+        """Sources, one for each engine that there is; what others told is forgotten."""
         reachable = (one for one in self._tenants if one.row.state in REACHABLE)
         there = {(one.device, one.name, one.engine): one for one in reachable}
         for life in self._sources.keys() - there.keys():

@@ -62,7 +62,7 @@ class EngineAnswer(NamedTuple):
 
 
 class EngineRequest:
-    """One request, sent as its context begins, which gives the answer.
+    """A request to an engine, sent as its context begins, which gives the answer.
 
     A connection whose answer was not read to the end is closed, so that its engine hears of it.
     """

@@ -47,7 +47,7 @@ def no_others() -> bool:
 
 
 class Forward:
-    """One request on its way. What it may have done to the engine is booked when it ends."""
+    """A request on its way. What it may have done to the engine is booked when it ends."""
 
     def __init__(
         self,

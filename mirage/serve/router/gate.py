@@ -35,7 +35,7 @@ WORDS = {
 
 @dataclass
 class Passage:
-    """One request within its limits, on its way to the tenant of `model`."""
+    """A request within its limits, on its way to the tenant of `model`."""
 
     model: str
     prompt_guess: int

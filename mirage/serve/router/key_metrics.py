@@ -37,7 +37,7 @@ class KeyMetrics(Collector):
         self._tokens: Counter[Labels] = Counter()
 
     def answered(self, key: str, model: str, status: int) -> None:
-        """One request of a key; its name and the model's are empty if none could be told."""
+        """Count a request of a key; its name and the model's are empty if none could be told."""
         self._requests[self._name(key), model, str(status)] += 1
 
     def took(self, key: str, model: str, kind: TokenKind, tokens: int) -> None:

@@ -75,7 +75,7 @@ async def _connect(link: SupervisorLink) -> None:
 
 
 def _run(line: Path, sockets: Sequence[socket.socket], parent: int, access: Path | None) -> int:
-    """One router, from its fork to its end; its exit status."""
+    """Run a router, from its fork to its end; returns its exit status."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return 1

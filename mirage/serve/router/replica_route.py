@@ -25,7 +25,7 @@ class SendsToReplica(Protocol):
 
 
 class ReplicaRoute:
-    """One request, by the routes of several devices."""
+    """A request, by the routes of several devices."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from mirage.serve.routed.tenants import RoutedTenant
 
 
 class RouterTicket:
-    """One request at the line. Await `admitted` if it has to wait. Call `over` at its end."""
+    """A request at the line. Await `admitted` if it has to wait. Call `over` at its end."""
 
     def __init__(
         self, tenant: RoutedTenant, number: int, left: Callable[[RouterTicket], None]

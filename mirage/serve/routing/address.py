@@ -32,7 +32,7 @@ GRACE_S = 5.0
 
 
 class ServedAddress:
-    """One address, and one router. Call `start`, run `keep`, and call `stop` at the end."""
+    """Address and its router. Call `start`, run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class RouterEntrance:
         self._comes = comes
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        """One for each router, and one for each socket."""
+        """Tasks: one for each router, and one for each socket."""
 
     @property
     def is_open(self) -> bool:

@@ -34,7 +34,7 @@ RouterProcess = subprocess.Popen[bytes] | MarkedProcess
 
 
 class RouterKeeper:
-    """One router at a time. Call `start` or `goes_on`, run `keep`, and call `stop` at the end."""
+    """Keeps one router. Call `start` or `goes_on`, run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RouterKeeper:
             end.close()
 
     async def _end(self, patience_s: float) -> None:
-        """Nothing of it is left then."""
+        """Wait `patience_s` seconds for the router to end, then kill it. None of it is left."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -38,7 +38,7 @@ class EndVerdict(NamedTuple):
 
 
 class RouterLine:
-    """One router's requests to the `attendance`. Call `end` at the end."""
+    """Requests of one router to the `attendance`. Call `end` at the end."""
 
     def __init__(
         self,

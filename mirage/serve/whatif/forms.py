@@ -23,7 +23,7 @@ class SceneSteps(msgspec.Struct, frozen=True):
 
 
 class SceneTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant beside what the configuration says of it."""
+    """Facts of a tenant beside what the configuration says of it."""
 
     shape: ModelShape
     steps: SceneSteps | None

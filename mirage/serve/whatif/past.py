@@ -21,7 +21,7 @@ LARGEST = 2**32 - 1
 
 
 class EndedRequest(NamedTuple):
-    """One request that an engine has answered. Seconds; times are the machine's clock's."""
+    """A request that an engine has answered. Seconds; times are the machine's clock's."""
 
     arrival_s: float
     prompt: int
@@ -62,7 +62,7 @@ class UntoldRequests:
         self._most, self._rows = most, bytearray()
 
     def add(self, request: EndedRequest) -> None:
-        """One more has ended."""
+        """Add a request that has ended."""
         self._rows += request.row
         if len(self._rows) > self._most * ROW.size:
             del self._rows[: ROW.size]

@@ -30,7 +30,7 @@ class NoPrediction(Exception):
 
 
 class TenantPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant. None of `now` where it is new, of `after` where it is removed."""
+    """Figures of a tenant: `now` is None where it is new, `after` where it is removed."""
 
     measured: TenantFigures | None
     now: TenantFigures | None
