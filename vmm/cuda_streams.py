@@ -61,7 +61,7 @@ def _fresh(spent: list[Any]) -> Any:
 class CudaStream(Stream):
     """Work in order on the device. After a failure of the device every call raises it.
 
-    `handle` is the driver's; a stream that somebody else made (`owned` false) is only used.
+    `handle` is the driver's; a stream made elsewhere (`owned` false) is only used.
     Memory named in a call must stay mapped, or registered, until the work has run.
     """
 

@@ -63,7 +63,7 @@ class Core:
 
     @property
     def ledger(self) -> TierLedger:
-        """Bytes of host memory, by the tenant or use that holds them."""
+        """Accounts of all tenants on host memory, in bytes."""
         return self._host.ledger
 
     @property
