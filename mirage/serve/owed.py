@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class OwedWait(NamedTuple):
-    """One wait."""
+    """A wait."""
 
     router: str
     """Name of the router whose request waits; the device's own has none."""

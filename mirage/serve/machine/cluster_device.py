@@ -43,7 +43,7 @@ class ClusterCalls(DeviceCalls):
 
 
 class ClusterDevice(DirectedDevice):
-    """One device. Its server begins by `order`."""
+    """A device of a cluster. Its server begins by `order`."""
 
     calls: ClusterCalls
 

@@ -74,7 +74,7 @@ class DoorsTold(msgspec.Struct, frozen=True):
 
 
 class MachineRouter:
-    """One run. Made where an event loop runs."""
+    """A run of a machine's router. Made where an event loop runs."""
 
     def __init__(
         self,

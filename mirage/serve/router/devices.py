@@ -32,7 +32,7 @@ class _OtherDuties:
         """Do nothing."""
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def renews(self) -> None:
         """Do nothing."""

@@ -65,7 +65,7 @@ class DeviceDoor:
 
 
 class _Pipe(asyncio.Protocol):
-    """One of two connections: what comes by it goes on by the other."""
+    """A connection of two: what comes by it goes on by the other."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport

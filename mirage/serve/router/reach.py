@@ -60,7 +60,7 @@ class UnixReach:
         return await asyncio.get_running_loop().create_unix_connection(make, path)
 
     def cut(self) -> None:
-        """Nothing: their ends are told by the kernel."""
+        """Do nothing: their ends are told by the kernel."""
 
 
 class DoorReach:
