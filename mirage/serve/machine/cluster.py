@@ -56,12 +56,12 @@ class ClusterOptions(NamedTuple):
 
 
 class KnownCluster(NamedTuple):
-    """What placement knows before anything is served."""
+    """Facts and scenes that placement has before anything is served."""
 
     facts: PlacementFacts
     """Facts without load."""
     scenes: dict[str, Scene]
-    """Those of `judge_scenes`."""
+    """Scenes of `judge_scenes`."""
 
 
 class ServedCluster(NamedTuple):
@@ -124,7 +124,7 @@ class ServedCluster(NamedTuple):
         return msgspec.json.encode(AgentOrder(0, self.options.lease_s, hang_s, program, server))
 
     def known(self, probe: Probe) -> KnownCluster:
-        """What placement knows at first; models have to be here, or at a hub.
+        """Facts and scenes for the first placement; models have to be here, or at a hub.
 
         Of a model that is in stores of other machines alone, its share is known, and no simulation
         has it. Raises `ConfigError`.

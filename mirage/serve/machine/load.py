@@ -84,7 +84,7 @@ def _rows(requests: Iterable[SeenRequest], begin: float) -> dict[str, list[SentR
 
 
 def _evenly(load: ModelLoad, count: float, seconds: float) -> list[SentRow]:
-    """So many requests of mean length, at least one, evenly over a time."""
+    """Requests of mean length, `count` but at least one, evenly over `seconds`."""
     number = max(1, round(count))
     every, prompt, output = seconds / number, round(load.tokens_in), round(load.tokens_out)
     return [(round((place + 0.5) * every * PS), prompt, output) for place in range(number)]
