@@ -84,7 +84,7 @@ def test_controllers_and_heads_come_and_go_and_what_serves_stays(
     logs: list[list[str]] = []
     with ExitStack() as over:
         node, lines = over.enter_context(first.runs(*start))
-        until(lambda: any("started" in line.lower() for line in lines), "the head runs")
+        until(lambda: any("m1: runs" in line for line in lines), "the head runs")
         secret = NodeFolder(first.folder).secret_file
         key = derived(NodeFolder(first.folder).secret(), "devices")
         join = ("node", "join", f"{HEAD}:{PORT}", "--name", "m2", "--host", second.host)
@@ -146,7 +146,7 @@ def test_controllers_and_heads_come_and_go_and_what_serves_stays(
                 for path in root.rglob("ray_current_cluster"):
                     path.unlink()  # the other machine's raylet is not seen from here
                 _, lines = over.enter_context(first.runs(*start))
-                until(lambda: any("started" in line.lower() for line in lines), "a head runs")
+                until(lambda: any("m1: runs" in line for line in lines), "a head runs")
                 _, said = controller()
                 until(lambda: is_served(m2, "a", key), "a is served again")
                 seconds = time.monotonic() - begun

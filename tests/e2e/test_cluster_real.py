@@ -83,7 +83,7 @@ def test_a_machine_is_lost_and_each_text_is_right(root: Path, tmp_path: Path) ->
     with ExitStack() as over:
         words = ("node", "start", "--name", "m1", "--host", HEAD, "--port", str(PORT))
         _, lines = over.enter_context(first.runs(*words))
-        until(lambda: any("started" in line.lower() for line in lines), "the head runs")
+        until(lambda: any("m1: runs" in line for line in lines), "the head runs")
         secret = str(NodeFolder(first.folder).secret_file)
         key = derived(NodeFolder(first.folder).secret(), "devices")
         join = ("node", "join", f"{HEAD}:{PORT}", "--name", "m2", "--host", second.host)

@@ -57,8 +57,9 @@ class Kept:
     def measured(self) -> tuple[int, ...] | None:
         text = self.site.server.request("GET", "/metrics")[1].decode()
         lines = [line.split() for line in text.splitlines()]
-        found = {line[0]: float(line[1]) for line in lines if line[0].startswith("mirage_weights_")}
-        return tuple(found[f"mirage_weights_{field}"] for field in FIELDS) if found else None
+        names = [f"mirage_weights_{field}" for field in FIELDS]
+        found = {line[0]: float(line[1]) for line in lines if line[0] in names}
+        return tuple(found[name] for name in names) if found else None
 
     def loses_its_keeper(self) -> None:
         """Engines that live have brought their masters to the next one."""

@@ -37,7 +37,7 @@ class Conversation(NamedTuple):
 
 def conversation() -> Conversation:
     text = (ROOT / "README.md").read_text()
-    section = text[text.index("## A conversation") : text.index("## What it does")]
+    section = text.split("## A conversation\n")[1].split("\n## ")[0]
     asked, said = re.search(r"-d '(.*?)'", section, re.S), re.search(r'answers: "(.*?)"', section)
     assert asked is not None and said is not None
     body = json.loads(asked[1])

@@ -73,7 +73,12 @@ def test_who_waits_for_a_tenant_hears_of_it_though_its_devices_server_is_killed(
         before = machine.device(LEFT)
         with ThreadPoolExecutor(1) as thread:
             waits = thread.submit(up.has, told, "--wait")
-            machine.server.until("it comes", lambda: up.devices("d") == [LEFT])
+
+            def added() -> bool:
+                audit = [line for line in machine.server.log if "d: added" in line]
+                return any(" left INFO" not in line for line in audit)
+
+            machine.server.until("the operator has the answer", added)
             before.kill()
             adopted = lambda: any("adopted from process" in line for line in machine.server.log)  # noqa: E731
             machine.server.until("another has its engines", adopted)
