@@ -97,7 +97,10 @@ def class_of(machine: str, flags: Collection[str]) -> Processor | None:
 
 
 def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool = False) -> Linear:
-    """Library of a plain matrix [rows, columns]. `zen`: zentorch is installed on Zen."""
+    """Library that multiplies by an unquantised matrix [rows, columns], and so has packed it.
+
+    `zen`: the processor is a Zen, and zentorch is installed.
+    """
     if zen:
         return Linear.ZEN
     if dtype not in kernels.tiles or rows * columns * ITEM_BYTES[dtype] > SMALL_BYTES:

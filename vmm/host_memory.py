@@ -39,7 +39,11 @@ def host_memory(proc: Path = PROC) -> HostMemory:
 
 
 def promised_bytes(proc: Path = PROC) -> int | None:
-    """Bytes that Linux still promises to all processes; None where it promises more than it has."""
+    """Part of Linux's commit limit that is not committed yet, in bytes.
+
+    None unless `vm.overcommit_memory` is 2, because else Linux enforces no limit, and None where it
+    cannot be read.
+    """
     try:
         if int((proc / "sys/vm/overcommit_memory").read_text()) != STRICT:
             return None

@@ -23,7 +23,10 @@ class TokenWaits(NamedTuple):
 
 
 def token_waits(before: Report, after: Report) -> TokenWaits | None:
-    """None if no step was made between the two, or if an engine counts anew."""
+    """Waits for layers and experts between two reports of one engine.
+
+    None if no step ran in between, or if the engine's counters began anew.
+    """
     if (steps := after.steps - before.steps) <= 0:
         return None
     wait_s = after.stall_s - before.stall_s

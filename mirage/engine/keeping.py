@@ -197,7 +197,10 @@ class Keeping:
             loader.load_weights, base_loader.process_weights_after_loading = load, process
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> Sequence[int] | None:
-        """Addresses of the masters of what was placed, locked; None if there are none here."""
+        """Host addresses of the masters of the placed units, page-locked.
+
+        None if there is no master that can be used.
+        """
         if self._master is None:
             return None
         try:

@@ -33,9 +33,10 @@ class DeviceRecord:
         self._met: list[_Met] = []
 
     def met(self, tenant: str, fault: Fault, bodies: Set[str], now: float) -> str:
-        """Reason why the device has failed by that; empty if it has not.
+        """Record a fault, and return the reason why the device has failed; empty if it has not.
 
-        `bodies` has the fingerprints of requests that may have caused it.
+        `bodies` are fingerprints of the requests that may have caused the fault. Faults that share
+        one count once, because they speak of the request, not of the device.
         """
         if fault.scope is Scope.DEVICE:
             return f"{fault} (tenant {tenant!r})"

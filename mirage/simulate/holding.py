@@ -16,7 +16,9 @@ from mirage.units import ceil_div
 
 
 class SimulatedMemory(CountedMemory):
-    """Layers and KV extents of an engine of `shape`; starts with `base`.
+    """Memory of a simulated engine of `shape`, counted in layers, experts and KV extents.
+
+    `base` is its first allotment.
 
     `copies(before, after)` counts the layers that must be loaded when the streamed set of
     `before` (layers remapped, slots) becomes that of `after`.

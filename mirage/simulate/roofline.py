@@ -39,7 +39,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class CostBound(NamedTuple):
-    """Picoseconds of one bound: fixed, per sequence, per context and prefill token, per area."""
+    """Coefficients of one bound of a step, in picoseconds: fixed, and for each unit of the fields of
+    `Work`.
+    """
 
     fixed: int
     sequence: int

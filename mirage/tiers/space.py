@@ -43,7 +43,9 @@ class BlockSpace:
 
     @property
     def owed(self) -> int:
-        """Bytes over the budget, which pinned blocks hold, or engines that have them locked."""
+        """Bytes in use above the budget: pinned blocks hold them, or engines have not unlocked memory
+        that belongs to no slab any more.
+        """
         return max(0, self.used - self._ledger.budget)
 
     @property

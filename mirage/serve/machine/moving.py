@@ -82,7 +82,10 @@ class MachineMoves:
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """Inside nothing moves: what is under way gives way, and is decided anew after that."""
+        """No model moves inside this context.
+
+        Steps under way fail with `GaveWay`, and are decided anew afterwards.
+        """
         with self._carrier.giving_way():
             await self._at_work.acquire()
         try:

@@ -173,7 +173,10 @@ def beats(transport: asyncio.BaseTransport) -> None:
 async def streams(
     reach: Reach, path: str | Path
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Streams of a line to a socket, on which beats are sent. Raises `OSError`."""
+    """Connection to a socket, on which the caller sends heartbeats. Raises `OSError`.
+
+    Over TCP it breaks too if what was sent is not acknowledged for `SILENT_S`.
+    """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     made = lambda: asyncio.StreamReaderProtocol(reader, loop=loop)  # noqa: E731
