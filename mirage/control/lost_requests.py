@@ -33,10 +33,10 @@ class LostRequests(Generic[W]):
         self.lost = 0
 
     def look(self, now: float, waits: Collection[W], worked: float) -> list[W]:
-        """Numbers of the present `waits` that are in vain.
+        """Lost ones of `waits`: neither the core nor the API server has the request any more.
 
-        `worked` is the last time at which the core had requests or the API server computed, or at
-        which one of them was not known to live.
+        `worked` is the last time at which the core had requests, the API server computed, or the
+        API server did not answer.
         """
         self._since = {wait: self._since.get(wait, now) for wait in waits}
         self._absent = {wait: self._absent[wait] for wait in waits if wait in self._absent}

@@ -31,7 +31,10 @@ def digest(parameter: torch.Tensor) -> bytes:
 
 
 def of_files(folder: Path, pattern: str) -> str:
-    """Digest of all files in `folder` with such names. Raises `OSError`."""
+    """Digest over names and contents of the files in `folder` that match the glob `pattern`.
+
+    Raises `OSError`.
+    """
     hashed = hashlib.sha256()
     for path in sorted(filter(Path.is_file, folder.glob(pattern))):
         with path.open("rb") as file:

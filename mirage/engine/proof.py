@@ -75,9 +75,9 @@ def observed(model: torch.nn.Module, step: Callable[[], Any], vocabulary: int) -
 def between(
     attentions: Sequence[Any], model: torch.nn.Module, step: Callable[[], Any], vocabulary: int
 ) -> Seen:
-    """As `observed`, where modules are compiled away: what each attention is given, and the output.
+    """Like `observed`, for models whose modules are compiled away.
 
-    All that is computed between two attentions shows there. Raises `NoForward` likewise.
+    Records queries, keys and values of each attention, and the model's output. All that is computed between two attentions shows there. Raises `NoForward` likewise.
     """
     seen = Seen()
     with fed(model, vocabulary) as inputs, ExitStack() as over:

@@ -162,9 +162,10 @@ def _count(groups: dict[int, dict[str, int]], line: str) -> None:
 
 
 def wait_for_successor(groups: set[int], folder: Path, lease_s: float) -> bool:
-    """Wait until the lease is over, or nothing is left. False if another server has taken it.
+    """Wait until the lease is over, all process groups have ended, or the folder is gone.
 
-    It cannot any more after True: the lock is ours.
+    False if the lock cannot be had, as another server has it. After True the lock is ours, so that
+    no server can take over, unless the folder is gone.
     """
     end = time.monotonic() + lease_s
     while time.monotonic() < end and folder.exists() and groups:

@@ -13,7 +13,11 @@ from mirage.units import size
 
 
 def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
-    """A line for each tier, and one for each tenant in it; none where none is configured."""
+    """Lines for people: one for each tier, one for each tenant's part of the host pool, and one for
+    each tenant's experts that peers may hold.
+
+    Empty without `tiers.host`; a single line where the policy does not use it.
+    """
     if config.tiers.host is None:
         return []
     if config.host_tier is None:

@@ -14,7 +14,7 @@ AMPLE = 4
 
 
 def evenly(calls: Collection[TenantRequest], most: int) -> list[TenantRequest]:
-    """At most `most` calls, at even distances, so that all phases and tenants remain."""
+    """At most `most` calls, every n-th of them, so that the sample spans all phases."""
     every = max(1, -(-len(calls) // most))
     return list(islice(calls, 0, None, every))
 

@@ -51,7 +51,9 @@ UNKNOWN = KnownEngine()
 def scene(
     config: Config, fits: Mapping[str, Fit], known: Mapping[str, KnownEngine], link: float | None
 ) -> Scene:
-    """`config` as it is or would be served; its tenants are those that fit.
+    """Facts of `config`, as it is or would be served, that a simulation needs.
+
+    Tenants without a `Fit` are left out.
 
     `link` in bytes a second. Raises `ConfigError` if the profile cannot be read.
     """

@@ -21,9 +21,10 @@ def run_fleet(
     skipping: bool = True,
     begun: Callable[[Fleet], None] = lambda fleet: None,
 ) -> Metrics:
-    """All metrics of `mirage.simulate.run.run`, those of each device, and what was lost.
+    """Metrics as of `mirage.simulate.run.run`, those of each device, and moves between devices.
 
-    `begun` is given the fleet before its time begins.
+    Requests that were lost (by cause) and retried are counted too. `skipping` takes many steps at
+    once. `begun` is given the fleet before its time begins.
     """
     fleet = Fleet(setup, setup.variant(policy), seed, skipping=skipping)
     begun(fleet)

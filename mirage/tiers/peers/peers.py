@@ -88,7 +88,10 @@ class Peers:
         self._settle(loan)
 
     def saved(self, lease: Lease) -> None:
-        """Note that the content is kept elsewhere too, or not wanted. Raises `StaleLease`."""
+        """Note that the content has another copy, or is not wanted. Raises `StaleLease`.
+
+        A revocation need not wait for a copy then.
+        """
         loan = self._loan(lease)
         loan.saved = True
         self._settle(loan)

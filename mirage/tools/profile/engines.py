@@ -84,7 +84,11 @@ def engine_question(
 
 
 def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -> dict[str, Any]:
-    """For `mirage.tools.profile.transfers`. The largest copy is an eighth of the device."""
+    """Input of `mirage.tools.profile.transfers`.
+
+    The largest copy is an eighth of the device's memory in whole pages, but at most `MOST_TRANSFER`
+    and at least a page.
+    """
     device = config.device
     page = next(iter(fits.values())).page.bytes
     most = max(page, min(MOST_TRANSFER, device.memory // 8) // page * page)
