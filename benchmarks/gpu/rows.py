@@ -1,4 +1,8 @@
-"""A row of the results: what was measured, what was aimed at, what came out."""
+"""A row of the results: what was measured, what was aimed at, what came out.
+
+A new row of the GPU bench is a function of a module in this folder that returns a `Row` or several,
+and a line with its time limit in `plan.py`.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def between(
 ) -> Seen:
     """Like `observed`, for models whose modules are compiled away.
 
-    Records queries, keys and values of each attention, and the model's output. All that is computed between two attentions shows there. Raises `NoForward` likewise.
+    Records queries, keys and values of each attention, and the model's output. All that is computed
+    between two attentions shows there. Raises `NoForward` likewise.
     """
     seen = Seen()
     with fed(model, vocabulary) as inputs, ExitStack() as over:

@@ -1,4 +1,8 @@
-"""Decisions about memory, and tenants that come and go, as Prometheus metrics."""
+"""Decisions about memory, and tenants that come and go, as Prometheus metrics.
+
+A new metric per tenant goes here if the supervisor counts it, and begins in `mirage/counters.py` if
+the engine does.
+"""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class CostBound(NamedTuple):
-    """Coefficients of one bound of a step, in picoseconds: fixed, and for each unit of the fields of
-    `Work`.
+    """Coefficients of one bound of a step, in picoseconds.
+
+    One is fixed, the others are for each unit of the fields of `Work`.
     """
 
     fixed: int

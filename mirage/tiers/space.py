@@ -43,8 +43,10 @@ class BlockSpace:
 
     @property
     def owed(self) -> int:
-        """Bytes in use above the budget: pinned blocks hold them, or engines have not unlocked memory
-        that belongs to no slab any more.
+        """Bytes in use above the budget.
+
+        Pinned blocks hold them, or engines have not unlocked memory that belongs to no slab any
+        more.
         """
         return max(0, self.used - self._ledger.budget)
 

@@ -1,4 +1,8 @@
-"""Versions of vLLM that MIRAGE was tried with: those that have a table beside this file."""
+"""Versions of vLLM that MIRAGE was tried with: those that have a table beside this file.
+
+For a new vLLM version `make names` adds the table, and a hook whose place or parameters differ in
+it goes to `mirage/engine/moved.py`.
+"""
 
 from __future__ import annotations
 

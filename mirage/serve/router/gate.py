@@ -1,4 +1,8 @@
-"""Each request before it is passed on: its key is asked for, and its limits are kept."""
+"""Each request before it is passed on: its key is asked for, and its limits are kept.
+
+A new limit per key begins as a field of `LimitsSection` in `mirage/config.py`, is counted in
+`mirage/serve/access/limiter.py`, and gets its words here (`WORDS`).
+"""
 
 from __future__ import annotations
 
