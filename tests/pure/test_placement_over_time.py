@@ -62,7 +62,7 @@ def test_memory_holds_at_every_step_of_hours_and_each_change_adds_first(seed: in
         present, past = decision.placement, decision.past
 
 
-@examples(800)
+@examples(4000)
 @given(st.integers(0, 2**32))
 def test_nothing_is_taken_back_before_it_has_rested_while_loads_stay_in_their_band(
     seed: int,
