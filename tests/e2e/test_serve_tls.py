@@ -134,7 +134,7 @@ def test_another_server_goes_on_with_the_router(
         third.drain()
         assert third.request("GET", "/live")[0] == 200
         assert third.end(signal.SIGTERM)[0] == 0
-    assert any("another address or section http" in line for line in third.log)
+    assert any("another address or section http" in line for line in third.log), third.log
     assert not list(short.iterdir())
 
 
