@@ -286,7 +286,7 @@ class NetHouse:
         return made
 
     def cut(self, name: str) -> None:
-        """Whatever a machine sends is lost from now on, and what is sent to it."""
+        """Packets from and to a machine are lost from now on."""
         self._switch.network("link", "set", self._ports[name], "nomaster")
 
     def heal(self, name: str) -> None:

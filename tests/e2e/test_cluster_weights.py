@@ -114,6 +114,9 @@ class WeightsCluster:
             self.served[device] = stack.enter_context(self._serving(machine, device, name))
         self.machines = TwoMachines(self.at)
         known = self.plan.known((str(HERE / "fake_probe.py"),))
+        assert {name: list(one.tenants) for name, one in known.scenes.items()} == {
+            device: ["own"] for device in (LEFT, RIGHT)
+        }, "moves are simulated with models of which vLLM was asked"
         self._begun = False
         self._controller = ClusterController(self.machines, self.plan, known, self.lines.append)
 

@@ -256,7 +256,7 @@ async def test_what_had_no_byte_is_sent_again_where_the_engine_ended_from_outsid
 
 
 async def read_on(answer: aiohttp.ClientResponse) -> str:
-    """What comes until the answer breaks off, as it looks."""
+    """Text of an answer until it breaks off."""
     text = ""
     with contextlib.suppress(aiohttp.ClientPayloadError):
         async for line in answer.content:

@@ -330,7 +330,7 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, endless: Pa
 def test_nothing_is_left_where_all_processes_are_killed_at_once(
     tmp_path: Path, endless: Path
 ) -> None:
-    """Nobody could remove a semaphore in /dev/shm then: there is none."""
+    """No semaphore is in /dev/shm: none of the processes could remove it then."""
     process = start(tmp_path, str(endless), "--processes", "2")
     try:
         until(process, lambda: len(workers(process)) == 2)

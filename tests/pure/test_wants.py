@@ -35,7 +35,7 @@ def test_what_is_lacking_is_wanted_beside_what_is_asked_ahead() -> None:
 
 
 def left_free(kept: Kept, running: int, open_extents: int | None, asked: Demand, lent: Lent) -> int:
-    """Of ten extents, before anything was answered."""
+    """Blocks that newcomers leave of ten extents, before anything was answered."""
     return wants(kept).left_free(
         running, 10, open_extents, lambda: asked, lent=lent, answered=Answered()
     )

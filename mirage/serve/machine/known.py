@@ -16,7 +16,7 @@ class KnownModel(NamedTuple):
 
     section: TenantSection
     facts: ModelFacts | None
-    """None of one that was refused."""
+    """Facts as vLLM told them; None for a model that was refused."""
 
 
 KnownModels = Mapping[str, KnownModel]

@@ -25,7 +25,7 @@ class NoTenants:
         """Never called."""
 
     def shows(self, name: str, state: LifeState) -> None:
-        """Not called where no tenant is served."""
+        """Unused, since no tenant is served here."""
 
     def gone(self, name: str) -> None:
         """Never called."""

@@ -50,7 +50,7 @@ class MachineWatchers:
 
 
 class _ClientGone(Exception):
-    """Nobody reads the watch any more."""
+    """The reader of the watch has gone."""
 
 
 class _DeviceWatch:

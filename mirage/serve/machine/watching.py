@@ -36,7 +36,7 @@ class WatchedDevice:
         return self._now - self._answered
 
     def waited(self, now: float) -> None:
-        """Nobody could look until now."""
+        """Count the device's silence from now on, since no look was possible before."""
         self._answered = self._now = now
 
     def is_lost(self, away_s: float) -> bool:
@@ -93,7 +93,7 @@ class MachineWatch:
             self._history.add(ended)
 
     def waited(self) -> None:
-        """Nobody could look for a while: who is away is so from now on."""
+        """Count the silence of all devices from now on, since no look was possible before."""
         for one in self._devices.values():
             one.waited(time.monotonic())
 

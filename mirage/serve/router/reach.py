@@ -29,7 +29,7 @@ LONGEST_HEAD = 2**14
 
 
 class DoorAway(ConnectionError):
-    """Nobody is at the door: the device, or its whole machine, cannot be reached."""
+    """The device, or its whole machine, cannot be reached."""
 
 
 class DoorShut(ConnectionError):

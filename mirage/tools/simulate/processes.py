@@ -154,7 +154,7 @@ def _outcome(function: Callable[[Any, Note], Any], job: Any, note: Note) -> JobO
 
 
 def end_with_parent() -> None:
-    """Whatever becomes of the parent, no process of a run outlives it."""
+    """End this process with its parent, however the parent ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
