@@ -198,6 +198,7 @@ def serving(
     `lease_s` if it is killed. It serves `named` models instead of `config`, if there are some.
     Descriptors that are `passed` are its own as well."""
     ready_file = config.parent / "ready.json"
+    ready_file.unlink(missing_ok=True)  # of a server that was killed: its reaper does so later
     how = ["-c", program] if program else [WITH_FAKES if fake else WARM]
     begin = subprocess.Popen if fake else Begun
     usual = ["--port", "0", "--ready-file", str(ready_file), "--lease", str(lease_s)]

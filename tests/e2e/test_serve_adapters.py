@@ -269,7 +269,6 @@ def test_another_supervisor_has_the_adapters_of_one_that_was_killed(
         before = {name: answer(first, name) for name in ("a", "x", "y")}
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        first.ready_file.unlink(missing_ok=True)
     shutil.rmtree(tmp_path / "lora" / "one")
     with outliving(config, short) as second:
         second.until("x is known", lambda: answer(second, "x")[0] == 200)

@@ -65,7 +65,6 @@ def has_some(server: Served, name: str) -> bool:
 def killed(server: Served) -> None:
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
-    server.ready_file.unlink(missing_ok=True)  # its reaper does so, a little later
 
 
 def engines(short: Path) -> dict[str, tuple[int, int]]:

@@ -235,7 +235,6 @@ def test_engines_that_are_left_keep_their_commit(user: HubUser) -> None:
         first.until("its engine has memory", lambda: held(first) > AT_FIRST)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-    first.ready_file.unlink(missing_ok=True)  # its reaper does so, a little later
     files = dict(user.hub.repositories["org/one"]["main"].files)
     user.hub.add("org/one", files | {"generation_config.json": b"{}"})
     user.hub.asked.clear()

@@ -192,7 +192,6 @@ def test_the_next_server_has_models_where_they_moved(tmp_path: Path, short: Path
         before, family = first.pids("b"), first.server.family()
         first.server.process.send_signal(signal.SIGKILL)
         first.server.process.wait()
-        first.server.ready_file.unlink(missing_ok=True)
     with served(config, short) as second:
         assert devices_of(second, "b") == [OTHER[home]] and second.pids("b") == before
         assert any("a server that died has left its engine there" in x for x in second.server.log)

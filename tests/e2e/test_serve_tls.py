@@ -119,7 +119,6 @@ def test_another_server_goes_on_with_the_router(
         first.until("it has memory", lambda: held(first, certified.client))
         first.process.kill()
         first.process.wait()
-        first.ready_file.unlink(missing_ok=True)
     client = certified.renewed()
     with serving(config, environment=around(short), lease_s=300) as second:
         second.drain()
@@ -127,7 +126,6 @@ def test_another_server_goes_on_with_the_router(
         second.until("the certificate is renewed", lambda: is_believed(second, client))
         second.process.kill()
         second.process.wait()
-        second.ready_file.unlink(missing_ok=True)
     told["http"] = {}
     config.write_text(yaml.safe_dump(told))
     with serving(config, environment=around(short), lease_s=300) as third:

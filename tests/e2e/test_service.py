@@ -353,7 +353,6 @@ def test_the_next_server_goes_on_at_the_same_socket(
         first.until("its engine has obeyed", lambda: held_bytes(first) > AT_FIRST)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        first.ready_file.unlink(missing_ok=True)
         url = first.url
     with serving_at(listening, config, short, lease_s=300) as second:
         assert second.url == url

@@ -95,7 +95,6 @@ def busy(served: Served, rng: random.Random) -> None:
 
 @contextlib.contextmanager
 def started(config: Path, lease_s: float = 0) -> Iterator[Served]:
-    (config.parent / "ready.json").unlink(missing_ok=True)  # of one that was killed
     with serving(config, fake=False, ready_timeout_s=READY_S, lease_s=lease_s) as served:
         served.drain()
         yield served
