@@ -1,4 +1,4 @@
-"""A value that depends on the time, and until when it holds."""
+"""A value together with the time until which it is valid."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ T = TypeVar("T")
 
 
 class Clocked(msgspec.Struct, Generic[T], frozen=True):
-    """`value` holds before `valid_until` (seconds; inf for ever), unless something happens.
+    """A `value` that is valid before the time `valid_until` (seconds; inf for ever), unless an
+    event changes it.
 
-    What is made of several of them holds as long as the one that ends first. A tenant that was
-    busy last at 3, of which so much is known that nothing else changes by itself before 7:
+    A value made of several is valid until the first of them ends. Example: a tenant had work last
+    at second 3 and counts as active for 2 seconds more; its recent peak of 40 is valid until 7:
 
-        active = Clocked(True, 3 + 2)       # it counts as active 2 seconds longer
-        peak = Clocked(40, 7)               # then 40 is none of the recent maxima any more
+        active = Clocked(True, 3 + 2)
+        peak = Clocked(40, 7)
         Clocked((active.value, peak.value), min(active.valid_until, peak.valid_until))
-        # (True, 40) until 5: by then, or after an event, it is made anew
+        # (True, 40) is valid until 5; it is made anew then, or after an event
     """
 
     value: T

@@ -7,47 +7,51 @@ from collections.abc import Iterable
 
 
 class SharingError(RuntimeError):
-    """The rule of taking turns was, or would be, broken."""
+    """Error: two tenants could step at once, or a tenant without a place in the order is named."""
 
 
 class Sharing(ABC):
-    """Contract: events go in with their time in seconds; `decide` says who may step.
+    """Rule that says which tenants may step. Events go in with their time in seconds; `decide`
+    returns the tenants.
 
-    The caller sends a tenant that entered the decided set its turn, and revokes it from one
-    that left. `decide` is idempotent and never looks at a clock.
+    The caller tells a tenant that enters the decided set that it has the turn, and revokes the turn
+    of one that leaves the set. `decide` returns the same if it is called again, and never looks at
+    a clock.
     """
 
     leaving: str | None = None
-    """The tenant that was told to stop stepping, and may do so yet."""
+    """Tenant whose turn was revoked and that has not yet confirmed that it stopped; None if there
+    is none."""
 
     @abstractmethod
     def enters(self, name: str) -> None:
-        """One more tenant, the last in the order. No error if it is known."""
+        """Add a tenant at the end of the order; nothing changes if it is known."""
 
     @abstractmethod
     def leaves(self, name: str) -> None:
-        """A tenant that is `lost` is there no more."""
+        """Remove a tenant, after `lost`, from the order."""
 
     @abstractmethod
     def has_work(self, name: str, work: bool, now: float) -> None:
-        """A tenant has requests running or waiting, or has none any more."""
+        """Note at time `now` that a tenant has requests running or waiting (`work`), or has
+        none."""
 
     @abstractmethod
     def holds(self, name: str, holding: bool, now: float) -> None:
-        """A tenant says, in every report, whether it may be stepping.
+        """Note from a tenant's report whether it may be stepping (`holding`). Every report says it.
 
-        After it was given the turn it says so once it knows; after a revocation it says that
-        it holds the turn no more once it has stopped. Reports sent before either arrived may
-        still say the opposite, and change nothing.
+        A tenant that was given the turn says True once it knows; a tenant whose turn was revoked
+        says False once it has stopped. A report that was sent before either message arrived may
+        still say the opposite, and changes nothing.
         """
 
     @abstractmethod
     def lost(self, name: str, now: float) -> None:
-        """A tenant's process is dead: it has no work and steps no more."""
+        """Note that a tenant's process is dead: it has no work and does not step."""
 
     @abstractmethod
     def decide(self, now: float) -> frozenset[str]:
-        """The tenants that may step from now on."""
+        """Return the tenants that may step from `now` on."""
 
     @abstractmethod
     def prolongs(self, seconds: float) -> None:
@@ -55,13 +59,13 @@ class Sharing(ABC):
 
     @abstractmethod
     def next_deadline(self) -> float | None:
-        """Time in seconds at which `decide` changes its answer without another event; None for
-        never.
-        """
+        """Return the time in seconds at which `decide` changes its answer without another event;
+        None for never."""
 
     @abstractmethod
     def upcoming(self) -> str | None:
-        """Tenant that steps next, once the present holder has stopped."""
+        """Return the tenant that gets the next turn, once the present holder has stopped; None if
+        there is none."""
 
 
 class Spatial(Sharing):
@@ -99,16 +103,17 @@ class Spatial(Sharing):
 
 
 class Temporal(Sharing):
-    """Round robin among tenants with work, at most one of them stepping.
+    """Round robin among tenants with work; at most one tenant steps at a time.
 
-    A turn lasts `turn_s` seconds, or is prolonged, and goes on while nobody else waits. It ends
-    early when its holder runs out of work and another has some. A revoked holder is `leaving`: it
-    may still step until it says that it holds the turn no more. Nobody gets the turn before that.
-    One that drains stops once its running requests have finished, another after the step in
-    flight. That is the holder's doing: this class waits either way.
+    A turn lasts `turn_s` seconds, or longer if it is prolonged, and goes on while no other tenant
+    has work. It ends early when its holder runs out of work and another tenant has some. A holder
+    whose turn was revoked is `leaving`: it may still step until it reports that it has stopped, and
+    no other tenant gets the turn before. The holder decides when it stops: after the step in
+    flight, or, if it drains, when its running requests have finished.
 
-    A turn is revoked only after its holder has confirmed it. Else a report from before the
-    turn, saying that it is not held, could be taken for the answer to the revocation.
+    A turn is revoked only after its holder has confirmed it. Otherwise a report that was sent
+    before the turn, and says that the turn is not held, could be taken for the answer to the
+    revocation.
     """
 
     def __init__(self, names: Iterable[str], turn_s: float) -> None:
@@ -166,7 +171,7 @@ class Temporal(Sharing):
         return next((n for n in self._ring[start:] + self._ring[:start] if self._work[n]), None)
 
     def check(self) -> None:
-        """Raises `SharingError` if two tenants could be stepping."""
+        """Raise `SharingError` if two tenants could be stepping."""
         if self.holder is not None and self.leaving is not None:
             raise SharingError(f"{self.holder!r} got the turn before {self.leaving!r} yielded it")
 
@@ -188,5 +193,6 @@ class Temporal(Sharing):
 
 
 def make_sharing(names: Iterable[str], turn_s: float | None) -> Sharing:
-    """Among `names`, in the order of their turns of `turn_s` seconds; None for all at once."""
+    """Return the rule for `names`: turns of `turn_s` seconds in this order, or all at once if
+    `turn_s` is None."""
     return Spatial(names) if turn_s is None else Temporal(names, turn_s)

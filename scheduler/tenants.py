@@ -1,4 +1,4 @@
-"""Tenants as the deciding code knows them: their rights, and when they last had work."""
+"""Tenants as the deciding code knows them: their rights, and the time of their last work."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ class Tenant:
 
     name: str
     share: float
-    """Per cent of the device memory that it is entitled to."""
+    """Per cent of the device memory that the tenant is entitled to."""
     priority: int = 0
-    """Higher is served earlier and yields later."""
+    """Rank among tenants: a tenant with a higher number is served earlier and gives memory
+    later."""
     floor_layers: int = 1
-    """Layers that stay resident whatever happens."""
+    """Layers that always stay resident."""
     max_percent: float | None = None
-    """Most of its layers that may be given away; None for what holds for all tenants."""
+    """Per cent of the tenant's layers that may be given away at most; None for the limit of all
+    tenants."""
     max_cost_ms: float | None = None
-    """Time that waiting for its layers may add to its tokens, on average, before it gives no more
-    of them; None without a bound."""
+    """Milliseconds that loads of its layers may add to a token on average; beyond that the tenant
+    gives no more layers. None for no limit."""
 
     def share_bytes(self, device_bytes: int) -> int:
-        """Bytes of a device of `device_bytes` that the share amounts to, rounded down.
+        """Return the bytes of the share of a device of `device_bytes`, rounded down.
 
-        In whole millionths of a per cent, so that the bytes of shares that add up to 100 %
-        never add up to more than the device.
+        They are computed in whole millionths of a per cent, so that shares that add up to 100 %
+        never add up to more bytes than the device has.
         """
         return device_bytes * floor(self.share * 1e6 + 1e-3) // 10**8
 
 
 class Activity(msgspec.Struct, frozen=True):
-    """Activity of a tenant: does it have work, and when did it last have any (seconds; -inf for
-    never).
-    """
+    """Activity of a tenant: True in `busy` if it has work, and the time in seconds at which it last
+    had work (-inf for never)."""
 
     busy: bool = False
     last_busy: float = -inf
 
     def seen(self, busy: bool, now: float) -> Activity:
-        """The activity after it was seen busy or idle at `now`.
+        """Return the activity after the tenant was seen busy or idle at `now`.
 
-        A tenant that was busy when last seen counts as busy up to `now`.
+        A tenant that was busy when it was last seen counts as busy up to `now`.
         """
         return Activity(busy, now if busy or self.busy else self.last_busy)
 
     def at(self, now: float, cooldown_s: float) -> Clocked[bool]:
-        """True if it is active: busy, or busy less than `cooldown_s` ago.
+        """Return True, with the time until which that is valid, if the tenant is busy or was busy
+        less than `cooldown_s` seconds ago.
 
-        A pause between requests is not idleness.
+        The cooldown keeps a pause between two requests from counting as idleness.
         """
         if self.busy:
             return Clocked(True)

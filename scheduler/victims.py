@@ -1,4 +1,4 @@
-"""Whose parameters are given away first."""
+"""Order in which tenants give their parameters away."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def order(candidates: Iterable[Candidate], rule: Rule = "mru") -> list[str]:
-    """Names in the order in which they give: idle ones, then low priorities, then by `rule`.
+    """Return names in the order in which tenants give: idle before active, then low priority first,
+    then by `rule`.
 
-    `mru` starts with the most recently used, because under round robin that one runs again
-    last and its layers can stay away longest (MIRAGE, arXiv 2507.11507). `lru` is its opposite,
-    kept to be measured against. Names break ties, so equal input gives equal output.
+    `mru` starts with the most recently used tenant, because under round robin it runs again last,
+    so its layers can stay away longest (MIRAGE, arXiv 2507.11507). `lru` is the opposite, kept for
+    comparison. Ties are broken by name, so equal input gives equal output.
     """
     rank = RANKS[rule]
     ranked = sorted(candidates, key=lambda c: (c.active, c.priority, rank(c.last_busy), c.name))

@@ -1,4 +1,4 @@
-"""Answers of one engine: how long they are, and by how much the running ones will grow. Pure."""
+"""Length of the answers of one engine, and the expected growth of the running ones. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from math import exp
 from typing import NamedTuple
 
 LATELY = 100
-"""Answers that say how long the next ones will be; twice as many before older ones count half."""
+"""Answers over which the mean length is taken: once twice as many are counted, all counts are
+halved."""
 
 
 class Answered(NamedTuple):
-    """Counts of one engine; none ever falls."""
+    """Counts of one engine since its start. They never decrease."""
 
     tokens: int = 0
-    """Tokens decoded, those of answers under way included."""
+    """Tokens decoded, those of unfinished answers included."""
     ended: int = 0
     """Requests that began to run and have ended."""
 
@@ -25,10 +26,10 @@ class AnswerLengths:
         self._forgotten = Answered()
 
     def mean(self, answered: Answered) -> float:
-        """Tokens of an answer.
+        """Return the mean number of tokens of an answer.
 
-        Tokens of answers under way count, and one of these as ended: short answers end first, and
-        would say too little alone.
+        Tokens of unfinished answers count, and all unfinished answers together count as one that
+        has ended. Short answers end first, so ended answers alone would give too low a mean.
         """
         tokens, ended = (now - old for now, old in zip(answered, self._forgotten, strict=True))
         if ended >= 2 * LATELY:
@@ -38,13 +39,14 @@ class AnswerLengths:
 
 
 def growth_to_come(used_blocks: int, answers_blocks: int) -> int:
-    """KV blocks by which running requests, which use `used_blocks`, are expected to grow at most.
+    """Return the number of KV blocks by which running requests, which use `used_blocks`, are
+    expected to grow at most.
 
-    `answers_blocks`: those of as many answers of mean length. Requests that began together grow
-    together, and of those that began one after the other some end while others grow. If each of r
-    requests ends in any step with the chance 1/m, m being the mean length, then t steps later they
-    use (used + r t) exp(-t/m). That is most after t = m - used/r, and never more than now if
-    they use as much as answers of mean length.
+    `answers_blocks` is the number of blocks of as many answers of mean length. Requests that began
+    together grow together; of requests that began one after the other, some end while others grow.
+    If each of r requests ends in any step with the probability 1/m, where m is the mean length,
+    then t steps later they use (used + r t) exp(-t/m). The maximum is at t = m - used/r; it is at t
+    = 0, without growth, if they use as much as answers of mean length.
     """
     if used_blocks >= answers_blocks:
         return 0

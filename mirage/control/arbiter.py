@@ -1,7 +1,7 @@
-"""Memory and turns decided together: what the control server drives.
+"""Arbiter: decides about memory and turns together; the control server calls it.
 
-Joins the pure controller with the pure sharing, so that a turn makes its holder the active
-tenant. As pure as both: no clock, no I/O.
+It joins the pure controller with the pure sharing, so that the holder of the turn is the active
+tenant for the controller. Like both it has no clock and no I/O.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Arbiter:
     """Decides memory and turns of one device. Events go in with their time in seconds; `decide`
     returns (tenant, message) pairs.
 
-    Under spatial sharing no turn is ever sent.
+    Under spatial sharing no `Turn` is ever sent.
     """
 
     def __init__(
@@ -38,16 +38,17 @@ class Arbiter:
         self.loans = LoanBook()
         self.growth, self.decisions = GrowthWaits(), DecisionCounts()
         self._unbooked = False
-        """True if loans may be others although nobody is told anything."""
+        """True if loans may have changed although no allotment was sent."""
         self._temporal = temporal
         self._draining = draining
         self._holders: frozenset[str] = frozenset()
         self._sleepers: set[str] = set()
-        """Tenants that were told to sleep."""
+        """Tenants whose engines were told to sleep."""
         self._ending: set[str] = set()
         """Tenants whose engines were sent SIGKILL."""
         self._granting: str | None = None
-        """Whose turn it is, without having been told: its layers are about to come back."""
+        """Tenant that was chosen for the turn and not told yet: its layers are about to come
+        back."""
         self._grant_by = 0.0
 
     @classmethod
@@ -57,7 +58,8 @@ class Arbiter:
         rules: Rules | None = None,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
-        """Arbiter of a configuration. `rules` replace its own; `profiled`: see `Controller`."""
+        """Return the arbiter of a configuration. `rules`, if given, replace the configured ones;
+        `profiled` as in `Controller`."""
         temporal = config.sharing.mode == "temporal"
         turn_s = config.sharing.turn_s if temporal else None
         sharing = make_sharing([t.name for t in config.tenants], turn_s)
@@ -66,19 +68,20 @@ class Arbiter:
         return cls(controller, sharing, temporal=temporal, draining=draining)
 
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
-        """A tenant is there, or has other rights: see `Controller.declares`."""
+        """Add a tenant, or change its rights: see `Controller.declares`."""
         self.controller.declares(tenant, profiled)
         self.sharing.enters(tenant.name)
 
     def removed(self, name: str) -> None:
-        """A tenant whose engine is lost is there no more."""
+        """Remove a tenant whose engine is lost."""
         self.sharing.leaves(name)
         self.controller.removed(name)
         for book in (self.loans, self.growth, self.decisions):
             book.forget(name)
 
     def joined(self, hello: Hello, now: float) -> None:
-        """Raises `DoesNotFitError`, `LedgerError`: see `Controller.joined` and `adopted`."""
+        """Note an engine's hello. Raise `DoesNotFitError` or `LedgerError` as `Controller.joined`
+        and `Controller.adopted` do."""
         self._unbooked = True
         if (holdings := hello.holdings) is None:
             shape, held_bytes = hello.shape, hello.held_bytes
@@ -91,12 +94,12 @@ class Arbiter:
         self._heard(hello.tenant, holdings.report, now)
 
     def reported(self, tenant: str, report: Report, now: float) -> None:
-        """Raises `LedgerError` if the engine breaks the protocol."""
+        """Note an engine's report. Raise `LedgerError` if the engine breaks the protocol."""
         self.controller.reported(tenant, report, now)
         self._heard(tenant, report, now)
 
     def _heard(self, tenant: str, report: Report, now: float) -> None:
-        """Note work and turn of a report that is booked."""
+        """Note work and turn from a report whose memory the controller has booked."""
         if tenant in self._ending:
             return
         if tenant in self._sleepers:
@@ -108,17 +111,17 @@ class Arbiter:
         self.sharing.holds(tenant, report.holds_turn, now)
 
     def _dozes(self, tenant: str, report: Report, now: float) -> None:
-        """A turn that it holds passes on once no step of it can be running."""
+        """Pass the turn of a sleeping tenant on, once no step of it can be running."""
         if report.asleep and not (self._temporal and report.holds_turn):
             self._passes_on(tenant, now)
 
     def _passes_on(self, tenant: str, now: float) -> None:
-        """Take the turn from a tenant that steps no more."""
+        """Take the turn from a tenant that does not step any more."""
         self.sharing.lost(tenant, now)
         self._holders -= {tenant}
 
     def sleeps(self, tenant: str, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
-        """A tenant that joined shall sleep; what its engine is to be told."""
+        """Put a tenant that joined to sleep; return the messages for its engine."""
         self._sleepers.add(tenant)
         self._rests(tenant)
         if self._granting == tenant:
@@ -131,26 +134,26 @@ class Arbiter:
         return [*told, (tenant, self.controller.sleeps(tenant))]
 
     def wakes(self, tenant: str, now: float) -> None:
-        """A tenant that was told to sleep takes part again."""
+        """Let a tenant that was told to sleep take part again."""
         self._sleepers.discard(tenant)
         self.controller.wakes(tenant, now)
 
     def goes_on(self, tenant: str, now: float) -> None:
-        """An adopted engine is to be awake, even if it had been told to sleep."""
+        """Wake an adopted engine if the server before had told it to sleep."""
         if tenant in self._sleepers:
             self.wakes(tenant, now)
 
     def ends(self, tenant: str, now: float) -> None:
-        """An engine was sent SIGKILL: another tenant gets its turn to step, if it had it.
+        """Note that an engine was sent SIGKILL: if it had the turn, another tenant gets it.
 
-        Its memory is lent only once it is `lost`: a process that hangs in a call of the driver
-        may end late or never.
+        Its memory is lent only once it is `lost`, because a process that hangs in a call of the
+        driver may end late or never.
         """
         self._ending.add(tenant)
         self._passes_on(tenant, now)
 
     def lost(self, tenant: str, now: float) -> None:
-        """An engine is gone, and with it its memory and its turn."""
+        """Note that an engine is gone, and with it its memory and its turn."""
         self.controller.lost(tenant, now)
         self._rests(tenant)
         self._sleepers.discard(tenant)
@@ -158,10 +161,10 @@ class Arbiter:
         self._passes_on(tenant, now)
 
     def decide(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
-        """The messages to send now, in order: turns that end, memory, turns that begin.
+        """Return the messages to send now, in order: turns that end, memory, turns that begin.
 
-        A turn begins once the others have made room for its holder's layers. Were it told before,
-        its first step would stream them all, which takes longer than waiting.
+        A turn begins once the others have made room for its holder's layers. If the holder were
+        told before, its first step would stream all layers, which takes longer than waiting.
         """
         ended = self._turns(now) if self._temporal else []
         commands = self.controller.decide(now)
@@ -181,7 +184,7 @@ class Arbiter:
         return min([t for t in times if t is not None], default=None)
 
     def _book(self, commands: list[Command], now: float) -> None:
-        """Note what is lent from now on, if that may be another thing."""
+        """Note the loans from now on, if they may have changed."""
         if self._unbooked or any(isinstance(one.message, Allotment) for one in commands):
             self.loans.planned(self.controller.lent(now), now)
             self._unbooked = False
@@ -226,7 +229,7 @@ class Arbiter:
         return [(name, Turn(True))] if name in self._holders else []
 
     def _drained_enough(self, now: float) -> list[str]:
-        """The tenant that leaves, if it shall not wait for its running requests any longer."""
+        """Return the tenant that drains, in a list, if it shall stop now; else an empty list."""
         name = self._draining.name
         if name is None:
             return []

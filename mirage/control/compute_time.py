@@ -1,10 +1,10 @@
-"""Seconds that steps compute, learned from what was measured of them. Pure.
+"""Compute seconds of a step, learned from measurements. Pure.
 
-T_c is that time by the number of layers (MIRAGE, arXiv 2507.11507, section 5): what streams has to
-hide behind it. Steps whose layers the calling thread computes are measured as they are
-(`Smoothed`). A device that runs behind the thread that enqueues is measured from its first kernel
-to its last, with what lies between (`Undisturbed`): gaps in which the host enqueues copies, more of
-them with each streamed layer, and time slices of other processes. Neither hides anything.
+T_c is the compute time for each layer (MIRAGE, arXiv 2507.11507, section 5): loads of streamed
+layers have to hide behind it. Where the calling thread computes the layers, a measured time is
+taken as it is (`Smoothed`). A device that runs behind the thread that enqueues is measured from its
+first kernel to its last (`Undisturbed`). That includes gaps in which the host enqueues copies, more
+of them with each streamed layer, and time slices of other processes. Neither hides a load.
 """
 
 from __future__ import annotations
@@ -13,36 +13,38 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 MOST_PENDING = 64
-"""Steps whose times are not known yet; as many as `mirage.engine.stepclock` keeps."""
+"""Largest number of steps whose times are not known yet; `mirage.engine.stepclock` keeps as
+many."""
 SMOOTHING = 0.1
 RECENT = 16
-"""Steps of which the shortest counts, and with which it is known what one more layer adds."""
+"""Number of recent steps of which the shortest counts. After so many, the time that each further
+streamed layer adds is known."""
 
 
 class ComputeTime(ABC):
-    """Seconds of a step's compute, learned from steps in their order."""
+    """Seconds of compute of a step, learned from steps in their order."""
 
     def __init__(self) -> None:
         self.step_s = 0.0
-        """0 while unknown."""
+        """Seconds of compute of a step; 0 while unknown."""
         self._begun: deque[int] = deque(maxlen=MOST_PENDING)
 
     def begin(self, streamed: int) -> None:
-        """A step with `streamed` streamed layers begins; `end` follows, or `fail`."""
+        """Note that a step with `streamed` streamed layers begins; `end` or `fail` follows."""
         self._begun.append(streamed)
 
     def fail(self) -> None:
-        """The step that began last has no time."""
+        """Forget the step that began last: it has no time."""
         self._begun.pop()
 
     def end(self, seconds: float) -> None:
-        """The first step of those without a time took so long, stalls left out."""
+        """Learn that the oldest step without a time took `seconds`, waits for loads left out."""
         if self._begun:
             self._learn(self._begun.popleft(), seconds)
 
     @abstractmethod
     def _learn(self, streamed: int, seconds: float) -> None:
-        """Measurement of one step."""
+        """Learn from the time of one step with `streamed` streamed layers."""
 
 
 class Smoothed(ComputeTime):
@@ -53,23 +55,25 @@ class Smoothed(ComputeTime):
 
 
 class Undisturbed(ComputeTime):
-    """The shortest of the last steps, without what each streamed layer adds.
+    """The shortest of the last steps, less the time that each streamed layer adds on the host.
 
-    While nothing streams the device computes without gaps. When more layers stream than since then,
-    what steps take longer is the host's; what changes while as many stream is the model's, or the
-    batch's. A batch that grows in the very steps in which layers are given away is believed only
-    when nothing streams again: too few layers hide by then, not too many.
+    While nothing streams, the device computes without gaps. If the number of streamed layers rises
+    above the largest since then, the additional time of a step is the host's. A change while the
+    number stays the same is the model's or the batch's. A batch that grows in just the steps in
+    which layers are given away is noticed only when nothing streams again: until then too few
+    layers hide, never too many.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._recent: deque[float] = deque(maxlen=RECENT)
-        """Samples of steps with as many streamed layers as now."""
+        """Seconds of the last steps with the present number of streamed layers."""
         self._streamed = 0
         self._gap_s = 0.0
-        """Seconds of the host for each streamed layer."""
+        """Seconds that the host adds to a step for each streamed layer."""
         self._known = 0
-        """Most layers that streamed since none did, with which the gap was seen."""
+        """Largest number of streamed layers, since none streamed, that `_gap_s` was measured
+        with."""
 
     def _learn(self, streamed: int, seconds: float) -> None:
         if streamed != self._streamed:

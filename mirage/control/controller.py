@@ -54,18 +54,19 @@ from scheduler.clocked import Clocked
 from scheduler.tenants import Tenant
 
 AT_ONCE = ("priority", "max_cost_ms")
-"""Rights of a tenant that change while it has an engine."""
+"""Rights of a tenant that change at once, while it has an engine; the others wait for its next
+engine."""
 
 
 class Command(NamedTuple):
-    """A message to a tenant's engine."""
+    """Message to a tenant's engine."""
 
     tenant: str
     message: Allotment | Refusal
 
 
 class Controller:
-    """Decides over one device of `device_bytes` and all its `tenants`."""
+    """Decides the memory of all `tenants` of one device with `device_bytes`."""
 
     def __init__(
         self,
@@ -78,10 +79,11 @@ class Controller:
         patience_s: float = PATIENCE_S,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> None:
-        """A request for growth is answered after `patience_s` seconds, whatever other engines do.
+        """Make a controller that answers a request for growth after `patience_s` seconds at most,
+        whatever other engines do.
 
-        `turns` is None if tenants run at once. `profiled` has what is known by a tenant's name of
-        its steps before its engine has run one.
+        `turns` is None if all tenants run at once. `profiled` maps a tenant's name to the step
+        times that are known before its engine has run a step.
         """
         self.patience_s = patience_s
         self._turns = turns
@@ -103,17 +105,17 @@ class Controller:
         self._joined: set[str] = set()
         """Tenants that have an engine."""
         self._declared: dict[str, Tenant] = {}
-        """Rights of tenants from their next engine on, if they differ."""
+        """New rights of tenants that take effect with their next engine."""
         self._lean: set[str] = set()
-        """Tenants among them that need not have all their share at first."""
+        """Tenants of `_new` whose first allotment may be less than their share."""
         self._asleep: dict[str, ModelShape] = {}
         """Shapes of tenants that were told to sleep."""
         self._planned: Clocked[Plan] | None = None
-        """Made last, if nothing happened since."""
+        """The newest plan; None once an event came after it."""
         self._followed: dict[str, Plan] = {}
-        """The plan that each tenant's newest allotment follows, after its first."""
+        """Plan that each tenant's newest allotment follows; the first allotment follows none."""
         self._unanswered: dict[str, float] = {}
-        """Tenants whose request for growth awaits an answer, and since when (seconds)."""
+        """Time in seconds since which a tenant's request for growth awaits an answer, by name."""
 
     @classmethod
     def of(
@@ -137,9 +139,10 @@ class Controller:
     # -- tenants ------------------------------------------------------------------------
 
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
-        """A tenant is there, or has other rights: while it has an engine, those `AT_ONCE` alone.
+        """Add a tenant, or change its rights; while it has an engine, only those in `AT_ONCE`.
 
-        The others hold once that engine is lost. A new tenant is given up until it is awaited.
+        The other rights take effect once that engine is lost. A new tenant counts as given up until
+        it is awaited.
         """
         before = self._tenants.get(tenant.name)
         if before is not None and tenant.name in self._joined:
@@ -151,7 +154,7 @@ class Controller:
         self._planned = None
 
     def removed(self, name: str) -> None:
-        """A tenant that is lost, or never joined, is there no more."""
+        """Remove a tenant that is lost or never joined."""
         self._declared.pop(name, None)
         del self._tenants[name]
         self._grants.removed(name)
@@ -163,10 +166,11 @@ class Controller:
     def joined(
         self, name: str, shape: ModelShape, held_bytes: int, now: float, *, lean: bool = False
     ) -> None:
-        """An engine said hello. A `lean` one begins with less than its share if need be.
+        """Note an engine's hello. A `lean` engine may begin with less than its share.
 
-        Raises `DoesNotFitError` if its share is too small for it, `UnknownTenantError`, and
-        `LedgerError` if it holds more than is free: start it once `has_room` for it.
+        Raise `DoesNotFitError` if its share is too small for it, `UnknownTenantError`, and
+        `LedgerError` if it holds more than is free: start an engine only once `has_room` is true
+        for it.
         """
         if name in self._tenants:
             base(self._tenants[name], shape, self._grants.device_bytes)
@@ -179,9 +183,9 @@ class Controller:
         self._planned = None
 
     def adopted(self, name: str, shape: ModelShape, holdings: EngineHoldings, now: float) -> None:
-        """An engine said hello that another server had: it goes on with what it has.
+        """Note the hello of an engine that another server had: it keeps the memory that it has.
 
-        Raises `LedgerError` if that is more than is free, or more than it was granted.
+        Raise `LedgerError` if that is more than is free, or more than it was granted.
         """
         allotment, report = holdings.allotment, holdings.report
         self._grants.adopted(name, allotment, report.held_bytes)
@@ -195,7 +199,8 @@ class Controller:
         self.reported(name, report, now)
 
     def reported(self, name: str, report: Report, now: float) -> None:
-        """An engine reported. Raises `LedgerError` if it breaks the protocol: close it."""
+        """Note an engine's report. Raise `LedgerError` if it breaks the protocol: close its
+        connection."""
         self._grants.ledger.reported(name, report.revision, report.held_bytes)
         self._planned = None
         if name in self._asleep:
@@ -207,7 +212,7 @@ class Controller:
             self._unanswered.pop(name, None)
 
     def turn(self, name: str | None, now: float) -> None:
-        """Temporal sharing: `name` got the turn, and is the active tenant from now on."""
+        """Temporal sharing: note that `name` got the turn, and is the active tenant from now on."""
         self._store.turn(name, now)
         if self._drained is not None and name is not None:
             self._drained.began(name, now)
@@ -216,12 +221,12 @@ class Controller:
             self._unanswered[name] = now
 
     def revoked(self, now: float) -> None:
-        """Temporal sharing: the tenant with the turn begins no more requests."""
+        """Temporal sharing: note that the tenant with the turn begins no more requests."""
         if self._drained is not None:
             self._drained.revoked(now)
 
     def lost(self, name: str, now: float) -> None:
-        """An engine's process is dead. No error if it had not joined."""
+        """Note that an engine's process is dead. No error if it had not joined."""
         self._grants.lost(name)
         self._asleep.pop(name, None)
         self._joined.discard(name)
@@ -239,9 +244,9 @@ class Controller:
         self._unanswered.pop(name, None)
 
     def sleeps(self, name: str) -> Allotment:
-        """A tenant that joined takes no part until it wakes; what its engine is to be told.
+        """Put a tenant that joined to sleep; return the allotment for its engine.
 
-        Its share may be lent out, but for what it reports to hold.
+        Its share may be lent to others, except the bytes that it reports to hold.
         """
         shape = self._store.shape(name)
         allotment = self._grants.sleeps(name, asleep(shape))
@@ -250,7 +255,8 @@ class Controller:
         return allotment
 
     def wakes(self, name: str, now: float) -> None:
-        """A tenant that was told to sleep takes part again, with less than its share if need be."""
+        """Let a tenant that was told to sleep take part again, with less than its share if need
+        be."""
         shape = self._asleep.pop(name)
         self._grants.awaited(name)
         self._store.joined(name, shape, self._grants.ledger.reserved_bytes(name))
@@ -260,29 +266,34 @@ class Controller:
         self._planned = None
 
     def slept(self, name: str, held_bytes: int) -> None:
-        """A tenant that is lost, or never joined, holds `held_bytes` bytes and lends its share."""
+        """Note that a tenant that is lost or never joined holds `held_bytes` bytes, and lend its
+        share."""
         self._grants.slept(name, held_bytes)
         self._planned = None
 
     def expects(self, name: str, nbytes: int) -> None:
-        """Keep `nbytes` that a tenant will hold asleep, after `given_up`: others give them back."""
+        """Reserve `nbytes` for a tenant that was `given_up` and will hold so much asleep; others
+        give them back."""
         self._grants.expects(name, nbytes)
         self._planned = None
 
     def given_up(self, name: str) -> None:
-        """No engine of a tenant will start for now: others may have what its share leaves."""
+        """Note that no engine of a tenant will start for now: others may have the part of its share
+        that it does not hold."""
         self._grants.given_up(name)
         self._planned = None
 
     def awaited(self, name: str) -> None:
-        """Its engine is to start again, as soon as `has_room`: its share is kept once more."""
+        """Note that a tenant's engine is to start again as soon as `has_room` is true: its share is
+        reserved once more."""
         self._grants.awaited(name)
         self._planned = None
 
     # -- decisions ----------------------------------------------------------------------
 
     def decide(self, now: float) -> list[Command]:
-        """The messages to send now, in order. Called again, it has nothing to add."""
+        """Return the messages to send now, in order. A second call without an event returns
+        none."""
         commands = self._first_allotments(now) if self._new else []
         tenants = self._present(now)
         targets = self._targets(tenants, now)
@@ -320,9 +331,10 @@ class Controller:
         return returning and any(t.pending for t in tenants if t.name != name)
 
     def way_back_s(self, name: str, now: float) -> float:
-        """Seconds of loads until layers are back of a tenant that got a turn which drains.
+        """Return the seconds that loads take until the layers are back of a tenant that got a turn
+        that drains.
 
-        0 while T_T is unknown, and where turns do not drain.
+        0 while T_T is unknown, or if turns do not drain.
         """
         if self._drained is None:
             return 0.0
@@ -335,13 +347,14 @@ class Controller:
         )
 
     def covers(self, name: str, now: float) -> bool:
-        """True if a tenant, were it its turn now, would stream no more layers than hide."""
+        """True if a tenant, if it had the turn now, would stream no more layers than hide."""
         tenants = self._present(now)
         usable = self._grants.device_bytes - self._grants.kept_bytes()
         return covers(tenants, name, usable, self._policy, self._rules)
 
     def spill_bytes(self, name: str, now: float) -> int:
-        """Bytes of KV that a tenant's requests give up if its turn ends now; see `spilling`."""
+        """Return the bytes of KV memory that a tenant's requests give up if its turn ends now; see
+        `spilling`."""
         present = self._present(now)
         turns = self._turns_seen(present, now)
         if turns is None:
@@ -349,11 +362,13 @@ class Controller:
         return sum(worth_spilling(t, turns) for t in present if t.name == name)
 
     def has_room(self, name: str, nbytes: int | None = None) -> bool:
-        """True if an engine that holds up to `nbytes` may be started; None for its share."""
+        """True if an engine that holds up to `nbytes` bytes may be started; None stands for its
+        tenant's share."""
         return self._grants.has_room(name, nbytes)
 
     def debtors(self, now: float) -> list[Debtor]:
-        """Tenants that hold more than their share, so that an engine finds no room to start."""
+        """Return the tenants that hold more than their share, which may keep another engine from
+        starting."""
         over = self._grants.borrowed()
         known = [t for t in self.snapshot(now).tenants if t.name in over]
         return [Debtor(t.name, over[t.name], self._owes(t), t.report) for t in known]
@@ -364,20 +379,20 @@ class Controller:
         return t.allotment.grant_bytes < self._grants.ledger.reserved_bytes(t.name)
 
     def snapshot(self, now: float) -> Snapshot:
-        """All that is known of the joined tenants."""
+        """Return the state of all joined tenants."""
         return self._store.snapshot(now)
 
     def why(self, name: str) -> list[Move]:
-        """Moves from or to a tenant in the plan that its newest allotment follows.
+        """Return the moves from or to a tenant in the plan that its newest allotment follows.
 
-        They lead from all layers in place and no KV memory to what that plan gives it. None as
-        long as it has the allotment that it got when it joined, its share.
+        The moves lead from all layers in place and no KV memory to the tenant's target. The list is
+        empty while the tenant has the allotment that it got when it joined, its share.
         """
         followed = self._followed.get(name)
         return [] if followed is None else followed.of(name)
 
     def lent(self, now: float) -> list[Lending]:
-        """Memory that tenants lend each other by the plan of now."""
+        """Return the memory that tenants lend each other by the present plan."""
         tenants = self._present(now)
         self._targets(tenants, now)
         assert self._planned is not None
@@ -385,7 +400,7 @@ class Controller:
         return lendings(self._planned.value.moves, shares)
 
     def own_blocks(self, name: str) -> int:
-        """KV blocks for requests that the share of a joined tenant has room for."""
+        """Return the KV blocks for requests that fit into the share of a joined tenant."""
         shape = self._store.shape(name)
         return max(0, self._share(self._tenants[name], shape) * shape.extent_blocks - 1)
 
@@ -394,7 +409,7 @@ class Controller:
 
     @property
     def device_bytes(self) -> int:
-        """Bytes that all tenants share."""
+        """Bytes of device memory that all tenants share."""
         return self._grants.device_bytes
 
     def reserved_bytes(self, name: str) -> int:
@@ -407,7 +422,8 @@ class Controller:
         return self._grants.ledger.free_bytes
 
     def check(self, now: float) -> None:
-        """Raises `LedgerError` if what was sent breaks an invariant. Changes nothing."""
+        """Raise `LedgerError` if an allotment that was sent breaks an invariant. Changes
+        nothing."""
         self._grants.ledger.check()
         for t in self._present(now):
             self._check_limits(t)
@@ -428,7 +444,8 @@ class Controller:
         return commands + (self._first_allotments(now) if commands else [])
 
     def _targets(self, tenants: list[TenantSnapshot], now: float) -> dict[str, Allotment]:
-        """Made anew after each event; what was sent since is no reason to."""
+        """Return the targets of the present plan, which is made anew after each event. An allotment
+        that was sent since is no event."""
         planned = self._planned
         if planned is None or now >= planned.valid_until:
             kept = self._grants.kept_bytes()
@@ -444,15 +461,15 @@ class Controller:
         return self._drained.turns(now, alone=working <= 1)
 
     def _raise(self, t: TenantSnapshot, target: Allotment) -> list[Command]:
-        """Tell a tenant of more, as far as bytes are free."""
+        """Return the allotment that raises a tenant towards `target`, as far as bytes are free;
+        empty if it changes nothing."""
         assert t.allotment is not None
         step = toward(t.shape, t.allotment, target, self._grants.limit(t.name))
         return [] if is_sent(t.allotment, step) else [self._follow(t, step)]
 
     def _by_need(self, tenants: Iterable[TenantSnapshot]) -> list[TenantSnapshot]:
-        """Tenants in the order in which they get freed bytes: growth that is lacking comes first,
-        then layers of active tenants.
-        """
+        """Return tenants in the order in which they get freed bytes: first tenants whose running
+        requests lack memory, then active ones with layers away, then by priority."""
         return sorted(
             tenants,
             key=lambda t: (
@@ -494,7 +511,7 @@ class Controller:
         return Command(t.name, allotment)
 
     def _present(self, now: float) -> list[TenantSnapshot]:
-        """The tenants that have had their first allotment."""
+        """Return the tenants that have had their first allotment."""
         return [t for t in self.snapshot(now).tenants if t.allotment is not None]
 
     def _check_limits(self, t: TenantSnapshot) -> None:

@@ -1,4 +1,5 @@
-"""Bound on lending where tenants take turns: what pays, and what the others can cover. Pure."""
+"""Limit on lending where tenants take turns: the bytes that pay, and those that the others can
+cover. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ class Rotation(NamedTuple):
     """Turns of the models that have work, one after the other."""
 
     gaining: float
-    """Part of them, 0 to 1, in which batches grow by what is lent: those of models that want more
-    than their share, or whose requests waited for memory in their last turn. In the others its way
-    back is paid as well."""
+    """Part of the turns, 0 to 1, in which batches grow by the lent memory: turns of models that
+    want more than their share, or whose requests waited for memory in their last turn. The other
+    turns pay the way back as well."""
     apart: int
-    """Turns from one way back of a layer to the next, at least 1. Who ran last lends first and runs
-    again last, so that with n models a layer stays away for n - 1 turns."""
+    """Turns from one way back of a layer to the next, at least 1. The tenant that ran last lends
+    first and runs again last, so that with n models a layer stays away for n - 1 turns."""
 
 
 EACH_TURN = Rotation(1.0, 1)
-"""Rotation with a larger batch and a way back in each turn."""
+"""Rotation in which every turn has a larger batch and a way back."""
 
 
 def most_lent(
@@ -40,10 +41,11 @@ def most_lent(
     turns: TurnLengths,
     rules: Rules,
 ) -> int:
-    """Bytes that may be lent in turns, where KV memory is `kv_bytes` with all layers in place.
+    """Return the bytes that may be lent in turns, where KV memory is `kv_bytes` with all layers in
+    place.
 
-    What is lent is not called back because fewer turns gain: who lacks memory changes with the
-    turn, and the requests that run on it would be computed anew.
+    Lent memory is not called back because fewer turns gain: the tenant that lacks memory changes
+    with the turn, and the requests that use the memory would have to be computed anew.
     """
     most = inf if turns.drains else covered(rows)
     if rules.lend_kv is not None:
@@ -68,7 +70,8 @@ def most_lent(
 
 
 def rotation(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow]) -> Rotation:
-    """Turns of the models that have work now; as if all gained while none has any."""
+    """Return the rotation of the models that have work now; with none at work, all turns count as
+    gaining."""
     working = [(t, row) for t, row in zip(tenants, rows, strict=True) if _has_work(t)]
     short = sum(t.lacked or _wanted(t) > row.share for t, row in working)
     return Rotation(short / len(working) if working else 1.0, max(1, len(working) - 1))
@@ -79,15 +82,15 @@ def _has_work(t: TenantSnapshot) -> bool:
 
 
 def _wanted(t: TenantSnapshot) -> int:
-    """Extents in total that all its requests want, in its turn or not."""
+    """Return the extents, in total, that all requests of a tenant want, in its turn or not."""
     return max(t.report.growth_extents, t.report.admission_extents)
 
 
 def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], kv_bytes: int) -> int:
-    """Bytes beyond `kv_bytes` that running requests grow to.
+    """Return the bytes beyond `kv_bytes` to which running requests grow.
 
-    0 while requests of a tenant wait that has less than its share: others' growth would keep from
-    it what it waits for, turn after turn.
+    0 while a tenant with less than its share has waiting requests: the growth of others would
+    withhold the memory that they wait for, turn after turn.
     """
     for t, row in zip(tenants, rows, strict=True):
         if t.report.waiting and t.used_extents < row.share:
@@ -96,7 +99,8 @@ def _grown(tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow], kv_byte
 
 
 def covered(rows: Sequence[TenantRow]) -> int:
-    """Bytes of layers that can be away in each tenant's turn: all others', and its hidden ones."""
+    """Return the bytes of layers that can be away in every tenant's turn: the layers of all others,
+    and those that its own decode hides."""
     every = sum(r.most * r.unit_bytes for r in rows)
     missing = max(((r.most - r.surely_hidden) * r.unit_bytes for r in rows), default=0)
     return every - missing
@@ -105,9 +109,10 @@ def covered(rows: Sequence[TenantRow]) -> int:
 def covers(
     tenants: Sequence[TenantSnapshot], name: str, usable_bytes: int, policy: Policy, rules: Rules
 ) -> bool:
-    """True if all KV in use fits beside the layers that `name` cannot hide, were it its turn.
+    """True if all KV memory in use fits beside the layers that `name` cannot hide, if it had the
+    turn.
 
-    `usable_bytes`: of the device, what is kept for tenants that are not here not counted.
+    `usable_bytes` are the bytes of the device that are not reserved for absent tenants.
     """
     used = sum(t.used_extents * t.shape.extent_bytes for t in tenants)
     away = used + sum(footprint(t.shape, 0, 0) for t in tenants) - usable_bytes

@@ -2,8 +2,8 @@
 
 An engine that starts again needs its tenant's share, and finds part of it lent to others. They give
 it back as fast as they can. Memory of running requests comes back when these have ended, so a
-tenant that reports is waited for. A tenant that says nothing, or that could give memory back and
-does not, is overdue after `hang_s` seconds: it hangs.
+tenant that goes on reporting is waited for. A tenant that does not report, or that could give
+memory back and does not, is overdue after `hang_s` seconds: it hangs.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from mirage.protocol import Report
 
 
 class Debtor(NamedTuple):
-    """A tenant whose engine holds `bytes` more than its share, or may come to hold them."""
+    """Tenant whose engine holds, or may come to hold, `bytes` bytes more than its share."""
 
     name: str
     bytes: int
     owes: bool
-    """True if it was told to hold less than it does, and no running request uses the difference."""
+    """True if the engine was told to hold less than it does, and no running request uses the
+    difference."""
     report: Report
-    """Its newest."""
+    """The engine's newest report."""
 
 
 @dataclass(frozen=True)
 class _DebtSeen:
     debtor: Debtor
     since: float
-    """Seconds: when it last did what it can."""
+    """Time in seconds since which the debtor has made no progress."""
 
 
 class Overdue:
-    """Looks at debtors again and again while one tenant waits. Times are seconds."""
+    """Detects debtors that make no progress while an engine waits to start. Times are seconds."""
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s
         self._seen: dict[str, _DebtSeen] = {}
 
     def look(self, debtors: Iterable[Debtor], now: float) -> dict[str, float]:
-        """For how long each that is overdue has not moved, by its name."""
+        """Return the seconds for which each overdue debtor has made no progress, by name."""
         self._seen = {d.name: _DebtSeen(d, self._since(d, now)) for d in debtors}
         idle = {name: now - seen.since for name, seen in self._seen.items()}
         return {name: seconds for name, seconds in idle.items() if seconds >= self._hang_s}

@@ -10,20 +10,22 @@ from mirage.control.moves import Move
 from mirage.protocol import Refusal
 
 FIRST = "first"
-"""Reason of an allotment that follows no plan: the one with which an engine begins."""
+"""Reason of the first allotment of an engine, which follows no plan."""
 REFUSED = "refused"
-"""Reason of an answer that no memory can be had."""
+"""Reason that stands for a refusal: no memory can be had."""
 SLEEP = "sleep"
 
 
 class DecisionCounts:
-    """Counts of messages to engines, by reason. One with several reasons counts for each."""
+    """Counts of messages to engines, by tenant and reason. A message with several reasons counts
+    once for each."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def told(self, commands: Iterable[Command], why: Callable[[str], Iterable[Move]]) -> None:
-        """Count what is told; `why` has the moves that a tenant's newest allotment follows."""
+        """Count the messages in `commands`; `why` returns the moves that a tenant's newest
+        allotment follows."""
         for tenant, message in commands:
             if isinstance(message, Refusal):
                 self.counts[tenant, REFUSED] += 1

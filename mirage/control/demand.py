@@ -1,6 +1,7 @@
 """Demand of an engine for KV memory: pure arithmetic over its queues.
 
-It counts in blocks, and says it in extents (`in_extents`); a controller hears nothing but extents.
+It is computed in blocks and reported in extents (`in_extents`); the controller receives only
+extents.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from mirage.units import align_up, ceil_div
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """KV blocks that an engine needs in total, for more and more requests.
+    """KV blocks that an engine needs in total; each field includes more requests than the one
+    before.
 
-    A function of what is in use and what waits, never of what is granted: else an engine would
-    want less once it was served, lose it to another, and want it again.
+    Demand depends on the blocks in use and the waiting requests, never on the grant. Otherwise an
+    engine would want less once it was served, lose that memory to another engine, and want it
+    again.
     """
 
     used: int = 0
@@ -24,40 +27,44 @@ class Demand(msgspec.Struct, frozen=True):
     growth: int = 0
     """KV blocks that running requests need now or soon, those in use included."""
     admission: int = 0
-    """KV blocks with which the waiting requests can start as well."""
+    """KV blocks with which the waiting requests can start as well, `growth` included."""
 
 
 def blocks_ahead(groups: KVGroups, running: int, lookahead_steps: int, headroom_blocks: int) -> int:
-    """Free blocks that `running` requests should find.
+    """Return the free blocks that `running` requests should find.
 
-    Those of `lookahead_steps` decode steps, so that memory arrives before it is needed, and
-    some headroom.
+    These are the blocks of `lookahead_steps` decode steps, so that memory arrives before it is
+    needed, and `headroom_blocks`. 0 without running requests.
     """
     return groups.grown(running * lookahead_steps) + headroom_blocks if running else 0
 
 
 def blocks_soon(groups: KVGroups, running: int, lookahead_steps: int) -> int:
-    """Blocks of the first half of `lookahead_steps`, which newcomers leave free.
+    """Return the blocks that newcomers leave free: those of the first half of `lookahead_steps`
+    steps.
 
-    Half, as measured: it spares most of the preemptions that all of them would, and newcomers
-    wait hardly longer; with what is asked ahead, TTFT P99 was up to 1.6 times as long.
+    Half was measured as best: it avoids most of the preemptions that the whole would, and newcomers
+    wait hardly longer. With all that is asked ahead, TTFT P99 was up to 1.6 times as long.
     """
     return groups.grown(running * lookahead_steps, parts=2)
 
 
 def blocks_later(groups: KVGroups, running: int, lookahead_steps: int) -> int:
-    """Blocks of twice `lookahead_steps`, which newcomers leave free while layers are lent at once.
+    """Return the blocks that newcomers leave free while layers are lent at once: those of twice
+    `lookahead_steps` steps.
 
-    Not all up to `growth_level`: where in its steps a demand lies is chance, and up to five times
-    what is asked ahead stayed free.
+    Leaving free all up to `growth_level` kept up to five times what is asked ahead, because a
+    demand lies anywhere between two of its steps by chance.
     """
     return groups.grown(2 * running * lookahead_steps) if running else 0
 
 
 def growth_level(used_blocks: int, ahead: int) -> int:
-    """KV blocks in total with which running requests find `ahead` free ones beside theirs.
+    """Return the KV blocks in total with which running requests find `ahead` free ones beside those
+    in use.
 
-    In steps of at least twice as many, so that growing asks rarely.
+    The result is a multiple of a step of at least twice `ahead`, so that growing requests ask
+    rarely. 0 `ahead` returns `used_blocks`.
     """
     if not ahead:
         return used_blocks
@@ -66,17 +73,17 @@ def growth_level(used_blocks: int, ahead: int) -> int:
 
 
 def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> Demand:
-    """Demand of an engine at one moment, in KV blocks.
+    """Return the demand of an engine at one moment, in KV blocks.
 
-    `due_blocks` are those that running requests need within their next steps; see `blocks_ahead`,
-    and `KVGroups.to_start` for `starting`.
+    `due_blocks` are those that running requests need within their next steps; `ahead` see
+    `blocks_ahead`; `starting` see `KVGroups.to_start`.
     """
     level = growth_level(used_blocks + due_blocks, ahead)
     return Demand(used_blocks, level, level + starting)
 
 
 def in_extents(blocks: int, extent_blocks: int) -> int:
-    """Extents that hold `blocks` blocks and, in all, one null block; 0 for no blocks."""
+    """Return the extents that hold `blocks` blocks and one null block; 0 for no blocks."""
     return ceil_div(blocks + 1, extent_blocks) if blocks else 0
 
 
@@ -86,17 +93,18 @@ def lacks_growth(report: Report) -> bool:
 
 
 def lacks_admission(report: Report) -> bool:
-    """True if requests wait for more memory than there is."""
+    """True if requests wait and need more memory than the engine has."""
     return report.waiting > 0 and report.admission_extents > report.kv_usable_extents
 
 
 def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]:
-    """Extents in total for growth, and for admission, that a report asks for.
+    """Return the extents in total that a report asks for: for growth, and for admission as well.
 
-    `allotted` are those of a newer allotment on its way. Demand is what the engine requests above
-    its holding, plus the part of its holding that it says it needs: if that part were lent, the
-    next report would request it back. KV that a newer allotment revokes counts as gone, otherwise
-    reports in flight could undo each other's allotments for ever.
+    `allotted` are the extents of a newer allotment that is on its way; None if there is none.
+    Demand is what the engine requests above its holding, plus the part of its holding that it says
+    it needs: if that part were lent, the next report would request it back. KV that a newer
+    allotment revokes counts as gone, otherwise reports in flight could undo each other's allotments
+    for ever.
     """
     used, had = report.kv_used_extents, report.kv_usable_extents
     have = had if allotted is None else max(used, min(had, allotted))
@@ -108,10 +116,11 @@ def still_wanted(report: Report, allotted: int | None = None) -> tuple[int, int]
 
 
 def kept_free(usable_blocks: int, open_blocks: int | None, ahead: int) -> int:
-    """Blocks that newcomers leave free if layers are lent to running requests only.
+    """Return the blocks that newcomers leave free if layers are lent to running requests only.
 
-    What layers pay for, and what is asked for the running ones `ahead` of need. Else a
-    newcomer would take that, grow in turn, and layers would be lent for admission after all.
+    They are the usable blocks that are not open to newcomers, which layers pay for, and the blocks
+    asked for `ahead` of need. Otherwise a newcomer would take them and grow, and layers would be
+    lent for admission after all. `open_blocks` is None if all are open.
     """
     closed = 0 if open_blocks is None else max(0, usable_blocks - open_blocks)
     return closed + ahead

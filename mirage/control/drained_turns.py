@@ -1,7 +1,7 @@
-"""Turns that drain, as they are seen: how long they last. Pure.
+"""Length of turns that drain, as measured. Pure.
 
-Such a turn begins requests for as long as it is meant to last, and then ends those that it has
-begun, which takes several times as long. What is lent has its way back once in all of that time.
+Such a turn begins requests for as long as it is configured, and then finishes those that it has
+begun, which takes several times as long. Lent memory has its way back once in all of that time.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from math import inf
 from mirage.control.spilling import TurnLengths
 
 LATELY = 0.25
-"""Weight of the newest turn: some four turns make a mean."""
+"""Weight of the newest turn in the smoothed length: a mean over some four turns."""
 
 
 class DrainedTurns:
-    """Length of the turns that were seen, for a plan. Times are seconds."""
+    """Measured length of the turns, for a plan. Times are seconds."""
 
     def __init__(self, meant: TurnLengths) -> None:
         """`meant`: the turns as they are configured."""
         self._meant = meant
         self._length_s: float | None = None
-        """None until a turn is over."""
+        """Smoothed length of a turn in seconds; None until a turn is over."""
         self._holder: str | None = None
         self._since = 0.0
         self._revoked = -inf
 
     def turns(self, now: float, *, alone: bool) -> TurnLengths:
-        """Turns as they were lately; as they are meant until the first is over.
+        """Return the turns with their measured length; with the configured one until the first is
+        over.
 
-        `alone`: whether nobody waits for the present one to end.
+        `alone`: True if no other tenant waits for the present turn to end.
         """
         seconds = self._meant.seconds if self._length_s is None else self._length_s
         return self._meant._replace(seconds=seconds, young=alone and now - self._since < seconds)
 
     def began(self, name: str, now: float) -> None:
-        """A tenant got the turn. One that had it before goes on: nothing moves."""
+        """Note that a tenant got the turn. If it had the turn before, the same turn goes on."""
         if name == self._holder:
             return
         if self._holder is not None:
@@ -47,10 +48,10 @@ class DrainedTurns:
         self._revoked = now
 
     def _saw(self, now: float) -> None:
-        """The present turn is over.
+        """Learn from the present turn, which is over.
 
-        While it lasted longer than meant before it was revoked, nobody else waited: that says
-        nothing of turns between which memory moves.
+        The part that lasted beyond the configured length before the turn was revoked is left out:
+        no other tenant waited then, so it says nothing about turns between which memory moves.
         """
         draining_s = now - max(self._since, self._revoked)
         newest = min(now - self._since, self._meant.seconds + draining_s)

@@ -1,9 +1,9 @@
 """Draining: a tenant that loses its turn may first finish the requests that it has begun.
 
-Draining keeps the KV of suspended requests off the next model's layers, and lets tokens come
-evenly. But its batches run empty and other tenants wait. So by default a turn drains only where
-stopping would cost more: where the next model would have to stream layers in every step of its
-turn.
+Draining keeps the KV of suspended requests off the next model's layers, and tokens come evenly. But
+its batches become small, and other tenants wait. So by default a turn drains only where stopping
+would cost more: where the next model would have to stream more layers than hide in every step of
+its turn.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Literal
 
 
 class Draining:
-    """Rule that says if a turn drains. `drain`: always, never, or by cost, for `turn_s` at most."""
+    """Rule that decides if a turn drains. `drain`: always (True), never (False), or "auto": by
+    cost, for `turn_s` seconds at most."""
 
     def __init__(self, drain: bool | Literal["auto"], turn_s: float) -> None:
         self._drain = drain
         self._turn_s = turn_s
         self.name: str | None = None
-        """The tenant that drains by cost."""
+        """Tenant that drains because stopping would cost more; None if there is none."""
         self.until: float | None = None
-        """Time at which it has to stop, in seconds."""
+        """Time in seconds at which that tenant has to stop; None if there is none."""
 
     def begins(self, name: str, now: float, *, costly: bool) -> bool:
-        """True if a tenant whose turn is over drains. `costly`: stopping now would be."""
+        """True if the tenant whose turn is over drains. `costly`: stopping now would cost more than
+        draining."""
         if self._drain != "auto":
             return self._drain
         if costly:
@@ -31,7 +33,8 @@ class Draining:
         return costly
 
     def ends(self, now: float, *, costly: bool) -> bool:
-        """True if the tenant that drains because of the cost shall stop now."""
+        """True if the tenant that drains because of the cost shall stop now. `costly` as in
+        `begins`."""
         if self.until is None or (costly and now < self.until):
             return False
         self.over()

@@ -1,4 +1,4 @@
-"""Choice between layers and experts of a tenant, and their number, by `worth`. Pure."""
+"""Choice between layers and experts of a tenant, and how many of them, by price. Pure."""
 
 from __future__ import annotations
 
@@ -26,32 +26,34 @@ from mirage.units import ceil_div
 COLD = 0.1
 """Part of a decode step by which loads of experts may lengthen it."""
 STILL_COLD = 0.15
-"""The same for those that are away already, since what is observed varies."""
+"""The same limit for experts that are already away; it is higher because measurements vary."""
 ANOTHER_STEP = 1.0
-"""Part of a step by which it is lengthened before running requests of others make room."""
+"""Part of a step by which loads may lengthen it before running requests of others make room."""
 SPAN_S = 10.0
-"""For which a model is taken to keep to layers or experts, whose copies it pays for once."""
+"""Seconds for which a model is assumed to keep giving layers, or experts; a change is paid for once
+in that time."""
 CLEARLY = 0.02
-"""Part of that time by which another way must be better, besides: what is measured varies."""
+"""Part of `SPAN_S` by which another way must be better in addition, because measurements vary."""
 
 NOTHING = Price(KvSource.LAYERS, 0.0, 0)
-"""Is given."""
+"""Price of giving nothing."""
 
 
 def experts_out(t: TenantSnapshot) -> int:
-    """Experts of each layer that are given away, or told to be."""
+    """Return the number of experts of each layer that are given away, or that the engine was told
+    to give."""
     return max(t.report.experts, t.allotment.experts if t.allotment else 0)
 
 
 def giving_experts(
     t: TenantSnapshot, row: TenantRow, most: int, turns: TurnLengths | None = None
 ) -> TenantRow:
-    """`row` with experts in the place of layers, if the tenant runs and that is the cheaper.
+    """Return `row` with experts in the place of layers, if experts are cheaper; else `row`.
 
-    `most`: experts of each layer that may be away. A change from one kind to the other copies what
-    returns. Layers and experts already away are converted into each other, because other tenants
-    may use that memory. If the result is more than there can be, or than hides while the tenant
-    runs, nothing changes.
+    `most` is the number of experts of each layer that may be away. A change from one kind to the
+    other copies what returns. Layers and experts already away are converted into each other,
+    because other tenants may use that memory. If the result is more than may be away, or more
+    layers than hide while the tenant runs, the kind stays.
     """
     gain = experts_gain(t.shape)
     if not (most and gain):
@@ -80,7 +82,7 @@ def giving_experts(
 
 
 def _mixture(t: TenantSnapshot) -> Mixture | None:
-    """None while its times or its routing are unknown."""
+    """Return the tenant's experts for a price; None while its step times or routing are unknown."""
     report, shape = t.report, t.shape
     compute_s = shape.layers * report.layer_compute_s
     if min(report.expert_load_s, compute_s) <= 0 or not report.expert_routed:
@@ -91,7 +93,7 @@ def _mixture(t: TenantSnapshot) -> Mixture | None:
 
 
 def _cold(t: TenantSnapshot, most: int) -> Iterator[Price]:
-    """Prices of all numbers of experts whose loads lengthen a step by little."""
+    """Yield the price of each number of experts whose loads lengthen a step by little."""
     mixture = _mixture(t)
     if mixture is None:
         return
@@ -109,13 +111,15 @@ def _layers(t: TenantSnapshot, hidden: int) -> Price:
 
 
 def _instead_of(price: Price, returns_s: float) -> Price:
-    """`price`, plus the cost of the other kind's return in `returns_s`, if any of it is away."""
+    """Return `price` plus the cost of returning the other kind, which takes `returns_s` seconds; 0
+    if none of it is away."""
     more = returns_s + CLEARLY * SPAN_S if returns_s else 0.0
     return price._replace(seconds=min(SPAN_S, price.seconds + more))
 
 
 def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
-    """Experts of the best of `ways`; 0 if that gives layers or nothing."""
+    """Return the number of experts of the best of `ways`; 0 if the best one gives layers or
+    nothing."""
     # Without what is paid for already: else what was brought would make more of it worth less.
     given = experts_out(t) * experts_gain(t.shape) + t.layers_out * t.shape.layer_bytes
     kv_bytes = max(1, t.report.kv_extents * t.shape.extent_bytes - given)
@@ -126,7 +130,8 @@ def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
 
 
 def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: TurnLengths | None) -> int:
-    """Experts that stay away before requests of others make room, as `planner` says of layers."""
+    """Return the experts that stay away before requests of other tenants make room, as `planner`
+    does for layers."""
     mixture = _mixture(t)
     if mixture is None:
         return 0

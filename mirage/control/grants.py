@@ -1,8 +1,9 @@
-"""Limits of grants now: the ledger, and room for engines that are absent.
+"""Limit of each tenant's grant now: the ledger, and room for engines that are absent.
 
-The share of a tenant that has not joined, or is lost, is lent to nobody, so that its engine always
-finds room to start. It counts as absent until its first allotment is sent. Of a tenant that was
-given up, all that it does not hold is free for others, until its engine is awaited again.
+The share of a tenant that has not joined, or is lost, is lent to no other, so that its engine
+always finds room to start. A tenant counts as absent until its first allotment is sent. If a tenant
+was given up, all bytes that it does not hold are free for others, until its engine is awaited
+again.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class Grants:
         self._present: set[str] = set()
         self._given_up: set[str] = set()
         self._expected: dict[str, int] = {}
-        """Bytes that tenants which were given up will hold, though not their shares."""
+        """Bytes that given-up tenants will hold asleep, in the place of their shares."""
 
     def declares(self, tenant: Tenant) -> None:
-        """A tenant is there, with this share from now on. A new one is not awaited."""
+        """Add a tenant, or set its share from now on. A new tenant counts as given up."""
         if tenant.name not in self._shares:
             self._revisions[tenant.name] = 0
             self.given_up(tenant.name)
@@ -42,7 +43,8 @@ class Grants:
         self.awaited(name)
 
     def joined(self, name: str, held_bytes: int) -> None:
-        """Raises `UnknownTenantError`, and `LedgerError` as the ledger does."""
+        """Note an engine's hello. Raise `UnknownTenantError`, and `LedgerError` as `Ledger.joined`
+        does."""
         if name not in self._shares:
             raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
         if name in self._given_up:
@@ -51,9 +53,10 @@ class Grants:
         self.awaited(name)
 
     def adopted(self, name: str, newest: Allotment, held_bytes: int) -> None:
-        """An engine comes with what another server has allotted to it. Raises as `joined` does.
+        """Note the hello of an engine that has an allotment of another server. Raises as `joined`
+        does.
 
-        The share of one that sleeps may be lent.
+        If the engine sleeps, its tenant's share may be lent.
         """
         if name not in self._shares:
             raise UnknownTenantError(f"no tenant is named {name!r}: known are {[*self._shares]}")
@@ -66,21 +69,24 @@ class Grants:
             self._present.add(name)
 
     def lost(self, name: str) -> None:
-        """Its memory is free, and its share kept again. No error if it had not joined."""
+        """Note that an engine is gone: its memory is free, and its share is reserved again. No
+        error if it had not joined."""
         self.ledger.lost(name)
         self._present.discard(name)
 
     def slept(self, name: str, held_bytes: int) -> None:
-        """A tenant holds only `held_bytes`; its share may be lent until it joins again."""
+        """Note that a tenant holds only `held_bytes`; its share may be lent until it joins
+        again."""
         self.lost(name)
         self._expected.pop(name, None)
         self.ledger.joined(name, held_bytes)
         self.given_up(name)
 
     def sleeps(self, name: str, target: Allotment) -> Allotment:
-        """`target` with a number, to be sent to one that joined; its share may be lent from now on.
+        """Number `target` and return it, to be sent to a tenant that joined; its share may be lent
+        from now on.
 
-        What it holds counts until it reports less.
+        The bytes that it holds stay reserved until it reports less.
         """
         allotment = self.allot(name, target)
         self._present.discard(name)
@@ -88,20 +94,21 @@ class Grants:
         return allotment
 
     def expects(self, name: str, nbytes: int) -> None:
-        """Keep `nbytes` that a tenant will hold asleep, after `given_up`."""
+        """Reserve `nbytes` that a given-up tenant will hold asleep."""
         self._expected[name] = nbytes
 
     def given_up(self, name: str) -> None:
-        """No engine of it will start for now: its share may be lent out."""
+        """Note that no engine of the tenant will start for now: its share may be lent."""
         self._given_up.add(name)
 
     def awaited(self, name: str) -> None:
-        """Its engine is to start again: its share is kept from now on."""
+        """Note that the tenant's engine is to start again: its share is reserved from now on."""
         self._given_up.discard(name)
         self._expected.pop(name, None)
 
     def allot(self, name: str, target: Allotment) -> Allotment:
-        """`target` with a number, to be sent. Raises `OverCommitError` if it exceeds the device."""
+        """Number `target`, book it and return it, to be sent. Raise `OverCommitError` if it exceeds
+        the device."""
         revision = self._revisions[name] + 1
         allotment = replace(target, revision=revision)
         self.ledger.offer(name, allotment)
@@ -116,29 +123,30 @@ class Grants:
         return self.ledger.reserved_bytes(name) + max(0, self.ledger.free_bytes - kept)
 
     def kept_bytes(self) -> int:
-        """Bytes of absent tenants, that no plan may give to others."""
+        """Return the bytes of absent tenants that no plan may give to others."""
         asleep = [self.ledger.reserved_bytes(name) for name in self._given_up]
         awaited = [self._awaited_asleep(name) for name in self._expected]
         return sum([*asleep, *awaited, *[max(share, held) for share, held in self._absent()]])
 
     def has_room(self, name: str, nbytes: int | None = None) -> bool:
-        """True if an engine that holds up to `nbytes`, its tenant's share if None, may be started.
+        """True if an engine that holds up to `nbytes` (None: its tenant's share) may be started.
 
-        Room that is kept for other absent engines does not count: they may start as well.
+        Room that is reserved for other absent engines does not count, because they may start as
+        well.
         """
         return self.limit(name) >= (self._shares[name] if nbytes is None else nbytes)
 
     def borrowed(self) -> dict[str, int]:
-        """Bytes that tenants hold, or may come to hold, beyond their shares; by name."""
+        """Return the bytes that tenants hold, or may come to hold, beyond their shares, by name."""
         over = {n: self.ledger.reserved_bytes(n) - share for n, share in self._shares.items()}
         return {name: nbytes for name, nbytes in over.items() if nbytes > 0}
 
     def _awaited_asleep(self, name: str) -> int:
-        """Bytes that are expected of it and that it does not hold yet."""
+        """Return the bytes that the tenant is expected to hold asleep and does not hold yet."""
         return max(0, self._expected[name] - self.ledger.reserved_bytes(name))
 
     def _absent(self, but: str = "") -> list[tuple[int, int]]:
-        """(share, reserved) bytes of each absent tenant."""
+        """Return the (share, reserved) bytes of each absent tenant but `but`."""
         return [
             (share, self.ledger.reserved_bytes(name))
             for name, share in self._shares.items()

@@ -1,12 +1,13 @@
-"""Shortage of an engine right now, and the hold of a request until it is answered.
+"""Shortage of an engine at the moment, and the hold of a request until the control server answers.
 
-An allocation of a running request failed: the request is held, not preempted, until the control
-server has answered. A refusal lets vLLM preempt as it would, until the next allotment.
+If no block can be allocated for a running request, the request is held, not preempted, until the
+control server has answered. A refusal lets vLLM preempt as it does without MIRAGE, until the next
+allotment.
 
-An answer may be late where everything is slow: the server decides within `hold_s` seconds, but its
-message takes time. So an engine waits longer than that while the server shows that it lives, by any
-message, for `LONGEST_S` seconds at most. A server that has not been heard for `SILENT_S` is taken
-for dead, and a request waits no longer than `hold_s`.
+An answer may be late on a slow machine: the server decides within `hold_s` seconds, but its message
+takes time. So an engine waits longer than `hold_s`, at most `LONGEST_S` seconds, while any message
+shows that the server lives. A server that has sent nothing for `SILENT_S` seconds counts as dead,
+and then a request waits no longer than `hold_s`.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from collections.abc import Callable
 from math import inf
 
 SILENT_S = 3.0
-"""Six beats missed: see `protocol.BEAT_S`."""
+"""Seconds without a message after which the server counts as dead: six missed beats of
+`protocol.BEAT_S`."""
 LONGEST_S = 10.0
 """Longest time in seconds for which one shortage is held for an answer, whatever else is heard."""
 
 
 def never() -> float:
-    """Time of the last sign of life of a server that shows none."""
+    """Time of the last message of a server that has sent none."""
     return -inf
 
 
 class GrowthHold:
-    """The blocks that running requests lacked in the last step.
+    """KV blocks that running requests lacked in the last step.
 
-    `clock` tells seconds, `heard` when on that clock the control server was last heard.
+    `clock` returns seconds; `heard` returns the time on that clock at which the control server was
+    last heard.
     """
 
     def __init__(
@@ -40,22 +43,24 @@ class GrowthHold:
         self._step_missing = 0
         self._needed_free = 0
         self.since: float | None = None
-        """Seconds, when the shortage began, or an allotment came that was not enough."""
+        """Time in seconds at which the shortage began; None without one, and after an allotment
+        that may end it."""
         self._refused_now = False
 
     def begin_step(self) -> None:
-        """A scheduling pass starts: nothing has failed in it yet."""
+        """Begin a scheduling pass: no allocation has failed in it yet."""
         self._step_missing = 0
 
     def lacks(self, blocks: int, free: int) -> None:
-        """A running request could not get `blocks` blocks beyond the `free` ones."""
+        """Note that a running request lacks `blocks` blocks beyond the `free` ones."""
         self._step_missing = max(self._step_missing, blocks)
         self._needed_free = free + self._step_missing
         if self.since is None:
             self.since = self._clock()
 
     def end_step(self) -> bool:
-        """The pass is over; True if what is missing changed and should be reported at once."""
+        """End the scheduling pass; True if the number of missing blocks changed and should be
+        reported at once."""
         changed = self._step_missing != self.missing
         self.missing = self._step_missing
         if not self.missing:
@@ -65,13 +70,14 @@ class GrowthHold:
 
     @property
     def due(self) -> int:
-        """Blocks that must be free for what the last step lacked; 0 if it lacked none."""
+        """Blocks that must be free for the requests that lacked blocks in the last step; 0 if none
+        did."""
         return self._needed_free if self.missing else 0
 
     def may_hold(self, *, answerable: bool = True) -> bool:
-        """True if there is still an answer to wait for.
+        """True if a request may be held, since an answer may still come.
 
-        Without its turn an engine is not `answerable`: the server answers once it has it.
+        An engine without the turn is not `answerable`: the server answers once it has the turn.
         """
         if self._refused_now or self.since is None:
             return False
@@ -82,10 +88,11 @@ class GrowthHold:
         return answerable and held_s < LONGEST_S and now - self._heard() < SILENT_S
 
     def answered(self) -> None:
-        """An allotment came: memory may be on its way."""
+        """Note that an allotment came: memory may be on its way."""
         self._refused_now = False
         self.since = None
 
     def refused(self) -> None:
-        """No memory can be had for the present shortage. Ignored if it is over."""
+        """Note that no memory can be had for the present shortage. Ignored if the shortage is
+        over."""
         self._refused_now = self.missing > 0

@@ -1,7 +1,7 @@
-"""Time from when an engine asks for memory of running requests to when it can use it. Pure.
+"""Time from an engine's request for memory of running requests to its use. Pure.
 
-An engine asks ahead of need, so that its requests wait for less than that, or not at all. What it
-asked for and then needed no more, as when a request ended, is not counted.
+An engine asks ahead of need, so its requests wait for less than this time, or not at all. A request
+that the engine dropped, because a request ended for example, is not counted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ class _GrowthAsked(NamedTuple):
 
 
 class GrowthWaits:
-    """Times of each tenant on one device, in `counts`."""
+    """Waiting times of each tenant of one device, in `counts`."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, TimeCounts] = defaultdict(partial(TimeCounts, BOUNDS))
         self._asked: dict[str, _GrowthAsked] = {}
 
     def reported(self, tenant: str, report: Report, now: float) -> None:
-        """An engine has told its state, at a time in seconds."""
+        """Note an engine's report at the time `now` in seconds; count the wait that it ends, if
+        any."""
         asked = self._asked.get(tenant)
         if asked is not None and report.kv_usable_extents >= asked.extents:
             self.counts[tenant].add(now - asked.since)

@@ -1,4 +1,4 @@
-"""Layers of a tenant that hide behind its decode steps, and the slots for them. Pure."""
+"""Number of a tenant's layers that hide behind its decode steps, and the slots for them. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from mirage.control.targets import most_remapped
 from mirage.control.tenant_state import TenantSnapshot
 
 CLEARLY = 0.98
-"""A step must get that much shorter before another number of slots is worth the copies."""
+"""Part of the present step time below which another number of slots is worth the copies."""
 
 
 def hidden_layers(t: TenantSnapshot, t_compute: float, rules: Rules, streams: int = 1) -> int:
-    """Layers that an active tenant may give: those whose loads fit behind its decode compute.
+    """Return the layers that an active tenant may give: those whose loads fit behind its decode
+    compute.
 
-    Without `rules.decode_cap`, all that it may ever give. While T_T or T_c is unknown, one:
-    the least that lets them be measured. T_T was measured alone; of `streams` tenants that
-    stream at once, each has its part of the link.
+    Without `rules.decode_cap` these are all that it may ever give. While T_T or T_c is unknown it
+    is one layer, the least that lets them be measured. T_T was measured alone; each of `streams`
+    tenants that stream at once has its part of the link.
     """
     return hidden_each(t, most_remapped(t.tenant, t.shape, rules), [t_compute], rules, streams)[0]
 
@@ -27,7 +28,8 @@ def hidden_layers(t: TenantSnapshot, t_compute: float, rules: Rules, streams: in
 def hidden_each(
     t: TenantSnapshot, ever: int, computes: Sequence[float], rules: Rules, streams: int
 ) -> list[int]:
-    """`hidden_layers` at each T_c of `computes`, of a tenant that may give `ever` layers."""
+    """Return `hidden_layers` for each T_c in `computes`, of a tenant that may give `ever`
+    layers."""
     if ever == 0 or not rules.decode_cap:
         return [ever] * len(computes)
     t_load, least = t.report.layer_load_s * streams, min(1, ever)
@@ -41,9 +43,10 @@ def hidden_each(
 
 
 def slots(t: TenantSnapshot, remapped: int, rules: Rules, streams: int) -> int:
-    """Slots for `remapped` layers, 0 for none.
+    """Return the slots for `remapped` layers; 0 for no layers.
 
-    The allotted number stays while `remapped` does, unless another makes a clearly shorter step.
+    While `remapped` stays as allotted, the number of slots stays too, unless another one makes a
+    clearly shorter step.
     """
     if remapped == 0:
         return 0

@@ -18,9 +18,10 @@ from mirage.control.step_times import nested_step, step_cost_bounds
 from mirage.streaming.layer_sets import nested
 
 HIDDEN = Fraction(103, 100)
-"""A step with streamed layers is this much longer than one without, at most, if they hide."""
+"""Largest ratio of a step with streamed layers to one without at which the loads count as
+hidden."""
 AS_GOOD = 1.01
-"""Steps that differ by less are alike."""
+"""Ratio up to which two step times count as equal."""
 
 
 def hides(remapped: int, slots: int, n: int, t_load: float, t_compute: float) -> bool:
@@ -31,9 +32,9 @@ def hides(remapped: int, slots: int, n: int, t_load: float, t_compute: float) ->
         beta = 1:  T_T * (alpha + 1) <= T_c * (n - alpha - 1)
         beta = 2:  T_T * (alpha + 2) <= T_c * n
 
-    Against the pipeline of `step_time`: always necessary, whatever the set. Exact for evenly spaced
-    sets where m divides n, with two slots also where n >= 2m. Elsewhere gaps differ by one, and a
-    step may wait less than T_c for each streamed layer.
+    For the pipeline of `step_time` the condition is always necessary, whatever the set. It is exact
+    for evenly spaced sets where m divides n, with two slots also where n >= 2m. Elsewhere gaps
+    differ by one layer, and a step may wait less than T_c for each streamed layer.
     """
     if remapped == 0:
         return True
@@ -42,7 +43,7 @@ def hides(remapped: int, slots: int, n: int, t_load: float, t_compute: float) ->
 
 
 def _condition(remapped: int, slots: int, n: int) -> tuple[int, int]:
-    """The loads of a step, and the layers whose compute they can hide behind."""
+    """Return the number of loads in a step, and of layers whose compute can hide them."""
     m = remapped + slots
     return (m, n - m) if slots == 1 else (m, n)
 
@@ -50,10 +51,11 @@ def _condition(remapped: int, slots: int, n: int) -> tuple[int, int]:
 def best_slots(
     remapped: int, n: int, t_load: float, t_compute: float, slot_counts: Sequence[int] = (1, 2)
 ) -> int:
-    """The fewest slots whose step is as good as the shortest, since those stream least.
+    """Return the fewest slots whose step is as good as the shortest one, because fewer slots stream
+    fewer layers.
 
-    So 1 where that hides, else 2 where that does. Where neither does, transfers are the step,
-    and one slot can be the better: it streams one layer less.
+    That is 1 if one slot hides the loads, else 2 if two do. If neither does, transfers bound the
+    step, and one slot can be better because it streams one layer less.
     """
     steps = {slots: nested_step(remapped, slots, n, t_load, t_compute) for slots in slot_counts}
     shortest = min(steps.values())
@@ -67,10 +69,11 @@ def largest_hidden(
     slot_counts: Sequence[int] = (1, 2),
     most_streamed: int | None = None,
 ) -> tuple[int, int]:
-    """The most layers that can be given away with streaming hidden, and the slots to do it.
+    """Return the most layers that can be given away with their loads hidden, and the slots for it.
 
-    That `hides`, and a step of the nested set takes at most `HIDDEN` times its compute.
-    `most_streamed` bounds the streamed layers (default n). (0, fewest slots) if nothing hides.
+    Loads are hidden if `hides` is true and a step of the nested set takes at most `HIDDEN` times
+    its compute. `most_streamed` limits the streamed layers (None: n). Returns 0 layers and the
+    fewest slots if nothing hides.
     """
     limit = n if most_streamed is None else most_streamed
     most = {slots: most_hidden(slots, n, t_load, t_compute, limit) for slots in slot_counts}
@@ -82,20 +85,20 @@ def largest_hidden(
 
 
 def most_hidden(slots: int, n: int, t_load: float, t_compute: float, most_streamed: int) -> int:
-    """The most layers that can be given away with `slots` slots; 0 or less if none hides."""
+    """Return the most layers that can be given away with `slots` slots; 0 or less if none hides."""
     ratio = -t_load / t_compute if t_compute else -inf
     return min(bisect_right(_bearable(n, slots), ratio), most_streamed - slots)
 
 
 def most_hidden_at_best(n: int, t_load: float, t_compute: float, most_streamed: int) -> int:
-    """The most of `most_hidden` with one slot or two; 0 if nothing hides."""
+    """Return the larger result of `most_hidden` with one slot and with two; 0 if nothing hides."""
     return bisect_right(_bearable_at_best(n, most_streamed), -t_load / t_compute)
 
 
 def break_even(
     remapped: int, n: int, slot_counts: Sequence[int] = (1, 2), most_streamed: int | None = None
 ) -> float:
-    """The largest T_T / T_c at which `largest_hidden` gives `remapped` layers (at least 1).
+    """Return the largest T_T / T_c at which `largest_hidden` gives `remapped` layers (at least 1).
 
     0 if so many layers cannot be streamed, or hide only if loading takes no time.
     """
@@ -106,7 +109,8 @@ def break_even(
 
 @cache
 def _bearable(n: int, slots: int) -> tuple[float, ...]:
-    """For 1 layer and more: the largest T_T / T_c at which they hide, negative to ascend."""
+    """Return, for 1, 2, ... remapped layers, the largest T_T / T_c at which they hide, negated so
+    that the tuple ascends."""
     bears = []
     for remapped in range(1, n - slots + 1):
         loads, layers = _condition(remapped, slots, n)
@@ -118,7 +122,8 @@ def _bearable(n: int, slots: int) -> tuple[float, ...]:
 
 @cache
 def _bearable_at_best(n: int, most_streamed: int) -> tuple[float, ...]:
-    """`_bearable` with the slots that bear more, where at most so many layers are streamed."""
+    """Return `_bearable` with the better number of slots for each count, where at most
+    `most_streamed` layers are streamed."""
     bears = [
         _bearable(n, slots)[: most_streamed - slots] for slots in (1, 2) if slots < most_streamed
     ]

@@ -8,11 +8,12 @@ from math import inf
 def spare_bytes(
     *, layers: int, streamed: int, layer_bytes: int, load_s: float, compute_s: float
 ) -> float:
-    """Bytes that the link can carry in one step beside the layers that are streamed.
+    """Return the bytes that the link can carry in one step beside the layers that are streamed.
 
     A step computes for `compute_s` * `layers` seconds (T_c n), of which `streamed` layers take the
-    link for `load_s` each (T_T m); `layer_bytes` in `load_s` is the link's speed. Without streamed
-    layers KV blocks delay nobody and without measurements (0) nothing is known: no bound.
+    link for `load_s` each (T_T m); `layer_bytes` in `load_s` is the link's speed. Infinite without
+    streamed layers, since KV blocks then delay no load, and while a time is 0, which means not
+    measured.
     """
     if streamed <= 0 or load_s <= 0 or compute_s <= 0:
         return inf
@@ -21,5 +22,5 @@ def spare_bytes(
 
 
 def bytes_in(seconds: float, *, layer_bytes: int, load_s: float) -> float:
-    """Bytes that the link carries in `seconds`; infinite while its speed is unknown."""
+    """Return the bytes that the link carries in `seconds`; infinite while its speed is unknown."""
     return seconds * layer_bytes / load_s if load_s > 0 and layer_bytes > 0 else inf

@@ -1,4 +1,4 @@
-"""A value that is made again only if something that it is made of is another. Pure."""
+"""A value that is computed again only if one of its arguments has changed. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """The newest value of `make`, a pure function.
+    """Newest value of `make`, a pure function.
 
-    As `lru_cache(maxsize=1)`, but arguments are compared, the same objects at once, and none is
-    hashed: to hash a tenant's row or all rules takes longer than to see that they are the same.
-    They must not change afterwards, nor the value.
+    Like `lru_cache(maxsize=1)`, but arguments are compared and not hashed: hashing a tenant's row
+    or all rules takes longer than seeing that they are the same. Neither the arguments nor the
+    value may be changed afterwards.
 
     >>> doubled = Latest(lambda values: [2 * value for value in values])
     >>> doubled.of((1, 2)) is doubled.of((1, 2)), doubled.of((1, 3))
@@ -25,7 +25,8 @@ class Latest(Generic[T]):
         self._made: tuple[tuple[Any, ...], T] | None = None
 
     def of(self, *arguments: Any) -> T:
-        """`make` of them."""
+        """Return `make(*arguments)`, computed only if the arguments differ from those of the last
+        call."""
         made = self._made
         if made is None or made[0] != arguments:
             made = self._made = arguments, self._make(*arguments)

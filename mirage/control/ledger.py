@@ -1,10 +1,10 @@
-"""Grants over all tenants: never more than the device has.
+"""Ledger of the grants of all tenants: their sum never exceeds the device.
 
 The ledger counts for each tenant the most that it can possibly hold. An engine that has seen
-revision r holds at most max(held bytes it reported, grant of r); allotments still on their
-way may be seen at any moment. So a tenant's reserved bytes are the maximum of its reported
-holding, the grant it has seen, and all newer grants sent. A lowered grant frees nothing
-until the engine reports that it has complied.
+revision r holds at most max(held bytes it reported, grant of r); an allotment that is on its way
+may be seen at any moment. So a tenant's reserved bytes are the maximum of its reported holding, the
+grant it has seen, and all newer grants sent. A lowered grant frees nothing until the engine reports
+that it has complied.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from mirage.protocol import Allotment
 
 
 class LedgerError(RuntimeError):
-    """The accounts do not allow what was asked."""
+    """Error: the accounts do not allow the call."""
 
 
 class OverCommitError(LedgerError):
-    """More bytes than the device has free."""
+    """Error: more bytes are needed than the device has free."""
 
 
 class UnknownTenantError(LedgerError):
-    """No such tenant, or it has not joined."""
+    """Error: there is no tenant of this name, or it has not joined."""
 
 
 class AlreadyJoinedError(LedgerError):
-    """A tenant joined twice without being lost in between."""
+    """Error: a tenant joined twice without being lost in between."""
 
 
 class BadRevisionError(LedgerError):
-    """A revision that was never sent, or that goes backwards."""
+    """Error: a revision was never sent, or is older than one before."""
 
 
 class BrokenPromiseError(LedgerError):
-    """An engine holds more than it was ever granted."""
+    """Error: an engine holds more than it was ever granted."""
 
 
 @dataclass(slots=True)
@@ -44,16 +44,16 @@ class Account:
     seen: int = 0
     newest: int = 0
     grants: dict[int, int] = field(default_factory=dict)
-    """Grant bytes by revision: the one seen, and all newer."""
+    """Grant bytes by revision: the revision that the engine has seen, and all newer ones."""
     reserved: int = 0
 
     def settle(self) -> None:
-        """Reserve what the others say: to be called after each change of them."""
+        """Set `reserved` from the other fields; call it after each change of them."""
         self.reserved = max(self.held_bytes, *self.grants.values(), 0)
 
 
 class Ledger:
-    """The accounts of one device of `device_bytes`."""
+    """Accounts of the tenants of one device of `device_bytes` bytes."""
 
     def __init__(self, device_bytes: int) -> None:
         self.device_bytes = device_bytes
@@ -61,24 +61,25 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that no tenant holds or may come to hold by what was sent so far."""
+        """Bytes that no tenant holds or may come to hold by the allotments sent so far."""
         return self.device_bytes - sum([a.reserved for a in self._accounts.values()])
 
     def reserved_bytes(self, name: str) -> int:
-        """The most that a tenant can hold now; 0 if it has not joined."""
+        """Return the most bytes that a tenant can hold now; 0 if it has not joined."""
         return self._accounts[name].reserved if name in self._accounts else 0
 
     def joined(self, name: str, held_bytes: int) -> None:
-        """Open an account. Raises `AlreadyJoinedError`, `OverCommitError`."""
+        """Open an account. Raise `AlreadyJoinedError` or `OverCommitError`."""
         if name in self._accounts:
             raise AlreadyJoinedError(f"tenant {name!r} has joined already: report it lost first")
         self._demand(name, held_bytes, self.free_bytes)
         self._accounts[name] = Account(held_bytes, reserved=max(0, held_bytes))
 
     def adopted(self, name: str, newest: Allotment, held_bytes: int) -> None:
-        """Open an account of an engine that another ledger had, with its newest allotment seen.
+        """Open an account for an engine that another ledger had; `newest` is the newest allotment
+        that it has seen.
 
-        What was granted to it stays granted, held or not. Raises as `joined` does.
+        Its grant stays granted, held or not. Raises as `joined` does.
         """
         self.joined(name, max(held_bytes, newest.grant_bytes))
         account = self._accounts[name]
@@ -89,8 +90,8 @@ class Ledger:
     def offer(self, name: str, allotment: Allotment) -> None:
         """Book an allotment that is about to be sent.
 
-        Raises `OverCommitError` if the device could be over-committed by it,
-        `BadRevisionError` unless its revision is newer than every one sent before.
+        Raise `OverCommitError` if the device could be over-committed by it, and `BadRevisionError`
+        unless its revision is newer than every one sent before.
         """
         account = self._account(name)
         if allotment.revision <= account.newest:
@@ -104,11 +105,12 @@ class Ledger:
         account.settle()
 
     def reported(self, name: str, revision: int, held_bytes: int) -> None:
-        """Book what an engine reports. Frees what it no longer holds and may not take again.
+        """Book what an engine reports; bytes that it no longer holds and may not take again become
+        free.
 
-        Raises `BadRevisionError` for a revision not sent, or older than one seen. Raises
-        `BrokenPromiseError` if it holds more than it may; the true figure is booked all the
-        same, so that nothing more is lent out.
+        Raise `BadRevisionError` for a revision that was not sent or is older than one seen. Raise
+        `BrokenPromiseError` if the engine holds more than it may; the true number is booked all the
+        same, so that no more is lent.
         """
         account = self._account(name)
         known = revision in account.grants or revision == account.seen
@@ -127,11 +129,12 @@ class Ledger:
             )
 
     def lost(self, name: str) -> None:
-        """A tenant's process is dead, and its memory is free. No account is no error."""
+        """Close the account of a tenant whose process is dead: its memory is free. No error without
+        an account."""
         self._accounts.pop(name, None)
 
     def check(self) -> None:
-        """Raises `OverCommitError` if tenants could hold more than the device."""
+        """Raise `OverCommitError` if tenants could hold more than the device."""
         if self.free_bytes < 0:
             accounts = {name: a.reserved for name, a in self._accounts.items()}
             raise OverCommitError(f"{accounts} bytes are reserved of {self.device_bytes}")

@@ -1,14 +1,16 @@
-"""Cost and gain of lending: in turns how much of it pays, at once after how long.
+"""Cost and gain of lending: in turns the number of bytes that pays, at once the time after which it
+pays.
 
-A model that takes turns lends its layers while it is suspended; when its turn comes they are
-brought back over the link, and those of others go instead. So what is lent costs its time on
-the link, between two models once in each turn, and brings larger batches to those that lack memory.
+A model that takes turns lends its layers while it is suspended. When its turn comes they are
+brought back over the link, and layers of other models are given away instead. So lent bytes take
+time of the link, between two models once in each turn, and give larger batches to models that lack
+memory.
 
-At once an idle model has its layers brought back when it wakes, and nobody knows when that is.
-While nobody waits for its memory, it rests for long beside its way back. While somebody does, it
-lends once it has paused for longer than it lately used to, or for as long as lending takes to pay
-for the way back and for what is computed anew then: that costs at most twice what would have been
-best, had one known when it wakes.
+Where all models run at once, an idle model gets its layers back when it wakes, at a time that is
+not known. While no other model waits for its memory, it lends everything only after a rest that is
+long compared with its way back. While one waits, it lends once it has paused for longer than it
+lately used to, or for as long as lending takes to pay for the way back and for what is computed
+anew then. That costs at most twice as much as the best choice with the time of the wake known.
 """
 
 from __future__ import annotations
@@ -17,23 +19,23 @@ from functools import lru_cache
 from math import inf, log, sqrt
 
 PARAMETERS_PART = 1 / 3
-"""Part of a decode step that is taken not to grow with the batch by who has not measured it.
+"""Part of a decode step that is assumed not to grow with the batch while it is not measured.
 
-Low, so that lending is rather too little than too much: large batches of long contexts come
-down to it.
+It is low, as with large batches of long contexts, so that lending is too small rather than too
+large.
 """
 MOST_PART = 1 / 2
-"""Most of that part, whatever was measured: batches are small before memory is short."""
+"""Upper limit of that part, whatever was measured: batches are small before memory is short."""
 LEAST_GAIN = 0.02
-"""More tokens a second, way back paid, below which nothing is lent: less is hardly seen. On top
-comes what is not computed anew, since it is not preempted."""
+"""Least gain in tokens a second, with the way back paid, for which layers are lent: a smaller gain
+is hardly noticed. Preemptions that lending saves are a gain on top."""
 WAY_BACK_PART = 0.05
-"""Part of the time that memory was waited for which its way back takes at most."""
+"""Largest ratio of the seconds of the way back to the seconds without work before all is lent."""
 CALLED_IN = 1 / 4
-"""Part of the KV memory that an idle model can lend at once which is computed anew when it wakes:
-some was never filled, and some requests end meanwhile. Chosen by 42 simulated worlds."""
+"""Part of the KV memory lent at once by an idle model that is computed anew when the model wakes:
+some of it was never filled, and some requests end before. Chosen by 42 simulated worlds."""
 HALVINGS = 20
-"""Steps of a search, each of which halves what is left."""
+"""Steps of a binary search."""
 
 
 @lru_cache(maxsize=64)
@@ -47,20 +49,22 @@ def worth_lending(
     lending: bool = False,
     gaining: float = 1.0,
 ) -> int:
-    """Bytes of layers up to which lending brings more than it costs, at most `most`.
+    """Return the bytes of layers up to which lending brings more than it costs, at most `most`.
 
-    `kv_bytes`: KV memory with all layers in place; `turn_bytes`: what the link loads from one
-    way back to the next; `part`: what of a decode step does not grow with the batch, such as
-    reading the parameters; `lending`: whether layers are lent already; `gaining`: part of the turns
-    whose batches grow.
+    `kv_bytes`: KV memory with all layers in place; `turn_bytes`: bytes that the link loads from one
+    way back to the next; `part`: the part of a decode step that does not grow with the batch, such
+    as reading the parameters; `lending`: True if layers are lent already; `gaining`: part of the
+    turns whose batches grow.
 
     With x times `kv_bytes` lent, batches are 1 + x times as large, and a step of which the part p
-    stays takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
+    does not grow takes p + (1 - p)(1 + x) times as long: tokens a second are the quotient g.
     Bringing x back takes the part x/r of each turn, r = turn_bytes / kv_bytes, and the part k of
     them gain. The best x is where k g'/g, which is k p / ((1 + x)(1 + (1 - p) x)), has fallen to
     the cost of the last byte, 1/r.
-    Nothing is lent for less than `least`, and nothing goes on being for less than half of it:
-    `part` is measured and moves, and what is called back has to be computed anew.
+
+    Lending does not begin for a gain of less than `least`, and does not go on for less than half of
+    it: `part` is measured and varies, and requests whose memory is called back have to be computed
+    anew.
     """
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0
@@ -78,13 +82,14 @@ def worth_lending(
 def worth_keeping(
     kv_bytes: int, turn_bytes: float, part: float, *, most: float, running_bytes: int
 ) -> int:
-    """Bytes of layers up to which lending goes on where it has begun; see `worth_lending`.
+    """Return the bytes of layers up to which lending goes on where it has begun; see
+    `worth_lending`.
 
-    `running_bytes`: what running requests want beyond `kv_bytes`.
+    `running_bytes`: bytes that running requests want beyond `kv_bytes`.
 
-    What is called back is preempted, and computed anew. So as much stays as would be best at
-    `MOST_PART`, or as running requests grow to, while lending that costs `LEAST_GAIN` of the tokens
-    at most.
+    Requests whose memory is called back are preempted and computed anew. So the bytes stay that
+    would be best at `MOST_PART`, or that running requests grow to, as long as lending them costs at
+    most the part `LEAST_GAIN` of the tokens.
     """
     best = worth_lending(kv_bytes, turn_bytes, MOST_PART, most=most, lending=True)
     wanted = min(max(best, running_bytes), most)
@@ -93,7 +98,7 @@ def worth_keeping(
 
 @lru_cache(maxsize=64)
 def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
-    """Bytes up to which lending costs `LEAST_GAIN` of the tokens at most."""
+    """Return the bytes up to which lending costs at most the part `LEAST_GAIN` of the tokens."""
     if kv_bytes <= 0 or turn_bytes <= 0:
         return 0.0
     p, ratio = min(part, MOST_PART), turn_bytes / kv_bytes
@@ -105,22 +110,24 @@ def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
 
 
 def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:
-    """Logarithm of the tokens a second with x times `kv_bytes` lent, over those without."""
+    """Return the logarithm of the ratio of tokens a second with x times `kv_bytes` lent to those
+    without."""
     return gaining * log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
 
 
 def rest_enough(
     way_back_s: float, longest_s: float, most_s: float, *, pays_after_s: float | None = None
 ) -> float:
-    """Seconds without work after which a model that runs beside others lends all it may.
+    """Return the seconds without work after which a model that runs at once with others lends all
+    it may.
 
-    `way_back_s`: what loading all of that takes, 0 while unknown; `longest_s`: the longest that
-    it lately had no work before more came; `most_s` is always enough; `pays_after_s`: seconds after
-    which lending has paid (`pays_after`), None while nobody waits for memory.
+    `way_back_s`: seconds to load all of that again, 0 while unknown; `longest_s`: its longest
+    recent pause that ended with more work; `most_s`: upper limit of the result; `pays_after_s`:
+    seconds after which lending has paid (`pays_after`), None while no model waits for memory.
 
-    Who never paused for half as long is likely to pause for longer than so far. If somebody waits,
-    one rests for as long as the way back takes at least, and no longer than until it would have
-    paid. Else bringing it back takes `WAY_BACK_PART` of the time that was waited for it at most.
+    A model that never paused for half as long is likely to pause for longer than so far. If another
+    model waits, this one rests at least as long as the way back takes, and at most until lending
+    would have paid. Otherwise its way back takes at most the part `WAY_BACK_PART` of its rest.
     """
     if way_back_s <= 0:
         return most_s
@@ -131,10 +138,11 @@ def rest_enough(
 
 @lru_cache(maxsize=64)
 def pays_after(lent: float, part: float, way_back_s: float, anew_s: float) -> float:
-    """Seconds of lending that bring as much as it costs to call in all that was lent.
+    """Return the seconds of lending whose gain equals the cost of calling in all that was lent.
 
-    `lent`: of the KV memory with all layers in place; `part`: as in `worth_lending`, of those who
-    wait; `anew_s`: seconds in which as much KV is computed, by requests that get no tokens then.
+    `lent`: lent bytes over the KV memory with all layers in place; `part`: as in `worth_lending`,
+    of the models that wait; `anew_s`: seconds to compute as much KV anew, by requests that get no
+    tokens meanwhile.
     """
     gain = _gain(lent, min(part, MOST_PART), inf)
     return way_back_s + CALLED_IN * anew_s / gain if gain > 0 else inf

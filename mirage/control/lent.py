@@ -1,12 +1,12 @@
-"""Lent memory in a plan: whose memory each tenant has, of what kind, and why. Pure.
+"""Lent memory in a plan: the lender, the borrower, the kind and the reason. Pure.
 
-The moves of a plan lead from all layers in place and no KV memory to its targets. So what they
-give a tenant beyond what its share pays for is lent to it for as long as the plan holds:
+The moves of a plan lead from all layers in place and no KV memory to its targets. So the memory
+that they give a tenant beyond what its share pays for is lent to it for as long as the plan holds:
 
 - *layers and experts* of another tenant, or its own, as the moves say, less what was returned;
-- *idle KV memory*: what it has of free memory beyond its share. It is lent by those who have less
-  of it than their shares, each by what it lacks;
-- *free memory*, which nobody lacks: no share has it, or that of a tenant that sleeps.
+- *idle KV memory*: free memory that it has beyond its share. It is lent by the tenants that have
+  less of it than their shares, each by the bytes that it lacks;
+- *free memory* that no tenant lacks: it is in no share, or in that of a tenant that sleeps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 from mirage.control.moves import Kind, Move, Place, Reason
 
 STREAMED = frozenset({Kind.LAYERS, Kind.EXPERTS})
-"""Kinds that their owner loads from host memory as long as they are lent."""
+"""Kinds that their owner streams from host memory as long as they are lent."""
 CACHE = frozenset({Kind.KV, Kind.PREFIXES})
 NOBODY = ""
 
 
 class Lending(NamedTuple):
-    """Memory of `lender` that `borrower` has; for a tenant's own layers both are the same.
+    """Memory of `lender` that `borrower` has; both are the same for a tenant's own layers.
 
-    The lender of free memory is nobody.
+    The lender of free memory is `NOBODY`.
     """
 
     lender: str
@@ -34,11 +34,11 @@ class Lending(NamedTuple):
     kind: Kind
     nbytes: int
     reason: Reason
-    """Reason of most of it."""
+    """Reason for the largest part of the bytes."""
 
 
 def lendings(moves: Iterable[Move], shares: Mapping[str, int]) -> list[Lending]:
-    """Loans by the `moves` of a plan; `shares` are the tenants' bytes of KV memory."""
+    """Return the loans by the `moves` of a plan; `shares` are the tenants' bytes of KV memory."""
     plan = _Flows(moves)
     streamed = list(plan.streamed())
     free = Counter(plan.cache)
@@ -52,13 +52,14 @@ class _Flows:
 
     def __init__(self, moves: Iterable[Move]) -> None:
         self.cache: Counter[str] = Counter()
-        """Bytes of KV memory and cached prefixes, by tenant."""
+        """Bytes of KV memory and cached prefixes of each tenant."""
         self._given: Counter[Place] = Counter()
-        """Bytes of layers and experts that are away."""
+        """Bytes of layers and experts that are away, by place."""
         self._paid: dict[tuple[Place, str], Counter[Reason]] = defaultdict(Counter)
-        """Bytes that such a place gave a tenant's cache, less what that gave back."""
+        """Bytes by reason that a place of layers or experts gave to a tenant's cache, less those
+        returned."""
         self._filled: dict[str, list[tuple[Reason, int]]] = defaultdict(list)
-        """Bytes that entered a tenant's cache, in order."""
+        """Bytes that entered a tenant's cache, with their reasons, in order."""
         for move in moves:
             self._add(move)
 
@@ -78,7 +79,8 @@ class _Flows:
             self._paid[to, source.tenant][move.reason] -= nbytes
 
     def streamed(self) -> Iterable[Lending]:
-        """Layers and experts that are away; what came back of free memory came from each alike."""
+        """Yield the loans of layers and experts that are away; bytes that returned out of free
+        memory are taken off all borrowers in proportion."""
         paid = {names: reasons.total() for names, reasons in self._paid.items()}
         wholes: Counter[Place] = Counter()
         for (place, _), nbytes in paid.items():
@@ -90,7 +92,8 @@ class _Flows:
                 yield Lending(place.tenant, borrower, place.kind, left, reason)
 
     def beyond(self, tenant: str, share: int) -> Reason:
-        """Reason of most of what entered its cache after its share was full."""
+        """Return the reason for most of the bytes that entered a tenant's cache after its `share`
+        was full."""
         reasons: Counter[Reason] = Counter()
         for reason, nbytes in self._filled[tenant]:
             over = min(nbytes, max(0, nbytes - share))
@@ -100,7 +103,8 @@ class _Flows:
 
 
 def _idle(free: Mapping[str, int], shares: Mapping[str, int], plan: _Flows) -> Iterable[Lending]:
-    """Loans of free memory; `free` is what each tenant's cache has of it."""
+    """Yield the loans of free memory; `free` has the bytes of it that are in each tenant's
+    cache."""
     over = {name: free[name] - share for name, share in shares.items() if free[name] > share}
     lacks = {name: share - free[name] for name, share in shares.items() if free[name] < share}
     whole = max(sum(over.values()), sum(lacks.values()))

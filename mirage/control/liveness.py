@@ -1,11 +1,11 @@
-"""Liveness of a connected engine, judged by its signs of life. Pure: the caller has the clock.
+"""Liveness of a connected engine, judged by its messages. Pure: the caller has the clock.
 
-An engine's process says `BEAT_S` apart that it lives (`Pulse`). If nothing comes for `hang_s`
-seconds, the process is frozen. If the pulse goes on, and the engine's own thread has something to
-do and begins no scheduling pass, that thread is stuck. A long step is no hang: the longest one
-known is added to `hang_s`, and so is the time that a first step may compile, both bounded. Where
-steps are computed on the host, one that goes on computing is waited for longer, and so is one
-whose compilers compute, anywhere.
+An engine's process sends a `Pulse` every `BEAT_S` seconds. If nothing comes for `hang_s` seconds,
+the process is frozen. If pulses go on, but the engine's own thread has work and begins no
+scheduling pass, that thread is stuck. A long step is no hang: the longest step so far is added to
+`hang_s`, and so is the time in which a first step may compile, both bounded. Where steps are
+computed on the host, a step that goes on computing is waited for longer; on any device so is a step
+whose compilers go on computing.
 
 Seconds are those of `RunningTime`: silence counts only while the server itself ran.
 """
@@ -17,20 +17,22 @@ from mirage.protocol import Allotment, Pulse, Report, ToEngine, Turn
 FIRST_STEP_S = 300.0
 """Extra seconds for a first step, which may compile."""
 LONGEST_STEP_S = 120.0
-"""The most that the longest known step adds to `hang_s`."""
+"""Upper limit in seconds of what the longest known step adds to `hang_s`."""
 COMPUTING_S = 600.0
 """Extra seconds for a step that computes all the time: a large model on few cores, a compiler."""
 COMPUTES = 0.1
-"""The part of one processor's time that says so; others may want the processors as well."""
+"""Least part of one processor's time that counts as computing; other processes may want the
+processors too."""
 QUIET_S = 3.0
-"""Seconds without a pulse after which a gap between two passes may be a frozen process, no step."""
+"""Seconds without a pulse after which a gap between two passes is not taken for a long step: the
+process may have been frozen."""
 
 
 class RunningTime:
-    """The seconds during which this process ran, by what `tick` is told.
+    """Seconds during which this process ran, summed over the calls of `tick`.
 
-    A gap between two ticks counts for `most_s` at most. So a pause of the whole machine or
-    container passes in no time, for the server as for its engines.
+    A gap between two ticks counts for `most_s` seconds at most. So a pause of the whole machine or
+    container hardly counts, for the server as for its engines.
     """
 
     def __init__(self, most_s: float) -> None:
@@ -39,40 +41,44 @@ class RunningTime:
         self._last: float | None = None
 
     def tick(self, now: float) -> None:
-        """The clock says `now`, in seconds."""
+        """Note that the clock shows `now`, in seconds."""
         if self._last is not None:
             self.seconds += min(self._most_s, max(0.0, now - self._last))
         self._last = now
 
 
 class Vitals:
-    """The signs of life of one engine, from its hello at `now` on."""
+    """Signs of life of one engine, from its hello at `now` on."""
 
     def __init__(
         self, now: float, hang_s: float, first_step_s: float = 0.0, *, on_host: bool = False
     ) -> None:
-        """`on_host`: whether steps are computed by the processors, and not by a GPU.
+        """Make the record. `on_host` is True if steps are computed by the processors and not by a
+        GPU.
 
-        The other arguments are seconds; `first_step_s` is what a first step may compile.
+        The other arguments are seconds; `first_step_s` is the time in which a first step may
+        compile.
         """
         self._hang_s, self._first_step_s, self._on_host = hang_s, first_step_s, on_host
         self._cpu_s = self._cpu_moved_s = 0.0
-        """Processor seconds of the process: now, and at its last pass."""
+        """Processor seconds of the process: now, and when it last made progress."""
         self._children_s = 0.0
-        """Processor seconds of its descendants since its last pass."""
+        """Processor seconds of its descendants since it last made progress."""
         self._children_told_s = 0.0
         self._heard = self._moved = self._had = now
         self._passes = self._requests = self._steps = 0
         self._revision = self._asked = 0
-        """The newest allotment that it has seen, and the newest that it was sent."""
+        """Revision of the newest allotment that the engine has seen, and of the newest sent to
+        it."""
         self._yields = False
-        """True from an order to stop stepping until the engine says that it did."""
+        """True from an order to stop stepping until the engine says that it has stopped."""
         self._quiet = False
-        """True if there was a silence since the last pass."""
+        """True if there was a silence since the engine last made progress."""
         self._longest = 0.0
 
     def pulsed(self, pulse: Pulse, now: float) -> None:
-        """Its thread for reports lives, and says what the engine's own thread has begun."""
+        """Note a pulse: the engine's thread for reports lives, and says how many passes its own
+        thread has begun."""
         self._listen(now)
         self._cpu_s = pulse.cpu_s
         # Less than before: some have ended and are not counted any more.
@@ -99,7 +105,7 @@ class Vitals:
     def told(self, message: ToEngine, now: float) -> None:
         """Note that the engine was sent a message.
 
-        An allotment or the end of a turn has to be answered.
+        It has to answer an allotment, and the end of a turn that does not drain.
         """
         if not self._is_busy():
             self._move(now)
@@ -109,7 +115,7 @@ class Vitals:
             self._yields = not message.holds and not message.drain
 
     def hang(self, now: float) -> str:
-        """Reason to take the engine for hung; empty while it lives."""
+        """Return the reason to take the engine for hung; empty while it lives."""
         if (silent := now - self._heard) >= self._hang_s:
             return f"no sign of life for {silent:.0f} s"
         if self._is_busy() and (stuck := now - self._moved) >= self._patience_s(stuck):
@@ -117,11 +123,12 @@ class Vitals:
         return ""
 
     def had_requests(self, now: float) -> float:
-        """Second at which it last had a request, or at which nobody knows, for want of pulses."""
+        """Return the second at which the engine last had a request; `now` if it has been silent for
+        too long to know."""
         return now if now - self._heard > QUIET_S else self._had
 
     def is_in_step(self, now: float) -> bool:
-        """True if it has requests and its newest pass takes longer than `QUIET_S`."""
+        """True if the engine has requests and its newest pass takes longer than `QUIET_S`."""
         return self._requests > 0 and now - self._moved > QUIET_S
 
     def _is_busy(self) -> bool:

@@ -1,4 +1,4 @@
-"""Loans that begin and end. Pure."""
+"""Begin and end of loans. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from mirage.control.moves import Kind, Reason
 
 
 class LoanChange(NamedTuple):
-    """A loan that begins or ends, with its bytes then; kind and reason are those of its largest
-    part.
-    """
+    """Loan that begins or ends, with its bytes at that time; kind and reason are those of its
+    largest part."""
 
     at: float
     lender: str
@@ -31,7 +30,8 @@ def changed(
     *,
     begins: bool,
 ) -> Iterator[LoanChange]:
-    """Changes of loans that are `here` and not `there`."""
+    """Yield a change at `now` for each loan that is `here` and not `there`; `begins` says if it
+    begins or ends."""
     for pair, each in here.items():
         if pair not in there:
             most = max(each, key=lambda one: one.nbytes)

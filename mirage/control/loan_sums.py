@@ -1,4 +1,4 @@
-"""Sums of loans: what one tenant lent another, what it cost and saved; see `loans`. Pure."""
+"""Sums of loans: what one tenant lent another, its cost and its gain; see `loans`. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ Pair = tuple[str, str]
 
 
 class LoanSums(msgspec.Struct):
-    """Sums of one tenant's loans to another, or to itself of its own layers. Seconds and bytes."""
+    """Sums of one tenant's loans to another, or to itself for its own layers. Times are seconds,
+    sizes bytes."""
 
     lent_s: float = 0.0
     byte_s: float = 0.0
     most: dict[str, int] = msgspec.field(default_factory=dict)
-    """The most bytes at once, by `Kind`."""
+    """Most bytes lent at one time, by `Kind`."""
     reasons: dict[str, float] = msgspec.field(default_factory=dict)
     """Byte-seconds by `Reason`."""
     wait_s: float = 0.0
-    """Time that the lender's steps waited for what it streams."""
+    """Seconds that the lender's steps waited for loads of lent layers and experts."""
     token_s: float = 0.0
-    """Time that this added to its tokens, all together."""
+    """Seconds that these waits added to the lender's tokens, summed over the tokens."""
     tokens: int = 0
-    """Tokens that it decoded meanwhile."""
+    """Tokens that the lender decoded meanwhile."""
     requests: int = 0
-    """Its requests that ran meanwhile."""
+    """Requests of the lender that ran meanwhile."""
     preemptions: float = 0.0
     """Preemptions of the borrower that were saved, estimated."""
     waits: float = 0.0
@@ -33,7 +34,7 @@ class LoanSums(msgspec.Struct):
     """Request-seconds of the borrower that ran on this memory, estimated."""
 
     def add(self, other: LoanSums) -> None:
-        """Be the sum of both, and the larger of what is the most."""
+        """Add `other` to this; of the most bytes, keep the larger."""
         for field in ADDED:
             setattr(self, field, getattr(self, field) + getattr(other, field))
         for kind, nbytes in other.most.items():
@@ -46,13 +47,13 @@ ADDED = tuple(f for f in LoanSums.__struct_fields__ if f not in ("most", "reason
 
 
 class LoanMinute(msgspec.Struct, frozen=True):
-    """Sums of one minute, by its number."""
+    """Sums of the loans of one pair in one minute; minutes are numbered from time 0."""
 
     minute: int
     pair: Pair
     sums: LoanSums
 
     def copied(self) -> LoanMinute:
-        """The same as it is now."""
+        """Return a copy with the present sums."""
         (sums := LoanSums()).add(self.sums)
         return LoanMinute(self.minute, self.pair, sums)

@@ -1,19 +1,20 @@
-"""Loans between tenants: who lent what to whom, what it cost, and what it saved. Pure.
+"""Loans between tenants: who lent what to whom, what it cost, and what it gained. Pure.
 
-*Cost.* While layers and experts of a tenant are lent, its steps wait for those that are loaded;
-its engine measures how long (`Counters.stall_s`), and each sequence of such a step gets its token
-so much later (`token_waits`). It is divided among the loans by bytes; what a tenant streams for its
-own requests is a loan to itself. Layers that are on their way back when a loan has ended still
-count. What idle KV memory costs its lender (cached prefixes, a longer wait) is not measured.
+*Cost.* While layers and experts of a tenant are lent, its steps wait for those that are loaded; its
+engine measures the time (`Counters.stall_s`), and each sequence of such a step gets its token so
+much later (`token_waits`). This cost is divided among the loans by bytes; layers that a tenant
+streams for its own requests are a loan to itself. Layers that are on their way back after a loan
+has ended still count. The cost of idle KV memory to its lender (cached prefixes, a longer wait) is
+not measured.
 
-*Gain.* An estimate, beside what the borrower's own share could hold. If B blocks are in use and the
-share has room for S of them, running x (1 - S / B) sequences of those that run would not have fit,
-all taken as equally long. Each time this number rises by one, a sequence came to be on borrowed
-memory: if it began to run meanwhile it would have waited, else it had grown and would have been
-preempted. A sequence that takes the place of another between two reports is not seen, so it is
-rather too few. What is saved is divided among the loans by bytes.
+*Gain.* An estimate, compared with what the borrower's own share could hold. If B blocks are in use
+and the share has room for S of them, then of the running sequences, all assumed equally long, the
+part 1 - S / B would not have fit. Each time this number of sequences rises by one, a sequence came
+to use borrowed memory: if it began to run meanwhile it would have waited, else it had grown and
+would have been preempted. A sequence that takes the place of another between two reports is not
+noticed, so the estimate is rather low. The gain is divided among the loans by bytes.
 
-Sums are kept from the beginning, and by minutes for as long as there is room.
+Sums are kept since the start, and by minutes for as long as there is room.
 """
 
 from __future__ import annotations
@@ -34,57 +35,58 @@ from mirage.protocol import Report
 
 MINUTE_S = 60.0
 MOST_MINUTES = 10_000
-"""Minutes that are kept, each of one lender and one borrower."""
+"""Number of `LoanMinute`s that are kept, each for one pair."""
 MOST_PAIRS = 500
 MOST_CHANGES = 500
-"""Newest loans that began or ended."""
+"""Number of newest changes of loans that are kept."""
 REST: Pair = ("*", "*")
-"""Pairs together that were not among the first ones."""
+"""Pair that stands for all pairs beyond the first `MOST_PAIRS`."""
 NEARLY = 1e-6
-"""Less than which whole numbers of sequences are not told apart."""
+"""Tolerance within which a number of sequences counts as whole."""
 Parts = dict[str, dict[Pair, float]]
-"""Parts of what a tenant lends or borrows, that add up to 1."""
+"""Parts by tenant and pair of what that tenant lends or borrows; they add up to 1 for each
+tenant."""
 T = TypeVar("T")
 
 
 class _Counted(msgspec.Struct):
-    """Counts of an engine at its last report."""
+    """Counts of one engine at its last report."""
 
     at: float
     stepped: Report
-    """The last report before which it had made a step."""
+    """Last report that counted a new step."""
     running: int
     beyond: float
-    """Sequences that its share would not have held."""
+    """Number of sequences that its share would not have held."""
     level: int
-    """The same in whole ones: it follows `beyond` by less than one."""
+    """The same as a whole number, which follows `beyond` by less than one."""
 
 
 class LoanBook:
-    """Loans of one device. Times in seconds of one clock, from 0 on."""
+    """Loans of one device. Times are seconds of one clock, from 0 on."""
 
     def __init__(self) -> None:
         self._totals: dict[Pair, LoanSums] = {}
         self.kept_since = 0.0
-        """Time from which on all minutes are there."""
+        """Time in seconds from which on all minutes are kept."""
         self._minutes: deque[LoanMinute] = deque()
         self._newest: dict[Pair, LoanMinute] = {}
         self.lent: dict[Pair, list[Lending]] = {}
-        """Loans of now."""
+        """Present loans by pair."""
         self.changes: deque[LoanChange] = deque(maxlen=MOST_CHANGES)
-        """The newest last."""
+        """Newest changes of loans, the newest last."""
         self._until = 0.0
-        """Time up to which that is counted."""
+        """Time in seconds up to which the present loans are counted."""
         self._counted: dict[str, _Counted] = {}
         self._streamed: Parts = {}
-        """Layers that each lender streams, or last did."""
+        """Parts, by lender, of the layers and experts that the lender streams, or last streamed."""
         self._borrowed: Parts = {}
-        """Bytes that each borrower has beyond its share."""
+        """Parts, by borrower, of the memory that the borrower has beyond its share."""
 
     # -- events -------------------------------------------------------------------------
 
     def planned(self, lent: Iterable[Lending], now: float) -> None:
-        """From now on this is lent, and nothing else."""
+        """Note that from `now` on the loans are `lent`, and no others."""
         self._pass(now)
         before, self.lent = self.lent, {}
         for one in lent:
@@ -103,7 +105,8 @@ class LoanBook:
             self._add(pair, LoanSums(most=most, requests=requests), now)
 
     def reported(self, name: str, report: Report, own_blocks: int, now: float) -> None:
-        """An engine reported; its own share has room for `own_blocks` of requests."""
+        """Note an engine's report at `now`; its own share has room for `own_blocks` KV blocks of
+        requests."""
         used = report.kv_used_blocks
         beyond = report.running * (1 - own_blocks / used) if used > own_blocks else 0.0
         before = self._counted.get(name)
@@ -118,7 +121,8 @@ class LoanBook:
             before.stepped = report
 
     def lost(self, name: str) -> None:
-        """The engine of a tenant is gone, or sleeps: what it counts next says nothing of before."""
+        """Note that the engine of a tenant is gone, or sleeps: its next counts are not compared
+        with earlier ones."""
         self._counted.pop(name, None)
         self._streamed.pop(name, None)
 
@@ -134,7 +138,8 @@ class LoanBook:
         self._borrowed = {one: _without(name, of) for one, of in self._borrowed.items()}
 
     def last(self, seconds: float, now: float) -> list[LoanMinute]:
-        """Minutes that began, or went on, in the last `seconds`; none of them changes any more."""
+        """Return the minutes that lie wholly or partly in the last `seconds`, as copies where they
+        may still change."""
         self._pass(now)
         first = floor((now - seconds) / MINUTE_S)
         return [
@@ -144,7 +149,7 @@ class LoanBook:
         ]
 
     def totals(self, now: float) -> Mapping[Pair, LoanSums]:
-        """Sums since the beginning."""
+        """Return the sums of each pair since the start."""
         self._pass(now)
         return self._totals
 
@@ -177,7 +182,7 @@ class LoanBook:
     # -- sums ---------------------------------------------------------------------------
 
     def _pass(self, now: float) -> None:
-        """Count what is lent up to now, minute by minute."""
+        """Add the present loans up to `now` to the sums, minute by minute."""
         while self.lent and self._until < now:
             end = min(now, (floor(self._until / MINUTE_S) + 1) * MINUTE_S)
             for pair, each in self.lent.items():
@@ -198,7 +203,7 @@ class LoanBook:
 
 
 def _lasting(lent: Iterable[Lending], seconds: float) -> LoanSums:
-    """Sums of what was lent for so long."""
+    """Return the sums of `lent` over `seconds`."""
     sums = LoanSums(lent_s=seconds)
     for one in lent:
         byte_s = one.nbytes * seconds
@@ -213,7 +218,7 @@ def _nbytes(lent: Iterable[Lending], kinds: Collection[Kind] = tuple(Kind)) -> i
 
 
 def _parts(nbytes: Mapping[Pair, int], side: int) -> Parts:
-    """Each pair's part of all bytes of its lender (`side` 0) or borrower (1)."""
+    """Return each pair's part of all bytes of its lender (`side` 0) or borrower (1)."""
     wholes: Counter[str] = Counter()
     for pair, own in nbytes.items():
         wholes[pair[side]] += own
@@ -225,7 +230,7 @@ def _parts(nbytes: Mapping[Pair, int], side: int) -> Parts:
 
 
 def _whole(level: int, value: float) -> int:
-    """A whole number that follows a value, once it is another one by 1 at least."""
+    """Return `value` rounded towards `level` if they differ by 1 or more, else `level`."""
     if value > level + 1 - NEARLY:
         return floor(value + NEARLY)
     return ceil(value - NEARLY) if value < level - 1 + NEARLY else level

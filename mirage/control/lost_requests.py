@@ -1,10 +1,10 @@
-"""Requests that got lost between an API server and its engine core, both of which live. Pure.
+"""Requests that were lost between an API server and its engine core, both of which live. Pure.
 
-Whoever passes requests on knows which of them wait for the engine's next bytes; the engine core
-says how many requests it has. One that has waited for `hang_s` seconds while the core had none,
-and the API server computed nothing, is with neither of them. The same is true if the core had none
-when it had waited for so long, and nothing came for as long again, whatever was computed since.
-Where the core always has other requests, nobody can tell.
+The forwarder knows which requests wait for the engine's next bytes; the engine core says how many
+requests it has. A request that has waited for `hang_s` seconds while the core had none, and the API
+server computed nothing, is with neither of them. The same holds if the core had none at the moment
+when the request had waited for so long, and nothing came for as long again, whatever was computed
+since. If the core always has other requests, a loss cannot be detected.
 
 Seconds are those of `RunningTime`.
 """
@@ -15,25 +15,28 @@ from collections.abc import Collection, Hashable
 from typing import Generic, TypeVar
 
 IDLE_S = 3.0
-"""Seconds without work before an answer that has just been computed counts as missing."""
+"""Seconds without work before a missing answer counts: it may just have been computed."""
 MOST_LOST = 2
-"""Requests whose loss says that an API server and its core have lost each other."""
+"""Number of lost requests after which an API server and its core count as out of step."""
 
 W = TypeVar("W", bound=Hashable)
 
 
 class LostRequests(Generic[W]):
-    """Waits for one engine since its start. Each byte of an answer ends one and begins the next."""
+    """Waits for one engine since its start. Each byte of an answer ends one wait and begins the
+    next."""
 
     def __init__(self, hang_s: float) -> None:
         self._hang_s = hang_s
         self._since: dict[W, float] = {}
         self._absent: dict[W, float] = {}
-        """Time at which a request that had waited for `hang_s` was not with the core."""
+        """Time at which the core was seen without a request that had waited for `hang_s`
+        seconds."""
         self.lost = 0
 
     def look(self, now: float, waits: Collection[W], worked: float) -> list[W]:
-        """Lost ones of `waits`: neither the core nor the API server has the request any more.
+        """Return the lost ones of `waits`: neither the core nor the API server has their request
+        any more.
 
         `worked` is the last time at which the core had requests, the API server computed, or the
         API server did not answer.

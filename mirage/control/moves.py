@@ -1,8 +1,9 @@
-"""The moves of a plan: from where to where bytes go, for whom, and why. Pure.
+"""Moves of a plan: from where to where bytes go, for which tenant, and why. Pure.
 
-A pass notes flows: bytes that leave a place or enter one. Here they become moves. Bytes are alike,
-so who paid whom is a matter of order: a place that takes gets what its own tenant has just given,
-then what others have given in this pass, the first one first, then free memory.
+A pass notes flows: bytes that leave a place or enter one. Here they become moves. All bytes are
+alike, so it is a matter of order which place pays for which: a place that takes gets the bytes that
+its own tenant has just given, then those that others have given in this pass in their order, then
+free memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import msgspec
 
 
 class Reason(StrEnum):
-    """The pass that moves memory: a word, and a sentence for an operator."""
+    """Pass that moves memory, as a word and as a sentence for an operator."""
 
     sentence: str
 
     def __new__(cls, word: str, sentence: str) -> Reason:
-        """Member of a `StrEnum`, made of the word alone."""
+        """Make a member whose value is the word alone."""
         self = str.__new__(cls, word)
         self._value_, self.sentence = word, sentence
         return self
@@ -41,7 +42,7 @@ class Reason(StrEnum):
 
 
 class Kind(StrEnum):
-    """Use of memory; free memory is nobody's, all else one tenant's."""
+    """Use of memory. Free memory belongs to no tenant, all other memory to one."""
 
     FREE = "free memory"
     LAYERS = "layers"
@@ -51,7 +52,7 @@ class Kind(StrEnum):
 
 
 class Place(NamedTuple):
-    """A place of memory: its use, and the tenant that has it."""
+    """Place of memory: its use, and its tenant (empty for free memory)."""
 
     kind: Kind
     tenant: str = ""
@@ -64,7 +65,7 @@ FREE = Place(Kind.FREE)
 
 
 class Move(NamedTuple):
-    """Bytes that a pass takes from one place to another, for the sake of `tenant`."""
+    """Bytes that a pass moves from one place to another, for the sake of `tenant`."""
 
     tenant: str
     source: Place
@@ -74,11 +75,11 @@ class Move(NamedTuple):
 
 
 Flow = tuple[Kind, str, int]
-"""Bytes that enter a place of a tenant; below 0 those that leave it."""
+"""Kind, tenant and bytes that enter a place; negative bytes leave it."""
 
 
 class PassRecord(msgspec.Struct, frozen=True):
-    """Record of one pass, with `free` bytes before it."""
+    """Flows of one pass, with `free` free bytes before it."""
 
     reason: Reason
     free: int
@@ -86,22 +87,23 @@ class PassRecord(msgspec.Struct, frozen=True):
 
 
 def moves(steps: Iterable[PassRecord]) -> Iterator[Move]:
-    """The moves of passes in their order, none of them twice in one pass, or of no bytes."""
+    """Yield the moves of passes in their order: within a pass one move for each pair of places, and
+    no empty ones."""
     for step in steps:
         for (source, to), nbytes in _Matching(step).pairs.items():
             yield Move(to.tenant or source.tenant, source, to, nbytes, step.reason)
 
 
 class _Matching:
-    """Payments between places in one step."""
+    """Payments between places in one pass."""
 
     def __init__(self, step: PassRecord) -> None:
         self.pairs: Counter[tuple[Place, Place]] = Counter()
         self._free = step.free
         self._given: dict[Place, int] = {}
-        """Bytes that nobody has taken yet, the first given first."""
+        """Bytes that were given and not taken yet, by place, the first given first."""
         self._owed: dict[Place, int] = {}
-        """Bytes that were taken and that nobody has paid for yet."""
+        """Bytes that were taken and not paid for yet, by place."""
         for kind, tenant, nbytes in step.flows:
             if nbytes < 0:
                 self._give(Place(kind, tenant), -nbytes)
@@ -135,7 +137,8 @@ class _Matching:
 
 
 def _parts(places: dict[Place, int], tenant: str, nbytes: int) -> list[tuple[Place, int]]:
-    """Up to `nbytes` bytes out of `places`, those of `tenant` first. Emptied places are removed."""
+    """Take up to `nbytes` bytes out of `places`, those of `tenant` first; return them by place.
+    Emptied places are removed."""
     parts = []
     for place in sorted(places, key=lambda p: p.tenant != tenant):
         part = min(nbytes, places[place])

@@ -8,15 +8,18 @@ from mirage.control.tenant_rows import Terms
 from mirage.units import ceil_div
 
 TOGETHER = 1 / 4
-"""Part of what layers pay for that newcomers leave free where all requests still grow together."""
+"""Part of the memory that layers pay for that newcomers leave free while all requests of a turn
+grow together."""
 
 
 def closed_bytes(terms: Terms, paid_bytes: int, kv_bytes: int) -> int:
-    """Bytes that waiting requests leave to the growth of running ones.
+    """Return the bytes that waiting requests leave to the growth of running ones.
 
-    `paid_bytes`: what layers and experts of all tenants pay for; `kv_bytes`: KV memory with all
-    layers in place. In a young turn that is less and less of what goes beyond `kv_bytes`, and
-    nothing of twice as much: there is room to grow, and it cost C2 2 % of its tokens.
+    `paid_bytes`: memory that layers and experts of all tenants pay for; `kv_bytes`: KV memory with
+    all layers in place. With `rules.serve` growth the result is `paid_bytes`. In a young turn it is
+    the part `TOGETHER` of `paid_bytes` up to `kv_bytes`, then less and less, and 0 from twice
+    `kv_bytes` on: there is room to grow then, and leaving more free cost C2 2 % of its tokens.
+    Otherwise it is 0.
     """
     rules, turns = terms.rules, terms.turns
     if terms.policy is not Policy.MIRAGE:
@@ -29,10 +32,11 @@ def closed_bytes(terms: Terms, paid_bytes: int, kv_bytes: int) -> int:
 
 
 def open_extents(row: TenantRow, closed: int) -> int | None:
-    """Extents of a row that are open to waiting requests, which leave `closed` bytes; None for all.
+    """Return the extents of a row that are open to waiting requests, which leave `closed` bytes
+    free; None for all.
 
-    Never less than its share, which holds the longest request. A tenant that is late gets just
-    the share.
+    It is never less than the row's share, which holds the longest request. A tenant that is late
+    gets just the share.
     """
     extents = row.kv if row.late else ceil_div(closed, row.extent_bytes)
     found = max(row.share, row.kv - extents)

@@ -1,7 +1,7 @@
-"""The passes of a plan (Algorithm 1), in their order: each has a reason to move memory. Pure.
+"""Passes of a plan (Algorithm 1), in their order: each has a reason to move memory. Pure.
 
-A pass works on the rows of all tenants before the next begins. One that serves demand looks at
-higher priorities first, and within one at what is fair in bytes (max-min fairness). It takes free
+A pass works on the rows of all tenants before the next begins. A pass that serves demand looks at
+higher priorities first, and within one priority is fair in bytes (max-min fairness). It takes free
 bytes, which include all KV that earlier passes left idle; then layers of idle tenants in victim
 order, those already away before more; then those of the asking tenant itself, as many as hide
 behind its decode steps; for growth, where the alternative is to preempt, also such layers of the
@@ -20,42 +20,44 @@ from mirage.control.water_filling import Amount, Fill, missing
 
 
 class Pass(NamedTuple):
-    """A pass over all rows, and the reason of what it moves."""
+    """Pass over all rows, and the reason for the moves that it makes."""
 
     reason: Reason
     run: Callable[[Fill], None]
 
 
 class Level(NamedTuple):
-    """Level to which a pass serves, in extents, and units that may be away for it."""
+    """Level up to which a pass serves, in extents, and the units (layers or experts) that may be
+    away for it."""
 
     level: Amount
     idle: Amount
-    """Units of a tenant without work."""
+    """Units that may be away of a tenant without work."""
     own: Amount
-    """Units of the asking tenant."""
+    """Units that may be away of the asking tenant."""
     others: Amount
-    """Units of any active tenant, in the last place."""
+    """Units that may be away of any active tenant, used last."""
 
 
 class Choices(NamedTuple):
-    """Choices that differ from plan to plan."""
+    """Choices by which one plan differs from another."""
 
     recalls: bool = False
-    """True if running requests may be called back: tenants run at once."""
+    """True if running requests may be recalled, which is the case if tenants run at once."""
     wakes: bool = False
-    """True if a model waits for its first memory since it was told to wake."""
+    """True if a model that was told to wake waits for its first memory."""
     keeps_prefixes: bool = False
-    """True if cached prefixes may be dearer than layers."""
+    """True if cached prefixes may be worth more than layers."""
     lend_percent: float | None = None
-    """Layers go for running requests alone, and of idle KV newcomers get so much beyond shares."""
+    """Per cent of idle KV that newcomers get beyond shares, where layers go for running requests
+    alone; None if layers also serve waiting requests."""
     reversion: bool = True
-    """True if layers that nobody needs come back."""
+    """True if layers that no demand needs come back."""
 
 
 @cache
 def passes(choices: Choices) -> tuple[Pass, ...]:
-    """Passes that make a plan, in their order."""
+    """Return the passes that make a plan, in their order."""
     return tuple(_passes(choices))
 
 
@@ -112,37 +114,37 @@ def _share(row: TenantRow) -> int:
 
 
 def none(_: TenantRow) -> int:
-    """Give no layers."""
+    """Return 0: no layers are given."""
     return 0
 
 
 def out(row: TenantRow) -> int:
-    """Units that are away."""
+    """Return the units that are away."""
     return row.out
 
 
 def most(row: TenantRow) -> int:
-    """All that may ever go, or have."""
+    """Return the units that may ever be away, or the units away if these are more."""
     return max(row.most, row.out)
 
 
 def lends(row: TenantRow) -> int:
-    """Units that an idle tenant lends."""
+    """Return the units that an idle tenant lends."""
     return row.lends
 
 
 def lends_or_out(row: TenantRow) -> int:
-    """Units that an idle tenant lends, or that are away."""
+    """Return the units that an idle tenant lends, or the units away if these are more."""
     return max(row.lends, row.out)
 
 
 def hidden(row: TenantRow) -> int:
-    """Units that hide."""
+    """Return the units whose loads hide."""
     return row.hidden
 
 
 def still_hidden(row: TenantRow) -> int:
-    """Units that are away and hid lately."""
+    """Return the units that are away and whose loads hid lately."""
     return min(row.out, row.lately_hidden)
 
 
@@ -155,7 +157,7 @@ def hidden_or_out(row: TenantRow) -> int:
 
 
 def keep_running(fill: Fill) -> None:
-    """Cover the extents that running requests use, first of all and from any source.
+    """Cover the extents that running requests use, before all else and from any source.
 
     A tenant above its share first gives its own layers that hide. Only then do idle tenants give
     more than they lend, or layers of a woken donor stay away. Otherwise the growth of a tenant on
@@ -174,20 +176,21 @@ def keep_running(fill: Fill) -> None:
 
 
 def make_room(fill: Fill) -> None:
-    """Running requests beyond the share of their tenant make room for a model that wakes.
+    """Take KV memory of running requests beyond their tenants' shares, for a model that wakes.
 
-    It was woken since the shares of all that are awake fit. Requests that wait for it would else
-    wait until the last that sits there has ended.
+    It was woken because the shares of all awake tenants fit. Otherwise its waiting requests would
+    wait until the last request that uses its memory has ended.
     """
     fill.call_in(fill.rows, 0)
 
 
 def recall(fill: Fill) -> None:
-    """Running requests beyond the share of their tenant make room for layers of a woken one.
+    """Take KV memory of running requests beyond their tenants' shares, for layers of a woken
+    tenant.
 
-    Only where its decode could not bear to be without them, and then for all that it would
-    feel. Computing a few prompts anew takes a fraction of a second; the last of the requests
-    that sit there may run for minutes.
+    This is done only if its decode could not bear to be without these layers, and then for all
+    layers away that do not hide. Computing a few prompts anew takes a fraction of a second; the
+    last of the requests that use the memory may run for minutes.
     """
     for row in fill.active:
         if row.given <= row.bears:
@@ -199,25 +202,26 @@ def recall(fill: Fill) -> None:
 
 
 def keep_prefixes(fill: Fill) -> None:
-    """Free memory with cached prefixes that are dearer than layers: its owners keep it."""
+    """Leave free memory with cached prefixes that are worth more than layers to its owners."""
     fill.aim(_cached)
     fill.share_out(fill.rows, Kind.PREFIXES)
 
 
 def serve(demand: Level, fill: Fill) -> None:
-    """Demand up to a level: free bytes, layers, then cached prefixes."""
+    """Serve demand up to a level from free bytes, then layers, then cached prefixes."""
     _serve_each(demand.level, partial(_with_layers, demand), fill)
 
 
 def serve_free(level: Amount, fill: Fill) -> None:
-    """Demand up to a level: free bytes, then cached prefixes."""
+    """Serve demand up to a level from free bytes, then cached prefixes."""
     _serve_each(level, Fill.share_out, fill)
 
 
 def _serve_each(
     level: Amount, gives: Callable[[Fill, Sequence[TenantRow]], None], fill: Fill
 ) -> None:
-    """Tenants that ask for more get what `gives` brings, then cached prefixes."""
+    """Give tenants below `level` what `gives` brings, then memory of cached prefixes; higher
+    priorities first."""
     fill.aim(level)
     for row in fill.rows:
         if row.kept:
@@ -233,7 +237,8 @@ def _serve_each(
 
 
 def _with_layers(demand: Level, fill: Fill, asking: Sequence[TenantRow]) -> None:
-    """Tenants of the same priority. What was shared out once is not again, if no more came."""
+    """Give tenants of one priority free bytes and layers. Bytes are shared out again only if more
+    came."""
 
     def take(donors: Sequence[TenantRow], limit: Amount, takers: Sequence[TenantRow]) -> None:
         before = fill.brought
@@ -251,9 +256,11 @@ def _with_layers(demand: Level, fill: Fill, asking: Sequence[TenantRow]) -> None
 
 
 def restore(fill: Fill) -> None:
-    """Layers come back for free bytes that no demand took; first those still in place.
+    """Bring layers back for free bytes that no demand took; before others those that this plan
+    newly gives.
 
-    Those of active tenants first, then in reverse victim order: the paper's dynamic reversion.
+    Active tenants come first, then idle ones in reverse victim order: the paper's dynamic
+    reversion.
     """
     for bound in (out, none):
         for row in [*reversed(fill.active), *reversed(fill.idle)]:
@@ -261,16 +268,16 @@ def restore(fill: Fill) -> None:
 
 
 def stay_away(fill: Fill) -> None:
-    """Layers that are away stay so: there is no reversion."""
+    """Keep layers away that are away: there is no reversion."""
     for row in fill.rows:
         fill.give_away(row, max(0, row.out - row.given))
 
 
 def lend(percent: float | None, fill: Fill) -> None:
-    """Newcomers get idle KV beyond shares, `percent` of what can be lent; None for all of it.
+    """Give newcomers idle KV beyond shares: `percent` of what can be lent; None for all of it.
 
-    Judged by what is lent already, not by what is free: else each plan would lend a part of what
-    the one before kept.
+    The part is of bytes free and lent together, not of free bytes alone: otherwise each plan would
+    lend a part of what the one before kept.
     """
     kept = 0
     if percent is not None:
@@ -282,7 +289,7 @@ def lend(percent: float | None, fill: Fill) -> None:
 
 
 def share_out(fill: Fill) -> None:
-    """Memory that is left fills each tenant's KV up to its share."""
+    """Fill each tenant's KV up to its share from the bytes that are left."""
     fill.aim(_share)
     fill.share_out(fill.rows)
 

@@ -1,12 +1,12 @@
-"""The target of all tenants' memory, as a pure function of one snapshot (Algorithm 1).
+"""Planner: the target of all tenants' memory, as a pure function of one snapshot (Algorithm 1).
 
 The plan is made anew each time, from nothing: all layers resident, no KV, the rest of the device
-free. Each tenant has one row (`rows`), which `tenant_rows` makes of its snapshot; `passes` are what
-is done with all rows, one after the other; each of their moves has the reason of its pass:
+free. Each tenant has one row (`rows`), which `tenant_rows` makes of its snapshot; `passes` work on
+all rows, one after the other, and each of their moves has the reason of its pass:
 
     running           extents in use, and the least that a tenant can serve with
     recall            layers of a woken model that running requests of others make room for
-    prefixes          cached prefixes that are dearer than layers
+    prefixes          cached prefixes that are worth more than layers
     growth            more for running requests, up to each tenant's own share
     growth beyond     more than that
     admission         more for waiting requests, up to each tenant's own share
@@ -16,31 +16,31 @@ is done with all rows, one after the other; each of their moves has the reason o
     admission ...     of what is left
     share             what is left fills each tenant's KV up to its share
 
-With `remap.serve` = growth, admission comes after cooldown and takes no layers; and of what a
-tenant holds, waiting requests may use only what no layer pays for (`open_extents`). So idle KV
-is lent to newcomers as well, and layers to running requests alone. Beyond the shares newcomers
-get idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the
-growth of running requests.
+With `remap.serve` = growth, admission comes after cooldown and takes no layers, and waiting
+requests may use only the KV of their tenant that no layer pays for (`open_extents`). So idle KV is
+lent to newcomers as well, and layers to running requests alone. Beyond the shares newcomers get
+idle KV only until `remap.lend_percent` of what can be lent is lent: the rest waits for the growth
+of running requests.
 
-With `remap.tbt_ms`, a tenant whose decode step computes for longer requests no memory for its
-waiting requests, and opens at most its share to them.
+With `remap.tbt_ms`, a tenant whose decode step computes for longer than that requests no memory for
+its waiting requests, and opens at most its share to them.
 
-*Cached prefixes.* Idle KV memory in which a tenant has prefixes that are asked for again is lent
-after layers, if by `worth` that is dearer a byte than a layer that may go (`prefixes`).
+*Cached prefixes.* Idle KV memory in which a tenant has prefixes that are requested again is lent
+after layers, if by its price it is worth more per byte than a layer that may go (`prefixes`).
 
-*What may be lent* is priced before it is given. Layers must be back, or hide, when their owner
-runs again. At once, an idle tenant lends what hides behind the decode of a single request, with
-which it may wake; and all only once it has rested, after `rest_s` at the latest. In turns,
-unfinished requests of one tenant sit on layers of the suspended ones, so what is lent moves as its
-owners' turns come (`covering.Rotation`). Over all tenants, demand takes no more than where loading
-the last byte back takes as much of a turn as the byte adds to the work of one (`lending`). Unless
-turns drain, it also takes no more than the other tenants can cover in each tenant's turn, with what
-that tenant hides itself (`covering`).
+*What may be lent* is priced before it is given. Layers must be back, or hide, when their owner runs
+again. At once, an idle tenant lends what hides behind the decode of a single request, with which it
+may wake; and all only once it has rested, after `rest_s` at the latest. In turns, unfinished
+requests of one tenant use layers' memory of the suspended ones, so lent memory moves as its owners'
+turns come (`covering.Rotation`). Over all tenants, demand takes no more than where loading the last
+byte back takes as much of a turn as the byte adds to the work of one (`lending`). Unless turns
+drain, it also takes no more than the other tenants can cover in each tenant's turn, with what that
+tenant hides itself (`covering`).
 
-*Experts.* A mixture that is active gives cold experts instead of layers where that is the cheaper
-by `worth`: what hides of its layers costs nothing, but of a mixture hardly any does. How many are
-worth it, by how often steps route to them and what a load takes, is said in `expert_asks`. An idle
-one gives layers.
+*Experts.* An active mixture-of-experts model gives cold experts instead of layers if their price is
+lower: its layers that hide cost nothing, but hardly any of a mixture do. `expert_asks` computes how
+many are worth it, by how often steps route to them and how long a load takes. An idle one gives
+layers.
 
 *Way back for a woken donor.* When a tenant becomes active while others' KV uses its layers' memory,
 its layers come back at once, except those that hide. More stay away only if running requests of
@@ -89,28 +89,29 @@ STATIC = (Pass(Reason.SHARE, hold_shares),)
 
 @dataclass(frozen=True)
 class Plan:
-    """Targets of all tenants, by name, and the steps that led to them."""
+    """Targets of all tenants, by name, and the records of the passes that led to them."""
 
     targets: dict[str, Allotment]
     steps: Sequence[PassRecord]
-    """Steps of the passes, in their order."""
+    """Records of the passes that moved anything, in their order."""
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
-        """The moves that lead from nothing to `targets`; see `planner`. Made when first read."""
+        """Moves that lead from all layers in place and no KV memory to `targets`. Made when first
+        read."""
         return tuple(moves(self.steps))
 
     def of(self, name: str) -> list[Move]:
-        """The moves from or to memory of a tenant."""
+        """Return the moves from or to memory of a tenant."""
         return [m for m in self.moves if name in (m.source.tenant, m.to.tenant)]
 
 
 class Planner:
-    """Plans for one device of `device_bytes`, of which shares are per cent.
+    """Makes plans for one device of `device_bytes`, of which shares are per cent.
 
-    Most events are about one tenant, and two reports in five leave all demand as it was. So rows,
-    targets and what passes did are kept until something that they are made of is another. No plan
-    depends on those before it.
+    Most events concern one tenant, and two reports in five leave all demand unchanged. So rows,
+    targets and results of passes are kept until one of their arguments changes. No plan depends on
+    those before it.
     """
 
     def __init__(self, device_bytes: int, policy: Policy, rules: Rules) -> None:
@@ -130,14 +131,15 @@ class Planner:
         now: float = inf,
         wakes: bool = False,
     ) -> Plan:
-        """Plan of what each tenant shall hold.
+        """Return the plan of the memory that each tenant shall hold.
 
-        `turns` is None if tenants run at once; `now` in the seconds of `last_busy`; `wakes` if one
-        that was told to wake has had no allotment, for which bytes are reserved. All `tenants`
-        have had their first allotment. `reserved_bytes` of the device are kept for tenants that are
-        not among them. The targets fit into the rest, unless running requests alone sit on more; no
-        tenant's target is below its least, or below what its own sit on, except down to its share
-        with `Allotment.recall`, if tenants run at once.
+        `turns` is None if tenants run at once; `now` in the seconds of `last_busy`; `wakes` is True
+        if a tenant that was told to wake has had no allotment, for which bytes are reserved. All
+        `tenants` have had their first allotment. `reserved_bytes` of the device are kept for
+        tenants that are not among them. The targets fit into the rest, unless running requests
+        alone use more. No tenant's target is below the least with which it serves, or below what
+        its running requests use, except down to its share with `Allotment.recall`, if tenants run
+        at once.
         """
         streams = max(1, sum([t.active for t in tenants]))
         terms = Terms(self._device_bytes, self._policy, self._rules, streams, turns)
@@ -157,7 +159,7 @@ class Planner:
     def _asking(
         self, tenants: Sequence[TenantSnapshot], free: int, terms: Terms, now: float
     ) -> tuple[TenantRow, ...]:
-        """Rows before any pass; `free` bytes are there with all layers in place."""
+        """Return the rows before any pass; `free` bytes are free with all layers in place."""
         rules, turns = terms.rules, terms.turns is not None
         waiting = [] if turns else [t for t in tenants if lacks_admission(t.report)]
 
@@ -176,7 +178,8 @@ class Planner:
         free: int,
         turns: TurnLengths | None,
     ) -> tuple[Sequence[str], int | None]:
-        """Names in the order in which tenants give, and bytes that may be lent; None for any."""
+        """Return names in the order in which tenants give, and the bytes that may be lent; None for
+        no limit."""
         if self._policy is not Policy.MIRAGE:
             return (), None
         rules, lent = self._rules, None
@@ -195,13 +198,14 @@ class _Filled(NamedTuple):
     steps: Sequence[PassRecord]
     """Records of the passes that moved anything."""
     paid: int
-    """Bytes that layers and experts pay for."""
+    """Bytes of layers and experts that were given away."""
 
 
 def _enough(
     t: TenantSnapshot, rules: Rules, waiting: Sequence[TenantSnapshot], kv_bytes: int
 ) -> float:
-    """Seconds without work after which it has rested, while others are `waiting` for memory."""
+    """Return the seconds without work after which a tenant has rested, while others are `waiting`
+    for memory."""
     most = most_remapped(t.tenant, t.shape, rules)
     way_back_s, pays_after_s = most * t.report.layer_load_s, None
     if waiting and kv_bytes > 0:
@@ -244,7 +248,8 @@ def _filled(
 
 
 def _target(t: TenantSnapshot, row: TenantRow, paid: int, closed: int, terms: Terms) -> Allotment:
-    """Target of a row; layers of all tenants pay for `paid` bytes, and newcomers leave `closed`."""
+    """Return the target of a row; layers and experts of all tenants pay for `paid` bytes, and
+    newcomers leave `closed` bytes free."""
     layers_remapped, experts = (0, row.given) if row.gives_experts else (row.given, 0)
     stream_slots = slots(t, layers_remapped, terms.rules, terms.streams)
     recall = row.recalled and row.kv < t.used_extents

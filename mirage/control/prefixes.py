@@ -1,14 +1,14 @@
 """Cached prefixes of a tenant: they stay where giving layers in their place costs less. Pure.
 
 KV memory that no request uses is lent first: it costs nothing. But if it holds prefixes that are
-asked for again and again, they have to be computed anew. `worth` prices that loss by the byte: by
-how often cached blocks were taken again lately, and by the time that a token takes to compute, or
-to load where it is kept below the device. Where layers that may go cost less by the byte, they are
-given first, and cached prefixes last of all.
+requested again and again, they have to be computed anew. That loss is priced by the byte
+(`prices`): by how often cached blocks were taken again lately, and by the time that a token takes
+to compute, or to load where it is kept below the device. If layers that may go cost less by the
+byte, they are given first, and cached prefixes last of all.
 
 A tenant keeps no more than its share in this way. So the layers return as soon as demand ends, as
 without cached prefixes: all shares fit beside all layers. The rule holds only under policy mirage,
-and while tenants run at once: in turns, what is lent is priced as a whole (`lending`).
+and while tenants run at once: in turns, lent memory is priced as a whole (`lending`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from mirage.geometry import block_bytes, token_bytes
 from mirage.units import ceil_div
 
 SPAN_S = 10.0
-"""For which KV memory is taken to be lent."""
+"""Seconds for which KV memory is assumed to be lent."""
 FELT = 0.002
-"""Part of that time that must be lost with the prefixes: preempted requests find some as well."""
+"""Least part of that time that must be lost with the prefixes: preempted requests also find some
+cached."""
 
 
 def keeping_prefixes(
     tenants: Sequence[TenantSnapshot], rows: Sequence[TenantRow]
 ) -> tuple[TenantRow, ...]:
-    """`rows`, with the extents in which each tenant keeps its cached prefixes."""
+    """Return `rows`, with the extents in which each tenant keeps its cached prefixes."""
     layers = dearest(_given_instead(tenants, rows))
     if layers is None:
         return tuple(rows)
@@ -45,7 +46,8 @@ def keeping_prefixes(
 
 
 def lending(t: TenantSnapshot) -> Price:
-    """Price for `SPAN_S` of all KV memory that holds cached prefixes and nothing else."""
+    """Return the price, over `SPAN_S` seconds, of all KV memory that holds cached prefixes and
+    nothing else."""
     blocks = t.report.kv_cached_blocks
     if not blocks:
         return Price(KvSource.UNUSED, 0.0, 0)
@@ -55,7 +57,8 @@ def lending(t: TenantSnapshot) -> Price:
 
 
 def _back_bytes_s(t: TenantSnapshot) -> float:
-    """KV bytes a second that are there again, computed or, where they are kept below, loaded."""
+    """Return the KV bytes a second at which dropped prefixes come back: computed, or loaded if they
+    are kept below."""
     token_s = t.report.token_s
     computed = token_bytes(t.shape) / token_s if token_s > 0 else inf
     return max(computed, layers_of(t).link_bytes_s if t.report.keeps_below else 0.0)
@@ -66,13 +69,15 @@ def _stay(prefixes: Price, layers: Price) -> bool:
 
 
 def _extents(t: TenantSnapshot, row: TenantRow) -> int:
-    """With blocks of running requests or of cached prefixes, within the share."""
+    """Return the extents with blocks of running requests or of cached prefixes, at most the
+    share."""
     blocks = t.report.kv_used_blocks + t.report.kv_cached_blocks + 1
     return min(row.share, ceil_div(blocks, t.shape.extent_blocks))
 
 
 def _given_instead(tenants: Iterable[TenantSnapshot], rows: Iterable[TenantRow]) -> Iterable[Price]:
-    """A layer of each tenant that may give one; what hides costs nothing."""
+    """Yield the price of a layer of each tenant that may give one; a layer that hides costs
+    nothing."""
     for t, row in zip(tenants, rows, strict=True):
         model = layers_of(t)
         if row.active and row.hidden:

@@ -1,18 +1,18 @@
-"""Price of each way of getting a byte of KV memory, in seconds: the plan's one comparison. Pure.
+"""Price of each source of KV memory in seconds: the plan's one comparison. Pure.
 
 A `Price` says how many seconds of serving are lost while the memory is used for `span_s` seconds (a
 turn, or the time until the lender wakes), and how many bytes that brings. Prices are compared in
-seconds per byte, so that ways of different sizes can be. Times are those that engines measure: T_T,
-the time to load one layer, and T_c, the compute time of one layer in one step.
+seconds per byte, so that sources of different sizes can be compared. Times are those that engines
+measure: T_T, the time to load one layer, and T_c, the compute time of one layer in one step.
 
 A layer is streamed in every step; spilled KV crosses the link once down and once up. So layers are
 cheapest as long as their loads hide (MIRAGE, arXiv 2507.11507: T_T * N is at most the compute time
-of a step), and the dearest of all where they do not and the span is long. Cold experts cost the
-loads of those that a step routes to, which no compute hides.
+of a step), and most expensive where they do not and the span is long. Cold experts cost the loads
+of those that a step routes to, which no compute hides.
 
-Ways that exclude one another, as a model gives layers or experts, bring different amounts. Each is
-charged for its shortfall against the largest amount, as a smaller batch (`Batches`). Then the
-lowest price by the byte wins (`best`).
+Sources that exclude one another, such as layers or experts of a model, bring different amounts.
+Each is charged for its shortfall against the largest amount, as a smaller batch (`Batches`). Then
+the lowest price by the byte wins (`best`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mirage.control.step_times import nested_step
 
 
 class KvSource(StrEnum):
-    """Sources of a byte of KV memory; of equal prices the first one is taken."""
+    """Sources of a byte of KV memory; of equal prices the first in this order is taken."""
 
     UNUSED = "unused KV of others"
     IDLE_LAYERS = "layers of an idle model"
@@ -37,7 +37,7 @@ class KvSource(StrEnum):
 
 
 class Price(NamedTuple):
-    """`seconds` of serving are lost for `nbytes` of memory."""
+    """Cost of a source of memory: `seconds` of serving are lost for `nbytes` bytes."""
 
     way: KvSource
     seconds: float
@@ -45,12 +45,12 @@ class Price(NamedTuple):
 
     @property
     def per_byte(self) -> float:
-        """Seconds a byte; infinite for what brings none."""
+        """Seconds lost for each byte; infinite if it brings no byte."""
         return self.seconds / self.nbytes if self.nbytes > 0 else inf
 
 
 class Layers(NamedTuple):
-    """A model as the link sees it: `n` layers of `layer_bytes`, T_T and T_c in seconds."""
+    """Layers of a model for the link: `n` layers of `layer_bytes`, T_T and T_c in seconds."""
 
     n: int
     layer_bytes: int
@@ -59,11 +59,12 @@ class Layers(NamedTuple):
 
     @property
     def link_bytes_s(self) -> float:
-        """The link's speed as the loads of layers show it; 0 while unknown."""
+        """Speed of the link in bytes a second, by the loads of layers; 0 while unknown."""
         return self.layer_bytes / self.load_s if self.load_s > 0 else 0.0
 
     def step_s(self, remapped: int) -> float:
-        """A decode step with so many layers given away, by the number of slots that is best."""
+        """Return the seconds of a decode step with `remapped` layers given away and the better
+        number of slots."""
         slot_counts = [slots for slots in (1, 2) if remapped + slots <= self.n]
         if remapped == 0 or not slot_counts:
             return self.n * self.compute_s
@@ -73,42 +74,46 @@ class Layers(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The experts of a model that decodes. `gain_bytes` is what one of each layer brings."""
+    """Experts of a model that decodes. `gain_bytes` are the bytes that one expert of each layer
+    brings."""
 
     gain_bytes: int
     routed: Sequence[float]
     """At index g: of each layer's g coldest experts, how many a step routes to, over all layers."""
     load_s: float
-    """Seconds of one expert's load while the step waits."""
+    """Seconds to load one expert while the step waits."""
     compute_s: float
-    """Seconds of a step without loads."""
+    """Seconds of a step without loads of experts."""
 
     def step_s(self, given: int) -> float:
-        """A step with `given` experts of each layer away: no compute hides their loads.
+        """Return the seconds of a step with `given` experts of each layer away.
 
-        The router has just decided.
+        No compute hides their loads, because the router has just decided which experts are needed.
         """
         return self.compute_s + self.routed[given] * self.load_s
 
 
 def unused(nbytes: float, *, cached_bytes: float, again: float, compute_bytes_s: float) -> Price:
-    """Lending KV memory that no request uses: free, but for the prefixes that are cached there.
+    """Return the price of lending KV memory that no request uses: only cached prefixes in it cost
+    time.
 
-    `cached_bytes` of them are nowhere else, are asked for with probability `again` while they
-    are gone (or asked for so many times), and then there again at `compute_bytes_s`.
+    `cached_bytes` of prefixes are stored nowhere else. They are requested `again` times, or with
+    that probability, while they are gone, and then come back at `compute_bytes_s` bytes a second.
     """
     return Price(KvSource.UNUSED, again * _over(cached_bytes, compute_bytes_s), nbytes)
 
 
 def idle_layers(model: Layers, remapped: int) -> Price:
-    """Layers of a model that does not run: nothing goes down, each is loaded once, at its wake."""
+    """Return the price of layers of a model that does not run: each is loaded once, when it
+    wakes."""
     return Price(KvSource.IDLE_LAYERS, remapped * model.load_s, remapped * model.layer_bytes)
 
 
 def active_layers(model: Layers, before: int, remapped: int, span_s: float) -> Price:
-    """`remapped` layers given away instead of `before`, by a model that decodes all the while.
+    """Return the price of `remapped` layers given away instead of `before`, for a model that
+    decodes for `span_s` seconds.
 
-    What hides costs nothing.
+    Layers that hide cost nothing.
     """
     seconds = (
         _slower(model.step_s(before), model.step_s(remapped), span_s) if remapped > before else 0.0
@@ -117,51 +122,55 @@ def active_layers(model: Layers, before: int, remapped: int, span_s: float) -> P
 
 
 def cold_experts(mixture: Mixture, before: int, given: int, span_s: float) -> Price:
-    """`given` experts of each layer given away instead of `before`, as with `active_layers`."""
+    """Return the price of `given` experts of each layer given away instead of `before`, as
+    `active_layers` does."""
     seconds = _slower(mixture.step_s(before), mixture.step_s(given), span_s)
     return Price(KvSource.EXPERTS, seconds, (given - before) * mixture.gain_bytes)
 
 
 def spill(nbytes: float, *, down_bytes_s: float, up_bytes_s: float) -> Price:
-    """KV of requests that do not run goes to the tier below, and comes back for them: once each."""
+    """Return the price of moving KV of suspended requests to the tier below and back, once each."""
     seconds = _over(nbytes, down_bytes_s) + _over(nbytes, up_bytes_s)
     return Price(KvSource.SPILL, seconds, nbytes)
 
 
 def drop(nbytes: float, *, token_bytes: float, prefill_tokens_s: float) -> Price:
-    """KV of requests that do not run is forgotten, and computed anew when they do."""
+    """Return the price of dropping KV of suspended requests and computing it anew when they run."""
     return Price(KvSource.DROP, _over(nbytes, token_bytes * prefill_tokens_s), nbytes)
 
 
 def ordered(prices: Iterable[Price]) -> list[Price]:
-    """Cheapest a byte first; of equals in the order of `KvSource`. Without what brings nothing."""
+    """Return prices, lowest per byte first, equal ones in the order of `KvSource`, without those
+    that bring no bytes."""
     places = {way: place for place, way in enumerate(KvSource)}
     having = (p for p in prices if p.per_byte < inf)
     return sorted(having, key=lambda p: (p.per_byte, places[p.way]))
 
 
 def cheapest(prices: Iterable[Price]) -> Price | None:
-    """The first in `ordered`; None if there is none."""
+    """Return the first price in `ordered`; None if there is none."""
     return next(iter(ordered(prices)), None)
 
 
 def dearest(prices: Iterable[Price]) -> Price | None:
-    """The last in `ordered`; None if there is none."""
+    """Return the last price in `ordered`; None if there is none."""
     return next(reversed(ordered(prices)), None)
 
 
 class Batches(NamedTuple):
-    """Value of memory to a model that decodes: larger batches on more than `kv_bytes`."""
+    """Value of memory to a model that decodes: more than `kv_bytes` of it means larger batches."""
 
     kv_bytes: float
-    """Bytes of KV memory, without any that is given."""
+    """Bytes of KV memory without memory that others give."""
     staying: float = 1.0
     """Part of a step that does not grow with its batch, such as reading the parameters."""
 
     def with_smaller(self, price: Price, wanted: float, span_s: float) -> Price:
-        """`price`, and the price of what it leaves of `wanted` bytes: batches stay smaller.
+        """Return `price` for `wanted` bytes, with the cost of smaller batches for those that it
+        does not bring.
 
-        A batch that is x times as large takes steps of p + (1 - p) x, p of which stay.
+        A batch that is x times as large takes steps that are p + (1 - p) x times as long, where p
+        is `staying`.
         """
         batch = (self.kv_bytes + price.nbytes) / (self.kv_bytes + wanted)
         served = batch / (self.staying + (1 - self.staying) * batch)
@@ -169,9 +178,9 @@ class Batches(NamedTuple):
 
 
 def best(ways: Sequence[Price], batches: Batches, span_s: float) -> Price | None:
-    """Way that serves most in `span_s` seconds, of ways that exclude one another.
+    """Return the one of `ways`, which exclude one another, that serves most in `span_s` seconds.
 
-    None if none of them brings anything.
+    None if none of them brings any bytes.
     """
     wanted = max((price.nbytes for price in ways), default=0)
     whole = [batches.with_smaller(price, wanted, span_s) for price in ways if wanted]
@@ -182,10 +191,12 @@ def best(ways: Sequence[Price], batches: Batches, span_s: float) -> Price | None
 def worth_giving(
     price: Callable[[int, int], Price], free: int, most: int, instead: Iterable[Price]
 ) -> int:
-    """The number up to which giving is no dearer a byte than what could be done instead.
+    """Return the number of units up to which giving one costs no more per byte than the cheapest
+    alternative.
 
-    From `free`, which are given anyway, at most `most`. `price(before, given)` is what more of them
-    cost; `instead` are prices of any amount, and without any all is worth it.
+    `free` units are given in any case, at most `most`. `price(before, given)` is the price of
+    giving more; `instead` has the prices of alternatives, of any amount. Without alternatives the
+    result is `most`.
     """
     other = cheapest(instead)
     if other is None:
@@ -197,12 +208,12 @@ def worth_giving(
 
 
 def _slower(before_s: float, after_s: float, span_s: float) -> float:
-    """Seconds lost of a span whose steps take `after_s` instead of `before_s`."""
+    """Return the seconds lost in a span whose steps take `after_s` instead of `before_s`."""
     return max(0.0, 1 - before_s / after_s) * span_s if after_s > 0 else 0.0
 
 
 def _over(amount: float, rate: float) -> float:
-    """Seconds for it; endless at no rate."""
+    """Return the seconds for an amount at a rate; infinite at rate 0."""
     if amount <= 0:
         return 0.0
     return amount / rate if rate > 0 else inf

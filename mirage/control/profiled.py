@@ -12,12 +12,12 @@ from mirage.protocol import Report
 
 
 class Profiled(NamedTuple):
-    """Times of a tenant in its hardware profile, in seconds; 0 if it has none."""
+    """Times of a tenant by its hardware profile, in seconds; 0 if there is no profile."""
 
     step_s: float = 0.0
-    """A decode step of one request that streams nothing: n T_c."""
+    """Seconds of a decode step of one request that streams nothing: n T_c."""
     token_s: float = 0.0
-    """By which one more prompt token lengthens a step."""
+    """Seconds by which one more prompt token lengthens a step."""
 
     def filled(self, report: Report, layers: int) -> Report:
         """A copy of `report`, with these times in place of those that are still unknown."""
@@ -30,4 +30,4 @@ class Profiled(NamedTuple):
 
 NOT_PROFILED = Profiled()
 UNPROFILED: Mapping[str, Profiled] = MappingProxyType({})
-"""By tenant: nothing is known of anybody."""
+"""Profiled times by tenant, where none are known."""

@@ -1,4 +1,4 @@
-"""The report of an engine, real or simulated, from plain numbers: pure."""
+"""Report of an engine, real or simulated, made of plain numbers: pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from mirage.protocol import Report
 
 
 class HeldMemory(msgspec.Struct, frozen=True):
-    """The memory of an engine. Extents hold memory, perhaps until requests let go of them."""
+    """Memory of an engine. `extents` counts all that hold memory, retiring ones included."""
 
     held_bytes: int
     layers_remapped: int
     stream_slots: int
     extents: int
     used_extents: int
-    """With at least one block of a running request."""
+    """Extents with at least one block of a running request."""
     used_blocks: int
     usable_blocks: int
-    """Blocks that requests may be given, without the null block; below 0 if not even that has
-    memory.
-    """
+    """Blocks that requests may be given, without the null block; negative if not even the null
+    block has memory."""
     experts: int = 0
     """Experts of each layer that were given away."""
 
@@ -35,9 +34,9 @@ class Cached(msgspec.Struct, frozen=True):
 
     blocks: int = 0
     again: int = 0
-    """Such blocks that a request took again, counted since the engine started."""
+    """Number of such blocks that a request took again, since the engine started."""
     keeps_below: bool = False
-    """True if blocks that leave the device are kept below it."""
+    """True if cached blocks that leave the device are kept in a tier below it."""
 
 
 NOTHING_CACHED = Cached()
@@ -47,21 +46,21 @@ class LayerTimes(msgspec.Struct, frozen=True):
     """Times of a layer in seconds; 0 while unknown."""
 
     load_s: float
-    """T_T."""
+    """T_T: seconds to load a layer."""
     compute_s: float
-    """T_c."""
+    """T_c: seconds to compute a layer in a step."""
     expert_s: float = 0.0
-    """Seconds of one expert's load."""
+    """Seconds to load one expert."""
     expert_routed: Sequence[float] = ()
-    """Experts that a step routes to, see `Report.expert_routed`."""
+    """Number of experts that a step routes to: see `Report.expert_routed`."""
     token_s: float = 0.0
-    """Seconds by which one more token makes a step longer."""
+    """Seconds by which one more token lengthens a step."""
     step_s: float = 0.0
-    """Seconds from step to step, beside tokens."""
+    """Seconds from one step to the next, less the time of its tokens."""
     sleep_s: float = 0.0
-    """Seconds, see `Report.sleep_s`."""
+    """Seconds in which memory was given in the last sleep: see `Report.sleep_s`."""
     wake_s: float = 0.0
-    """Seconds, see `Report.wake_s`."""
+    """Seconds in which layers got memory in the last wake: see `Report.wake_s`."""
 
 
 def make_report(
@@ -78,7 +77,8 @@ def make_report(
     cached: Cached = NOTHING_CACHED,
     asleep: bool = False,
 ) -> Report:
-    """Report of an engine. `wanted` is its demand in blocks, `extent_blocks` those of an extent."""
+    """Return the report of an engine. `wanted` is its demand in blocks; an extent has
+    `extent_blocks` blocks."""
     blocks = max(0, held.usable_blocks)
     growth = max(held.used_extents, in_extents(wanted.growth, extent_blocks))
     return Report(

@@ -1,4 +1,4 @@
-"""One tenant while a plan is made: what it asks for, what it may give, and what it gets."""
+"""Row of one tenant while a plan is made: its demand, what it may give, and what it gets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 class TenantRow(msgspec.Struct):
     """Row of a tenant: its demand and its units to give, and what passes have given it.
 
-    What it asks for is in extents, what it may give in units: a unit is one layer, or with
-    `gives_experts` one expert of each layer.
+    Demand is in extents. What it may give is in units: a unit is one layer, or with `gives_experts`
+    one expert of each layer.
     """
 
     name: str
@@ -17,7 +17,7 @@ class TenantRow(msgspec.Struct):
     priority: int
     extent_bytes: int
     unit_bytes: int
-    """Memory that a unit brings."""
+    """Bytes of memory that a unit brings."""
 
     running: int
     growth: int
@@ -30,35 +30,35 @@ class TenantRow(msgspec.Struct):
     lends: int
     """Units that new demand of others may take while it is idle."""
     surely_hidden: int
-    """Units whose loads fit behind decode compute however small its batch is."""
+    """Units whose loads fit behind decode compute even at the smallest batch."""
     hidden: int
     """Units whose loads fit behind decode compute at the current T_c."""
     lately_hidden: int
     """Units whose loads hide at the largest T_c of the last `hysteresis_s` seconds."""
     bears: int
-    """Units that it streams before running requests of others make room for them."""
+    """Units that the tenant streams before running requests of others make room for them."""
     out: int
     """Units that are away already."""
 
     cached: int = 0
-    """Extents in which it keeps cached prefixes as long as layers can go instead, those in which
-    its requests are among them."""
+    """Extents in which the tenant keeps cached prefixes as long as layers can go instead; the
+    extents of its requests are included."""
     late: bool = False
-    """True if its tokens already take longer than they may."""
+    """True if a decode step already computes for longer than `remap.tbt_ms`."""
     gives_experts: bool = False
 
     kv: int = 0
-    """Extents that it gets."""
+    """KV extents that the tenant gets."""
     kept: int = 0
-    """Extents of `kv` for its cached prefixes, which no demand has."""
+    """Extents of `kv` for its cached prefixes that demand has not taken."""
     given: int = 0
-    """Units that it gives."""
+    """Units that the tenant gives."""
     recalls: bool = False
-    """True if others' running requests are preempted for its layers."""
+    """True if running requests of others are preempted for its layers."""
     recalled: bool = False
-    """True if its own are preempted for the layers of another."""
+    """True if its own running requests are preempted for the layers of another tenant."""
     wanted: int = 0
-    """Extents up to which the present pass serves it."""
+    """KV extents up to which the present pass serves it."""
 
     @property
     def beyond_share_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Rules of the deciding code: the settings, and what else it decides by."""
+"""Rules of the deciding code: the settings of `remap`, and rules that are no setting."""
 
 from __future__ import annotations
 
@@ -11,44 +11,42 @@ from scheduler.victims import Rule
 
 
 class Rules(Remap):
-    """The settings of `remap`, and beside them rules that are no setting.
+    """Settings of `remap`, and further rules that no configuration sets.
 
-    By default those are the rules that serve. Others are there to be measured against them, by
-    the simulator's variants and by `benchmarks/ablated.py`.
+    The defaults are the rules that serve. Other values are there to be compared with them, by the
+    simulator's variants and by `benchmarks/ablated.py`.
     """
 
     victims: Rule = "mru"
-    """Among equal priorities, who gives first: most or least recently used."""
+    """Order in which tenants of equal priority give: most or least recently used first."""
     keep_free: bool = True
-    """True if newcomers leave free what running requests soon need; if False, with `serve:
-    admission` alone.
-    """
+    """True if newcomers leave free what running requests will soon need. False only affects `serve:
+    admission`."""
     stream_slots: Literal[1, 2, "dynamic"] = "dynamic"
-    """Slots that streamed layers share; dynamic takes 2 where 1 would not hide."""
+    """Slots that streamed layers share; "dynamic": 2 where 1 would not hide."""
     reversion: bool = True
     """True if layers come back when the pressure ends."""
     keep_prefixes: bool = True
-    """Lend layers before cached prefixes that would be missed more."""
+    """True if layers are lent before cached prefixes that are worth more."""
     decode_cap: bool = True
-    """Remap no more layers than hide behind the model's own decode steps."""
+    """True if no more layers are remapped than hide behind the model's own decode steps."""
     lend_kv: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Part of all KV memory, as it is with all layers in place, that layers may add at most in
-    turns, instead of what is worth its price."""
+    """Upper limit for lent layers in turns, as a multiple of the KV memory with all layers in
+    place; None: by price."""
 
     @classmethod
     def of(cls, remap: Remap) -> Self:
-        """The settings, and all else as it serves."""
+        """Return the settings with all other rules as they serve."""
         return cls(**{key: getattr(remap, key) for key in Remap.model_fields})
 
     @classmethod
     def served(cls, config: Config) -> Self:
-        """Rules of a configuration."""
+        """Return the rules of a configuration."""
         return cls.of(config.remap)
 
     def kept(self, policy: Policy) -> Kept:
-        """KV memory that newcomers leave free of what their model holds; with `static` as vLLM
-        does.
-        """
+        """Return the kind of KV memory that newcomers leave free; with policy static nothing, as in
+        vLLM."""
         if policy is Policy.STATIC:
             return "nothing"
         if policy is Policy.MIRAGE and (self.serve == "growth" or self.tbt_ms is not None):

@@ -1,9 +1,9 @@
 """KV of suspended requests that goes below the device, where tenants take turns.
 
-At the end of a turn requests that are not finished hold KV memory that the next tenant could use.
-A tenant that stops is told how much of it to give up: its newest requests are preempted, and their
-blocks stay cached until somebody wants the memory. What is wanted goes below the device once, and
-comes back once when its owner's turn is back.
+At the end of a turn unfinished requests hold KV memory that the next tenant could use. A tenant
+that stops is told how much of it to give up: its newest requests are preempted, and their blocks
+stay cached until other requests need the memory. Blocks whose memory is needed go below the device
+once, and come back once when their owner has the turn again.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from mirage.control.tenant_state import TenantSnapshot
 from mirage.geometry import token_bytes
 
 LEAST_GAIN = 0.05
-"""More tokens a second, both ways paid, below which nothing is spilled."""
+"""Least gain in tokens a second, with the copies both ways paid, for which KV is spilled."""
 
 
 class TurnLengths(NamedTuple):
-    """Lengths of turns, and the way in which they end."""
+    """Length of turns, and the way in which they end."""
 
     seconds: float
-    """Length of a turn, seconds: of those that drain as they were seen (`drained_turns`)."""
+    """Length of a turn in seconds; if turns drain, as measured (`drained_turns`)."""
     drains: bool = False
-    """True if no request is left unfinished when a turn ends."""
+    """True if requests are finished before a turn ends."""
     below_bytes: int = 0
-    """Most KV of suspended requests that is kept below the device; 0 if there is nothing."""
+    """Largest number of bytes of suspended KV that is kept below the device; 0 if there is no
+    tier."""
     young: bool = False
-    """True if nobody waits for the end of one that drains, which has not lasted as long yet: it
-    goes on beginning requests, and all of them still grow."""
+    """True for a turn that drains if no other tenant waits for its end and it has not lasted a
+    usual length yet: it still begins requests, and all of them grow."""
 
 
 def instead(t: TenantSnapshot) -> list[Price]:
-    """Prices of an extent whose KV goes below the device or is computed anew."""
+    """Return the prices of an extent whose KV goes below the device, or is computed anew."""
     nbytes, token_s = t.shape.extent_bytes, t.report.token_s
     ways = [_down(t, nbytes)]
     if token_s > 0:
@@ -44,16 +45,17 @@ def instead(t: TenantSnapshot) -> list[Price]:
 
 
 def layers_of(t: TenantSnapshot) -> Layers:
-    """A tenant's layers as `worth` sees them."""
+    """Return a tenant's layers as a price needs them."""
     shape, report = t.shape, t.report
     return Layers(shape.layers, shape.layer_bytes, report.layer_load_s, report.layer_compute_s)
 
 
 def worth_spilling(t: TenantSnapshot, turns: TurnLengths) -> int:
-    """Bytes of KV in use that a tenant gives up when its turn ends; 0 while T_T is unknown.
+    """Return the bytes of KV in use that a tenant gives up when its turn ends; 0 while T_T is
+    unknown.
 
-    KV that is spilled is lent as a layer is: for the same gain, larger batches of the next
-    tenant, and at the same price, one way over the link in each turn.
+    Spilled KV is priced like a lent layer: the gain is larger batches of the next tenant, the cost
+    one way over the link in each turn.
     """
     most = min(t.report.kv_used_extents * t.shape.extent_bytes, turns.below_bytes)
     kv_bytes = t.report.kv_extents * t.shape.extent_bytes

@@ -1,8 +1,8 @@
 """Time of a step of which some layers are streamed.
 
 Of n layers m = `layers_remapped` + `stream_slots` are streamed. They share the slots. T_T is the
-time to load one layer from host memory, T_c the compute time of one layer. Any numeric type will
-do, and only their ratio matters.
+time to load one layer from host memory, T_c the compute time of one layer. Times may be of any
+numeric type and unit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ MOST_LAPS = 4096
 
 
 def nested_step(remapped: int, slots: int, n: int, t_load: float, t_compute: float) -> float:
-    """`step_time` of the streamed set that an engine uses: the first layers of `nested`.
+    """Return `step_time` of the streamed set that an engine uses: the first layers of `nested`.
 
-    Over what layers that lie evenly take where gaps differ: by up to 10 % where it just hides.
+    Where gaps between its layers differ, it is longer than that of evenly spaced layers: by up to
+    10 % where the loads just hide.
     """
     if remapped == 0:
         return n * t_compute
@@ -58,7 +59,7 @@ def step_time(
 def _walked(
     ring: Sequence[int], slots: int, t_load: float, t_compute: float, most_laps: int
 ) -> tuple[float, int]:
-    """The time of the laps that repeat, and their number."""
+    """Return the total time of the laps that repeat, and their number."""
     clock = loaded = 0 * t_load
     ran = deque([clock] * slots, maxlen=slots)
     seen: dict[tuple[float, ...], tuple[int, float]] = {}
@@ -106,14 +107,16 @@ def _one_slot(ring: Sequence[int]) -> tuple[tuple[Fraction, Fraction], ...]:
 
 Line = tuple[Fraction, Fraction]
 NEARLY = Fraction(1, 10**7)
-"""A relative step to one side of a point: near enough to be on the same line of the envelope."""
+"""Relative distance from a point at which another point lies on the same line of the envelope."""
 
 
 def _between(ring: Sequence[int], left: Line, right: Line) -> set[Line]:
-    """Lines of the envelope of two slots from `left`, for small T_c, to `right`; T_T is 1.
+    """Return the lines of the envelope of two slots from `left`, for small T_c, to `right`; T_T is
+    1.
 
-    The envelope is convex: if it lies on both lines where they meet, nothing is between them;
-    if it lies above, a third line passes there. Of eight layers the first three are streamed:
+    The envelope is convex: if it passes through the point where both lines meet, no line is between
+    them; if it lies above that point, a third line passes there. Of eight layers the first three
+    are streamed:
 
     >>> ring = gaps((0, 1, 2), 8)  # 3 for the loads alone, 8 x for the compute alone
     >>> str(_two_slots(ring, Fraction(3, 8)))  # where they meet, both say 3
@@ -132,7 +135,8 @@ def _between(ring: Sequence[int], left: Line, right: Line) -> set[Line]:
 
 
 def _line_at(ring: Sequence[int], x: Fraction, towards: Fraction) -> Line:
-    """The line of the envelope just beside x, through two points that are near enough.
+    """Return the line of the envelope just beside x, on the side of `towards`, through two points
+    near x.
 
     >>> ring = gaps((0, 1, 2), 8)  # 1 + 7 x up to x = 1, and 8 x from there on
     >>> [tuple(map(int, _line_at(ring, Fraction(1), side))) for side in (-NEARLY, NEARLY)]
@@ -145,7 +149,7 @@ def _line_at(ring: Sequence[int], x: Fraction, towards: Fraction) -> Line:
 
 
 def _two_slots(ring: Sequence[int], t_compute: Fraction) -> Fraction:
-    """`step_time` with T_T = 1, in whole numbers."""
+    """Return `step_time` with two slots and T_T = 1, computed in whole numbers."""
     unit = t_compute.denominator
     elapsed, laps = _walked(ring, 2, unit, t_compute.numerator, MOST_LAPS)
     return Fraction(int(elapsed), laps * unit)

@@ -14,7 +14,7 @@ from scheduler.tenants import Tenant
 
 
 class DoesNotFitError(ValueError):
-    """A model whose parameters and least KV cache are larger than its tenant's share."""
+    """Error: a model's parameters and least KV cache are larger than its tenant's share."""
 
 
 def unnumbered(
@@ -28,21 +28,21 @@ def unnumbered(
     experts: int = 0,
     lent: LentInTurns = "nothing",
 ) -> Allotment:
-    """Allotment without a number (revision 0), sent to nobody yet.
+    """Return an allotment without a number (revision 0) that is not sent yet.
 
-    Its grant is what all of it takes; the other arguments are its fields.
+    Its grant is the bytes of all its parts; the other arguments are its fields.
     """
     nbytes = footprint(shape, remapped, kv_extents, experts)
     return Allotment(0, remapped, slots, kv_extents, nbytes, open_extents, recall, experts, lent)
 
 
 def is_sent(sent: Allotment, target: Allotment) -> bool:
-    """True if a tenant was told so: the number of what it was `sent` does not count."""
+    """True if `sent` equals `target`, revisions aside."""
     return replace(sent, revision=target.revision) == target
 
 
 def entitled(tenant: config.TenantSection) -> Tenant:
-    """The part of a tenant's configuration that decisions depend on."""
+    """Return the rights of a configured tenant that decisions depend on."""
     return Tenant(
         tenant.name,
         tenant.percent,
@@ -54,15 +54,16 @@ def entitled(tenant: config.TenantSection) -> Tenant:
 
 
 def base(tenant: Tenant, shape: ModelShape, device_bytes: int) -> Allotment:
-    """Allotment of the tenant's share with all its layers resident; the rest is KV memory.
+    """Return the allotment of the tenant's share with all its layers resident; the rest is KV
+    memory.
 
-    Raises `DoesNotFitError` if the rest is less than `shape.min_extents`.
+    Raise `DoesNotFitError` if the rest is less than `shape.min_extents`.
     """
     return unnumbered(shape, 0, 0, share_extents(tenant, shape, device_bytes))
 
 
 def share_extents(tenant: Tenant, shape: ModelShape, device_bytes: int) -> int:
-    """KV extents of `base`. Raises `DoesNotFitError` as that does."""
+    """Return the KV extents of `base`. Raise `DoesNotFitError` as `base` does."""
     share_bytes = tenant.share_bytes(device_bytes)
     extents = (share_bytes - footprint(shape, 0, 0)) // shape.extent_bytes
     if extents < shape.min_extents:
@@ -77,11 +78,11 @@ def share_extents(tenant: Tenant, shape: ModelShape, device_bytes: int) -> int:
 
 
 def most_remapped(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
-    """The most layers that may ever be given away; 0 of a model whose layers stay.
+    """Return the most layers that may ever be given away; 0 for a model whose layers stay.
 
-    At most `max_percent` of them (the tenant's own, else `rules`'), and such that
-    `tenant.floor_layers` stay resident beside all slots that may be wanted: the last layer is
-    not worth loading without overlap.
+    At most `max_percent` of them (the tenant's own, else that of `rules`), and such that
+    `tenant.floor_layers` stay resident beside all slots: loading the last layers without overlap is
+    not worth it.
     """
     percent = rules.max_percent if tenant.max_percent is None else tenant.max_percent
     by_percent = int(percent * shape.layers / 100 + 1e-9)
@@ -90,32 +91,36 @@ def most_remapped(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
 
 
 def least(tenant: Tenant, shape: ModelShape, rules: Rules) -> Allotment:
-    """The least with which an engine serves: all layers away that may be, KV for one request."""
+    """Return the smallest allotment with which an engine serves: all layers away that may be, and
+    KV for one request."""
     remapped = most_remapped(tenant, shape, rules)
     return unnumbered(shape, remapped, most_slots(rules) if remapped else 0, shape.min_extents)
 
 
 def asleep(shape: ModelShape) -> Allotment:
-    """Allotment of an engine that sleeps: nothing that it can give."""
+    """Return the allotment of a sleeping engine: only the memory that it cannot give."""
     remapped = shape.layers if shape.movable_layers else 0
     extents = 1 if shape.max_extents else 0
     return Allotment(0, remapped, 0, extents, asleep_bytes(shape), asleep=True)
 
 
 def most_slots(rules: Rules) -> int:
-    """Slots that streamed layers of one model may share."""
+    """Return the most slots that streamed layers of one model may share."""
     return 1 if rules.stream_slots == 1 else 2
 
 
 def most_experts(tenant: Tenant, shape: ModelShape, rules: Rules) -> int:
-    """The most experts of each layer that may ever be given away; none where no layer may."""
+    """Return the most experts of each layer that may ever be given away; 0 if no layer may be
+    given."""
     return shape.movable_experts if rules.experts and most_remapped(tenant, shape, rules) else 0
 
 
 def toward(shape: ModelShape, now: Allotment, to: Allotment, limit: int) -> Allotment:
-    """Allotment from `now` towards `to`, as far as `limit` bytes allow: KV, then parameters.
+    """Return the allotment from `now` towards `to` that `limit` bytes allow: KV first, then
+    parameters.
 
-    `now` must fit into `limit`. It is where the engine's own way leads, if nothing is in use.
+    `now` must fit into `limit`. The result is where the engine's own `Way` leads, if nothing is in
+    use.
     """
     if to.grant_bytes <= limit:
         return to

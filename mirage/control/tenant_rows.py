@@ -17,26 +17,29 @@ from mirage.control.tenant_state import TenantSnapshot
 from mirage.units import align_up
 
 GIVES_NO_MORE = {"lends": 0, "surely_hidden": 0, "hidden": 0, "lately_hidden": 0}
-"""Units of a tenant whose tokens pay too much: only what running requests sit on stays away."""
+"""Fields of a row whose tenant is above `max_cost_ms`: only layers whose memory running requests
+use stay away."""
 BEARABLE = 2.0
-"""Times as long as it computes that a woken donor's decode step may take for others' requests."""
+"""Multiple of its compute time that a woken donor's decode step may take while its layers' memory
+serves others' requests."""
 
 
 class Terms(NamedTuple):
-    """Terms of a plan, the same for all its tenants."""
+    """Terms of a plan that are the same for all its tenants."""
 
     device_bytes: int
-    """Device memory of which shares are per cent."""
+    """Bytes of device memory of which shares are per cent."""
     policy: Policy
     rules: Rules
     streams: int
-    """Tenants that may stream at once, and then share the link."""
+    """Number of tenants that may stream at once and then share the link."""
     turns: TurnLengths | None
-    """None if tenants run at once."""
+    """Length of turns; None if tenants run at once."""
 
 
 def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
-    """`rests`: whether it lends all that it may while it is idle. To be copied, not changed."""
+    """Return the row of a tenant. `rests` is True if it lends all that it may while it is idle.
+    Copy the row, do not change it."""
     shape, rules = t.shape, terms.rules
     moves = terms.policy is Policy.MIRAGE
     ever = most_remapped(t.tenant, shape, rules) if moves else 0
@@ -78,19 +81,20 @@ def row_of(t: TenantSnapshot, terms: Terms, rests: bool) -> TenantRow:
 
 
 def _late(t: TenantSnapshot, rules: Rules) -> bool:
-    """True if a decode step of the present batch computes for longer than tokens may take.
+    """True if a decode step of the present batch computes for longer than `rules.tbt_ms`.
 
-    Compute alone: were it the step with what streams, a plan would undo what made it so.
+    Loads of streamed layers are left out: otherwise a plan would undo what made the step long.
     """
     step_s = t.shape.layers * t.report.layer_compute_s
     return rules.tbt_ms is not None and t.active and step_s * 1e3 > rules.tbt_ms
 
 
 def _cooldown(peak: int, share: int, slack: int) -> int:
-    """Extents to keep for a while: those wanted lately, and beyond the share some slack.
+    """Return the extents to keep for a while: those wanted lately, with some slack beyond the
+    share.
 
-    Rounded up to steps of slack + 1, so that a falling demand gives back rarely. No function
-    of what is granted now: what one demand was given must not outrank another's in the next
-    plan.
+    They are rounded up to a multiple of slack + 1, so that a falling demand gives memory back
+    rarely. The present grant is not used: what one demand was given must not outrank another in the
+    next plan.
     """
     return peak if peak <= share else align_up(peak, slack + 1)

@@ -1,7 +1,7 @@
-"""The Metadata Store: all that the controller knows of its tenants.
+"""Metadata Store: all that the controller knows of its tenants.
 
-Reports go in, frozen snapshots come out. Facts that a decision must not flicker with are
-kept as the maximum of the last `cooldown_s` seconds.
+Reports go in, frozen snapshots come out. Values that should not change a decision back and forth
+are kept as the maximum of the last `cooldown_s` seconds.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from scheduler.clocked import Clocked
 from scheduler.tenants import Activity, Tenant
 
 AGAIN_S = 60.0
-"""Seconds over which it counts how often cached prefixes are asked for: people take as long to
-answer.
-"""
+"""Seconds over which repeated use of cached prefixes is measured: about the time that people take
+to answer."""
 PAUSES_S = 600.0
-"""Seconds of which the longest pause counts."""
+"""Seconds over which the longest pause counts."""
 COST_S = 60.0
-"""Seconds over which the time counts that waiting for layers adds to tokens."""
+"""Seconds over which the time is averaged that loads of layers add to tokens."""
 
 
 class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
-    """A joined tenant at one moment; the same object until something about it changes."""
+    """A joined tenant at one moment; the same object is returned until something about the tenant
+    changes."""
 
     name: str
-    """Name of `tenant`."""
+    """Name of the tenant."""
     tenant: Tenant
     shape: ModelShape
     report: Report
-    """The newest; of an engine that has sent none, what it held when it joined."""
+    """Newest report; for an engine that has sent none, a report of what it held when it joined."""
     allotment: Allotment | None
-    """The newest sent."""
+    """Newest allotment that was sent; None before the first."""
     pending: tuple[Allotment, ...]
-    """Sent and not yet seen, oldest first."""
+    """Allotments that were sent and not seen by the engine yet, oldest first."""
     active: bool
     last_busy: float
     """Time of the last activity in seconds; `inf` while busy, so that all busy tenants tie."""
@@ -52,45 +52,46 @@ class TenantSnapshot(msgspec.Struct, frozen=True, eq=False):
     admission_extents: int
     """Extents in total with which its waiting requests could start as well."""
     peak_extents: int
-    """The most that it wanted in the last `cooldown_s` seconds."""
+    """Most extents that the tenant wanted in the last `cooldown_s` seconds."""
     peak_compute_s: float
-    """The largest T_c in the last `cooldown_s` seconds."""
+    """Largest T_c, in seconds, of the last `cooldown_s` seconds."""
     least_compute_s: float = 0.0
-    """The smallest T_c that it ever reported, as of a batch of one; 0 before the first."""
+    """Smallest T_c that it ever reported, in seconds, as for a batch of one; 0 before the first."""
     mean_compute_s: float = 0.0
-    """The mean T_c of its reports with running requests, since others waited for the first time of
-    those in which others do; 0 before the first."""
+    """Mean T_c, in seconds, of its reports with running requests; once a request has waited, only
+    of reports with waiting requests. 0 before the first."""
     again_blocks_s: float = 0.0
-    """Cached blocks that no request had and that one took again, per second of the last minute."""
+    """Cached blocks without a request that a request took again, per second, over about the last
+    minute."""
     longest_pause_s: float = 0.0
-    """The longest that it had no work before more came, of late."""
+    """Longest recent pause without work that ended with new work, in seconds."""
     lacked: bool = False
-    """True if its requests waited for memory when it told so last while it had the turn."""
+    """True if its requests waited for memory in the last report that it sent with the turn."""
     costly: bool = False
-    """True if waiting for its layers adds more to its tokens than `Tenant.max_cost_ms`, of late."""
+    """True if waits for its layers lately added more to its tokens than `Tenant.max_cost_ms`."""
 
     @property
     def used_extents(self) -> int:
-        """Extents that its running requests sit on."""
+        """Extents that its running requests use."""
         return self.report.kv_used_extents
 
     @property
     def layers_out(self) -> int:
-        """Layers that are given away, or told to be."""
+        """Layers that are given away, or that the engine was told to give away."""
         return max(
             self.report.layers_remapped, self.allotment.layers_remapped if self.allotment else 0
         )
 
     @property
     def byte_s(self) -> float:
-        """Seconds in which a byte of its KV memory is computed; 0 while unknown."""
+        """Seconds to compute a byte of its KV memory; 0 while unknown."""
         return self.report.token_s / token_bytes(self.shape)
 
     @property
     def staying_part(self) -> float:
-        """Fixed part of its mean decode step: the time at one request over the mean time, 0 to 1.
+        """Fixed part of its mean decode step: the least compute time over the mean one, 0 to 1.
 
-        The present step is not used: the result would come and go with the batch.
+        The present step is not used, because the result would vary with the batch.
         """
         return self.least_compute_s / self.mean_compute_s if self.mean_compute_s else 1.0
 
@@ -109,43 +110,43 @@ class _Record:
     wanted: RecentMax
     compute: RecentMax
     sent: list[Allotment] = field(default_factory=list)
-    """The newest, and all others not yet seen."""
+    """Allotments that were sent and not seen yet, and in any case the newest."""
     activity: Activity = field(default_factory=Activity)
     newest: Clocked[TenantSnapshot] | None = None
-    """Made last, if nothing was heard or said since."""
+    """Newest snapshot; None if an event came since."""
     least_compute_s: float = 0.0
     mean_compute_s: float = 0.0
     computing: int = 0
-    """Reports that the mean is of."""
+    """Number of reports in the mean."""
     queued: bool = False
-    """True if it is of reports with waiting requests."""
+    """True if the mean is of reports with waiting requests."""
     lacked: bool = False
     again: RecentRate = field(default_factory=lambda: RecentRate(AGAIN_S))
     pauses: RecentMax = field(default_factory=lambda: RecentMax(PAUSES_S))
     cost: RecentMean = field(default_factory=lambda: RecentMean(COST_S))
-    """Seconds that waiting for layers added to each token."""
+    """Seconds that waits for layers added to each token."""
     stepped: Report | None = None
-    """The last report before which it had made a step."""
+    """Last report that counted a new step."""
 
     def seen(self, busy: bool, now: float) -> None:
-        """Note whether it has work."""
+        """Note at `now` seconds whether the tenant has work (`busy`)."""
         before = self.activity
         if busy and not before.busy and before.last_busy > -inf:
             self.pauses.add(now - before.last_busy, now)
         self.activity = before.seen(busy, now)
 
     def waited(self, report: Report, now: float) -> None:
-        """Note what waiting for layers has added to tokens."""
+        """Note the time that waits for layers have added to tokens."""
         if self.stepped is not None and (waits := token_waits(self.stepped, report)) is not None:
             self.cost.add(waits.token_s, waits.tokens, now)
         if self.stepped is None or report.steps != self.stepped.steps:
             self.stepped = report
 
     def computed(self, report: Report) -> None:
-        """Note the T_c of a report, if it has one.
+        """Note the T_c of a report; ignored if it is 0.
 
-        How long steps are while requests wait is what memory is lent by. Those before, of small
-        batches, would say that larger ones cost little.
+        Memory is lent by the length of steps while requests wait. Earlier steps with small batches
+        would suggest that larger batches cost little.
         """
         now = report.layer_compute_s
         if not now:
@@ -159,12 +160,11 @@ class _Record:
 
 
 class MetadataStore:
-    """Events with their time in seconds in, snapshots out.
+    """State of all tenants: events go in with their time in seconds, snapshots come out.
 
-    With `temporal`, the tenant that has the turn is the active one, and nothing else counts;
-    otherwise all that have work, or had some less than `cooldown_s` ago. `for_admission` says
-    whether waiting requests count as demand that lingers. `profiled` has a tenant's times until its
-    engine has measured them.
+    With `temporal`, only the tenant that has the turn is active; otherwise all that have work, or
+    had some less than `cooldown_s` seconds ago. `for_admission` is True if waiting requests count
+    as demand that lingers. `profiled` has a tenant's times until its engine has measured them.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class MetadataStore:
         self._holder: str | None = None
         self._records: dict[str, _Record] = {}
         self._newest: Clocked[tuple[TenantSnapshot, ...]] | None = None
-        """Snapshot of all joined tenants that was made last, if nothing was heard or said since."""
+        """Newest snapshot of all joined tenants; None if an event came since."""
 
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
-        """A tenant is there, with these rights from now on."""
+        """Add a tenant, or set its rights from now on."""
         self._tenants[tenant.name] = tenant
         if profiled is not None:
             self._profiled = {**self._profiled, tenant.name: profiled}
@@ -196,12 +196,12 @@ class MetadataStore:
         self._newest = None
 
     def removed(self, name: str) -> None:
-        """A tenant that is lost is there no more."""
+        """Remove a tenant that is lost."""
         del self._tenants[name]
         self._profiled = {n: known for n, known in self._profiled.items() if n != name}
 
     def joined(self, name: str, shape: ModelShape, held_bytes: int) -> None:
-        """An engine starts anew: nothing is known of it but its shape."""
+        """Note that an engine starts anew: only its shape and held bytes are known."""
         report = Report(
             revision=0,
             holds_turn=False,
@@ -254,7 +254,7 @@ class MetadataStore:
         return Snapshot(now, self._every(now).value)
 
     def shape(self, name: str) -> ModelShape:
-        """Shape of a joined tenant's engine."""
+        """Return the shape of a joined tenant's engine."""
         return self._records[name].shape
 
     def is_active(self, name: str, now: float) -> bool:
@@ -262,11 +262,13 @@ class MetadataStore:
         return self._active(self._records[name], now).value
 
     def valid_until(self, now: float) -> float:
-        """The end of a snapshot of `now`, in seconds, without another event; inf for none."""
+        """Return the time in seconds up to which a snapshot made at `now` is valid without another
+        event; inf for ever."""
         return self._every(now).valid_until
 
     def _filled(self, name: str, report: Report, shape: ModelShape) -> Report:
-        """A copy, in which what the engine has not measured yet is what its profile says."""
+        """Return a copy of the report, with values of the hardware profile where the engine has not
+        measured yet."""
         return self._profiled.get(name, NOT_PROFILED).filled(report, shape.layers)
 
     def _note(self, name: str, now: float) -> None:
@@ -282,7 +284,8 @@ class MetadataStore:
         return record.activity.at(now, 0 if self._temporal else self._cooldown_s)
 
     def _wanted(self, record: _Record, active: bool) -> tuple[int, int]:
-        """Extents for growth and for admission; of a tenant that may not step, what it sits on."""
+        """Return the extents for growth and for admission; for a tenant that may not step, those in
+        use."""
         if not active:
             return record.report.kv_used_extents, record.report.kv_used_extents
         newest = record.sent[-1] if record.sent else None

@@ -1,4 +1,4 @@
-"""Times counted by their length, as a histogram tells them. Pure."""
+"""Times counted by their length, as in a Prometheus histogram. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 class TimeCounts:
-    """Number of times, by upper bounds in seconds, and their sum."""
+    """Counts of times by upper bounds in seconds, and the sum of the times."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` grow, and include what is as long as they are."""
+        """Make empty counts. `bounds` ascend; a time equal to a bound counts as within it."""
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.total_s = 0.0
@@ -22,11 +22,12 @@ class TimeCounts:
 
     @property
     def count(self) -> int:
-        """Number of all times."""
+        """Number of all counted times."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Number of times up to each bound, and of all; bounds as Prometheus writes them."""
+        """Return the number of times up to each bound, and of all; bounds as Prometheus writes
+        them."""
         found, sum_so_far = [], 0
         for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
             sum_so_far += count

@@ -1,28 +1,30 @@
-"""Time that one more computed token adds to a step, from steps as they come. Pure."""
+"""Time that one more computed token adds to a step, learned from steps as they come. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
 MEMORY = 0.995
-"""Weight of a step after one more step: some two hundred steps count."""
+"""Factor by which the weight of a step falls with each further step: some two hundred steps
+count."""
 MOST_PENDING = 64
-"""Steps whose times are not known yet; as many as `mirage.engine.stepclock` keeps."""
+"""Largest number of steps whose times are not known yet; `mirage.engine.stepclock` keeps as
+many."""
 
 
 class TokenCost:
-    """The slope of seconds over tokens, by least squares. Times come in the order of the steps."""
+    """Slope of seconds over tokens, by least squares. Times come in the order of the steps."""
 
     def __init__(self) -> None:
         self._begun: deque[int] = deque(maxlen=MOST_PENDING)
         self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def begin(self, tokens: int) -> None:
-        """A step of `tokens` tokens begins; `end` follows, or `fail`."""
+        """Note that a step of `tokens` tokens begins; `end` or `fail` follows."""
         self._begun.append(tokens)
 
     def fail(self) -> None:
-        """The step that began last has no time."""
+        """Forget the step that began last: it has no time."""
         self._begun.pop()
 
     def end(self, seconds: float) -> None:
@@ -38,7 +40,8 @@ class TokenCost:
 
     @property
     def token_s(self) -> float:
-        """Seconds of a token more; 0 while steps do not differ, and where more do not cost more."""
+        """Seconds that one more token takes; 0 while steps do not differ in tokens, or if more
+        tokens take no more time."""
         spread = self._n * self._xx - self._x * self._x
         if spread <= 1e-9 * self._n * self._xx:
             return 0.0

@@ -1,4 +1,4 @@
-"""Time that waiting for layers adds to tokens, by two reports of one engine. Pure."""
+"""Time that waits for layers add to tokens, by two reports of one engine. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ class TokenWaits(NamedTuple):
     """Waits for layers between two reports of one engine, in seconds."""
 
     wait_s: float
-    """For which steps waited for layers and experts that were loaded."""
+    """Seconds for which steps waited for layers and experts that were loaded."""
     token_s: float
-    """Seconds that this added to all tokens together: each sequence of a step waits as long as the
-    step.
+    """Seconds that these waits added to all tokens together: each sequence of a step waits as long
+    as the step.
 
-    Steps are taken to be alike, so it is the wait times the tokens that were decoded, over steps.
+    Steps are assumed to be alike, so it is the wait times the decoded tokens, divided by the steps.
     """
     tokens: int
-    """Tokens that were decoded, not those of prompts."""
+    """Number of decoded tokens, without tokens of prompts."""
 
 
 def token_waits(before: Report, after: Report) -> TokenWaits | None:
-    """Waits for layers and experts between two reports of one engine.
+    """Return the waits for layers and experts between two reports of one engine.
 
     None if no step ran in between, or if the engine's counters began anew.
     """

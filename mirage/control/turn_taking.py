@@ -1,4 +1,5 @@
-"""Temporal sharing, inside an engine: whether it may step, and when it has yielded."""
+"""Temporal sharing inside an engine: the decision to step, and the confirmation that it has
+stopped."""
 
 from __future__ import annotations
 
@@ -9,48 +10,48 @@ from mirage.protocol import Turn
 
 
 class Admits(Enum):
-    """Requests that a step may have, by its engine's turn."""
+    """Requests that a step may compute, by its engine's turn."""
 
     ALL = "all"
     PREEMPTED = "preempted"
-    """Running ones, and waiting ones that ran before."""
+    """Running requests, and waiting ones that ran before."""
     RUNNING = "running"
     NONE = "none"
 
 
 class Begun(Protocol):
-    """The requests that an engine has begun."""
+    """Requests that an engine has begun."""
 
     @property
     def begun(self) -> int:
-        """Requests that a turn which drains has to finish: running ones and `preempted`."""
+        """Number of requests that a draining turn has to finish: running ones and `preempted`."""
 
     @property
     def preempted(self) -> int:
-        """Waiting requests that ran before."""
+        """Number of waiting requests that ran before."""
 
 
 class Suspended(Protocol):
-    """The requests of an engine that has stopped."""
+    """Requests of an engine that has stopped."""
 
     @property
     def begun(self) -> int:
-        """Requests that a turn which drains would have to finish."""
+        """Number of requests that a draining turn would have to finish."""
 
     @property
     def used_blocks(self) -> int:
-        """KV blocks that no other request can be given."""
+        """Number of KV blocks in use, which no other request can be given."""
 
     def give_up_newest(self) -> bool:
-        """The newest request that can loses its blocks and waits; False if none can."""
+        """Preempt the newest request that can give up its blocks; False if none can."""
 
 
 class TurnTaking:
-    """Turn of an engine, as the control server's `Turn` messages say.
+    """Turn of an engine, as the control server's `Turn` messages set it.
 
-    A revoked engine stops after the step in flight. If it is told to drain, it first lets the
-    requests finish that it has begun, preempted ones included, and begins no others. Once it has
-    stopped, its newest requests give up as much KV memory as it was told.
+    A revoked engine stops after the step in flight. If it is told to drain, it first finishes the
+    requests that it has begun, preempted ones included, and begins no others. Once it has stopped,
+    its newest requests give up as much KV memory as it was told.
 
     An engine that rests steps in no turn, and all its requests give up their KV memory.
     """
@@ -62,22 +63,23 @@ class TurnTaking:
         self._rests = False
 
     def told(self, message: Turn) -> None:
-        """The turn came or went, or is to end without draining further."""
+        """Note a message: the turn came, ended, or shall end without draining further."""
         self.granted = message.holds
         self._drain = message.drain and not self._rests
         self._spill_bytes = message.spill_bytes
 
     def rest(self, rests: bool) -> None:
-        """Tell it if the engine rests from now on. A drain is over for good then."""
+        """Note that the engine rests from now on (True) or no longer. A drain ends with a rest."""
         self._rests = rests
         self._drain &= not rests
 
     def may_step(self, begun: int) -> bool:
-        """True if another step may be scheduled, with `begun` requests not finished."""
+        """True if another step may be scheduled, with `begun` unfinished requests."""
         return not self._rests and (self.granted or self._drains(begun))
 
     def admits(self, requests: Begun) -> Admits:
-        """Requests that the next step may have. A turn that drains begins no others."""
+        """Return the requests that the next step may compute. A turn that drains begins no
+        others."""
         if self.granted and not self._rests:
             return Admits.ALL
         if not self.may_step(requests.begun):
@@ -85,10 +87,11 @@ class TurnTaking:
         return Admits.PREEMPTED if requests.preempted else Admits.RUNNING
 
     def spill(self, requests: Suspended, block_bytes: int) -> int:
-        """Let the newest requests give up as much KV as was told, once the engine has stopped.
+        """Let the newest requests give up as much KV as the engine was told, once it has stopped;
+        return their number.
 
-        In an engine that rests, all they have. As far as they can: those whose blocks are still
-        coming cannot, and are asked again by the next call. Returns how many did.
+        In an engine that rests, they give up all. Requests whose blocks are still being loaded
+        cannot; the next call tries them again.
         """
         given_up = 0
         while (self._rests or self._spill_bytes > 0) and not self.may_step(requests.begun):
@@ -100,7 +103,7 @@ class TurnTaking:
         return given_up
 
     def holds(self, begun: int, *, executing: bool) -> bool:
-        """True unless it is certain that no step of this engine runs; this is reported."""
+        """True unless it is certain that no step of this engine runs; the report says it."""
         return self.granted or self._drains(begun) or executing
 
     def _drains(self, begun: int) -> bool:

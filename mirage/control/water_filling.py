@@ -1,6 +1,6 @@
 """Water filling: free bytes and layers become KV memory. The mechanics of a plan.
 
-The policy, that is which demand comes first and which layers may go for it, is in `passes`.
+`passes` has the policy: which demand comes first, and which layers may go for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from mirage.control.rows import TenantRow
 from mirage.units import ceil_div
 
 Amount = Callable[[TenantRow], int]
-"""Extents or units of one tenant. No move changes the extents."""
+"""Function that returns extents or units of one tenant. No move changes its result for extents."""
 
 
 class Fill:
-    """Memory while a plan is made: all that moves does so here, and is noted as `flows`."""
+    """Memory while a plan is made: each move is made here and noted as `flows`."""
 
     def __init__(
         self,
@@ -25,12 +25,13 @@ class Fill:
         free: int,
         most_lent: int | None = None,
     ) -> None:
-        """`donors` in the order in which they give; `free` bytes if nobody had any KV.
+        """Make it. `donors` are in the order in which they give; `free` bytes are free with no KV
+        memory given.
 
         `most_lent`: bytes of KV, over all tenants, that demand may have beyond what no layer pays
-        for; None if there is no such bound. In KV, not in layers: what whole layers bring too much
-        would be lent at every change of turns, and paid for with whole layers of another size at
-        the next.
+        for; None for no limit. The limit is on KV, not on layers: the excess of whole layers would
+        be lent at every change of turns, and paid for with whole layers of another size at the
+        next.
         """
         by_name = {r.name: r for r in rows}
         givers = [by_name[name] for name in donors]
@@ -39,21 +40,21 @@ class Fill:
         self.active = [r for r in givers if r.active]
         self.free = free
         self.brought = 0
-        """Bytes that became free for demand: of layers, experts and cached prefixes."""
+        """Bytes that became free for demand, from layers, experts and cached prefixes."""
         self._flows: list[Flow] = []
         self._most_kv = None if most_lent is None else free + most_lent
         self._kv = 0
-        """Bytes of KV of all tenants."""
+        """Bytes of KV of all tenants together."""
 
     def flows(self) -> list[Flow]:
-        """Flows since the last call."""
+        """Return the flows since the last call."""
         flows, self._flows = self._flows, []
         return flows
 
     # -- single tenants -----------------------------------------------------------------
 
     def give(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
-        """Free bytes become KV memory, or that of cached prefixes."""
+        """Turn free bytes into a tenant's KV memory, or into memory of its cached prefixes."""
         nbytes = extents * row.extent_bytes
         row.kv += extents
         if kind is Kind.PREFIXES:
@@ -63,11 +64,11 @@ class Fill:
         self._flows.append((kind, row.name, nbytes))
 
     def take(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
-        """Such memory becomes free."""
+        """Turn a tenant's KV memory, or that of its cached prefixes, into free bytes."""
         self.give(row, -extents, kind)
 
     def use_prefixes(self, row: TenantRow) -> None:
-        """Demand has what its tenant keeps cached prefixes in."""
+        """Let demand use the memory in which its tenant keeps cached prefixes."""
         above = min(row.kept, max(0, row.kv - row.wanted))
         if extents := row.kept - above:
             row.kept = above
@@ -75,7 +76,7 @@ class Fill:
             self._flows += [(Kind.PREFIXES, row.name, -nbytes), (Kind.KV, row.name, nbytes)]
 
     def give_away(self, row: TenantRow, units: int) -> None:
-        """Layers, or experts, become free memory."""
+        """Turn layers or experts of a tenant into free bytes."""
         nbytes = units * row.unit_bytes
         row.given += units
         self.free += nbytes
@@ -83,7 +84,7 @@ class Fill:
         self._flows.append((kind, row.name, -nbytes))
 
     def bring_back(self, row: TenantRow, most: int) -> None:
-        """Layers come back for free bytes, up to `most` of them."""
+        """Bring layers or experts back for free bytes, at most `most` of them."""
         if most > 0 and (units := min(most, max(0, self.free) // row.unit_bytes)):
             self.give_away(row, -units)
 
@@ -95,7 +96,8 @@ class Fill:
             row.wanted = level(row)
 
     def asking(self) -> list[list[TenantRow]]:
-        """Tenants that are not served, those of each priority together, the highest first."""
+        """Return tenants below their wanted KV: those of each priority together, the highest
+        first."""
         short = [r for r in self.rows if r.kv < r.wanted]
         if not short:
             return []
@@ -103,16 +105,16 @@ class Fill:
         return [[r for r in short if r.priority == priority] for priority in priorities]
 
     def usable(self, wanted: int) -> int:
-        """Bytes of the `wanted` free ones that may become KV of demand."""
+        """Return the bytes of the `wanted` free ones that may become KV of demand."""
         if self._most_kv is None:
             return wanted
         left = self._most_kv - self._kv
         return wanted if wanted < left else left
 
     def share_out(self, rows: Iterable[TenantRow], kind: Kind = Kind.KV) -> None:
-        """Give free bytes to tenants below their wanted KV: equal parts (max-min fairness).
+        """Give free bytes to tenants below their wanted KV, in equal parts (max-min fairness).
 
-        `kind`: their use.
+        `kind`: use of the memory.
         """
         left = self.usable(self.free)
         if left <= 0:
@@ -129,10 +131,10 @@ class Fill:
                 left -= self._give_up_to(row, left, kind)
 
     def gather(self, donors: Sequence[TenantRow], limit: Amount, wanted: int) -> None:
-        """Take layers until `wanted` bytes are free: first those that cost no new copies.
+        """Take layers until `wanted` bytes are free, first those that cost no new copies.
 
-        Those are idle tenants' layers that are away already, and active tenants' layers whose
-        loads are hidden, away or not: else layers that one demand took would be there for all
+        Those are idle tenants' layers that are away already, and active tenants' layers whose loads
+        are hidden, away or not: otherwise layers that one demand took would be available to all
         others in the next plan.
         """
         if wanted <= self.free:
@@ -152,7 +154,8 @@ class Fill:
                     return
 
     def take_prefixes(self, wanted: int) -> None:
-        """Take prefixes until `wanted` bytes are free: low priorities, then who keeps most."""
+        """Take memory of cached prefixes until `wanted` bytes are free: low priorities first, then
+        the tenants that keep most."""
         keeping = [row for row in self.rows if row.kept]
         for row in sorted(keeping, key=lambda r: (r.priority, -r.kept * r.extent_bytes)):
             extents = min(row.kept, ceil_div(max(0, wanted - self.free), row.extent_bytes))
@@ -160,7 +163,8 @@ class Fill:
             self.brought += extents * row.extent_bytes
 
     def call_in(self, rows: Iterable[TenantRow], wanted: int) -> None:
-        """Take KV beyond shares until `wanted` bytes are free: low priorities first, then most."""
+        """Take KV beyond shares until `wanted` bytes are free: low priorities first, then the
+        tenants with most."""
         for row in sorted(rows, key=lambda r: (r.priority, -r.beyond_share_bytes)):
             short = min(wanted - self.free, row.beyond_share_bytes)
             if short > 0:
@@ -168,7 +172,7 @@ class Fill:
                 row.recalled = True
 
     def _give_up_to(self, row: TenantRow, most_bytes: int, kind: Kind) -> int:
-        """Bytes that were given."""
+        """Give a tenant extents up to its wanted KV and `most_bytes`; return their bytes."""
         extents, short = most_bytes // row.extent_bytes, row.wanted - row.kv
         extents = extents if extents < short else short
         if extents <= 0:
@@ -178,5 +182,5 @@ class Fill:
 
 
 def missing(rows: Iterable[TenantRow]) -> int:
-    """Bytes until all `rows` are served."""
+    """Return the bytes that are missing until all `rows` have their wanted KV."""
     return sum([(r.wanted - r.kv) * r.extent_bytes for r in rows if r.kv < r.wanted])

@@ -1,4 +1,4 @@
-"""Values of the last seconds: the largest one, a mean, and how fast a counter grows."""
+"""Values of the last seconds: the maximum, a mean, and the growth rate of a counter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class RecentMax:
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._falls: deque[tuple[float, float]] = deque()
-        """(since when no larger value was seen, value), values strictly falling."""
+        """Pairs of a value and the time since which no larger one was seen; values strictly
+        falling."""
 
     def add(self, value: float, now: float) -> None:
         since = now
@@ -23,7 +24,8 @@ class RecentMax:
         self._falls.append((since, value))
 
     def at(self, now: float) -> Clocked[float]:
-        """The maximum at `now` (seconds), and until when it holds; 0 before the first value."""
+        """Return the maximum at `now` (seconds), and the time until which it is valid; 0 before the
+        first value."""
         falls = self._falls
         while len(falls) > 1:
             if (until := falls[1][0] + self._span_s) > now:
@@ -33,12 +35,12 @@ class RecentMax:
 
 
 class RecentMean:
-    """The mean of what was added in the last `span_s` seconds, kept in tenths of them."""
+    """Mean of the values added in the last `span_s` seconds, kept in tenths of that time."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
         self._parts: deque[tuple[float, float, float]] = deque()
-        """(begin, sum, weight)."""
+        """Begin, sum and weight of each part."""
 
     def add(self, total: float, weight: float, now: float) -> None:
         """Note `weight` values that add up to `total`."""
@@ -49,7 +51,8 @@ class RecentMean:
             self._parts.append((now, total, weight))
 
     def at(self, now: float) -> Clocked[float]:
-        """Mean or rate at `now` (seconds); 0 without a value."""
+        """Return the mean at `now` (seconds), and the time until which it is valid; 0 without a
+        value."""
         parts = self._parts
         while parts and parts[0][0] + self._span_s <= now:
             parts.popleft()
@@ -59,7 +62,8 @@ class RecentMean:
 
 
 class RecentRate:
-    """Growth of a counter per second, smoothed: growth of `span_s` ago counts a third."""
+    """Growth of a counter per second, smoothed: growth `span_s` seconds ago has a weight of about a
+    third."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
@@ -67,7 +71,7 @@ class RecentRate:
         self.per_s = 0.0
 
     def add(self, count: int, now: float) -> None:
-        """Note what the counter shows. One that falls began anew."""
+        """Note the value of the counter. A value that falls means that the counter began anew."""
         if self._seen is None or count < self._seen[0]:
             self._seen = count, now
             return

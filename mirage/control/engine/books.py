@@ -13,27 +13,29 @@ from mirage.protocol import ModelShape
 
 
 class ExtentBlocks(Protocol):
-    """KV blocks whose memory comes and goes by extents; what requests may be given of them."""
+    """KV blocks of an engine: the extents that have memory, and the blocks that requests may be
+    given."""
 
     book: ExtentBook
 
     def add(self, extents: Sequence[int]) -> None:
-        """Unmapped extents have memory now."""
+        """Make the blocks of unmapped extents available: they have memory now."""
 
     def to_retire(self, count: int) -> list[int]:
-        """Up to `count` usable extents, those first that are missed least."""
+        """Return up to `count` usable extents, those first whose loss costs least."""
 
     def retire(self, extents: Sequence[int]) -> None:
-        """No block of these usable extents is given any more."""
+        """Give no more blocks of these usable extents."""
 
     def call_back(self, count: int) -> int:
-        """Up to `count` retiring extents are usable again; the number."""
+        """Make up to `count` retiring extents usable again; return their number."""
 
 
 class MemoryBooks(PricedMemory):
     """`mirage.control.engine.way.Memory` of an engine. Its unit is a byte.
 
-    What is ordered counts as done. Blocks of extents to be mapped are usable when the answer is in.
+    An ordered move counts as done. Blocks of extents to be mapped are usable once the answer has
+    come.
     """
 
     def __init__(
@@ -48,15 +50,16 @@ class MemoryBooks(PricedMemory):
         self._blocks, self.fence = blocks, fence
         self.may_retire, self.at_rest = may_retire, at_rest
         self._emptied_at: dict[int, int] = {}
-        """Retiring extents that no request uses, and the newest step scheduled by then."""
+        """Retiring extents that no request uses, with the number of steps scheduled when that was
+        seen."""
         self._emptied_now: list[int] = []
-        """Emptied extents that the hands have not been told of."""
+        """Emptied extents that the worker's memory has not been told of."""
         self.mapping: tuple[int, ...] = ()
-        """Extents that are ordered to be mapped, and the answer is not in."""
+        """Extents that were ordered to be mapped and are not answered yet."""
 
     @property
     def extents(self) -> int:
-        """Extents that hold memory, or are to."""
+        """Number of extents that have memory or are ordered to be mapped."""
         return self._blocks.book.backed_extents() + len(self.mapping)
 
     @property
@@ -68,7 +71,8 @@ class MemoryBooks(PricedMemory):
         return len(self._blocks.book.retiring)
 
     def busy_extents(self) -> int:
-        """Extents with blocks in use, and the null block's: see `ExtentBook.busy_extents`."""
+        """Return the number of extents with blocks in use, and the null block's: see
+        `ExtentBook.busy_extents`."""
         return self._blocks.book.busy_extents()
 
     def awaits_requests(self) -> bool:
@@ -76,20 +80,21 @@ class MemoryBooks(PricedMemory):
         return self._blocks.book.retiring_blocks > 0
 
     def emptied_extents(self) -> int:
-        """Number of retiring extents that no request uses, nor any step in flight."""
+        """Return the number of retiring extents that no request uses, nor any step in flight."""
         return len(self._emptied())
 
     # -- entries ------------------------------------------------------------------------
 
     def call_back(self, count: int) -> bool:
-        """Up to `count` retiring extents are usable again; True if any is."""
+        """Make up to `count` retiring extents usable again; True if any is."""
         back = self._blocks.call_back(count)
         retiring = self._blocks.book.retiring
         self._emptied_at = {e: mark for e, mark in self._emptied_at.items() if e in retiring}
         return bool(back)
 
     def drop(self, count: int) -> tuple[int, ...]:
-        """Extents, `count` emptied ones, whose memory is to be unmapped."""
+        """Take `count` emptied extents out of the books and return them: their memory is to be
+        unmapped."""
         extents = tuple(self._emptied()[:count])
         self._blocks.book.drop(extents)
         for extent in extents:
@@ -97,22 +102,23 @@ class MemoryBooks(PricedMemory):
         return extents
 
     def map(self, count: int) -> tuple[int, ...]:
-        """Up to `count` extents that are to be mapped."""
+        """Return up to `count` unmapped extents, and note that they are ordered to be mapped."""
         self.mapping = tuple(self._blocks.book.unmapped(count))
         return self.mapping
 
     def mapped(self, count: int) -> None:
-        """The first `count` of them have memory, and the others none."""
+        """Note that the first `count` extents of `mapping` have memory, and the others none."""
         self._blocks.add(self.mapping[:count])
         self.mapping = ()
 
     def told_emptied(self) -> tuple[int, ...]:
-        """Extents that were emptied since this was last asked."""
+        """Return the extents that were emptied since the last call."""
         emptied, self._emptied_now = tuple(self._emptied_now), []
         return emptied
 
     def settle(self, answer: MemoryAnswer) -> None:
-        """Parameters are as the answer says. Raises `RuntimeError` if its KV extents are others."""
+        """Take the parameters from the answer. Raise `RuntimeError` if its KV extents differ from
+        the books."""
         self.layers_remapped, self.stream_slots = answer.layers_remapped, answer.stream_slots
         self.experts = answer.experts
         if answer.extents != self.extents:

@@ -1,4 +1,4 @@
-"""The memory of one engine in numbers. Pure."""
+"""Memory of one engine, counted in numbers. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from mirage.protocol import ModelShape
 
 
 class PricedMemory(ABC):
-    """Bytes that an engine of `shape` holds of its grant; part of `way.Memory`."""
+    """Bytes that an engine of `shape` holds of its grant: the part of `way.Memory` that is
+    arithmetic."""
 
     def __init__(
         self, shape: ModelShape, remapped: int, slots: int, experts: int, granted: int
@@ -22,7 +23,7 @@ class PricedMemory(ABC):
     @property
     @abstractmethod
     def extents(self) -> int:
-        """Extents that hold memory."""
+        """Number of KV extents that hold memory."""
 
     @property
     def absent(self) -> bool:
@@ -31,7 +32,7 @@ class PricedMemory(ABC):
 
     @property
     def least_extents(self) -> int:
-        """KV extents for one request of the longest."""
+        """KV extents that a request of the greatest length needs."""
         return self.shape.min_extents
 
     @property
@@ -39,20 +40,22 @@ class PricedMemory(ABC):
         return footprint(self.shape, self.layers_remapped, self.extents, self.experts)
 
     def affordable_extents(self) -> int:
-        """Extents that the rest of the grant pays for."""
+        """Return the number of KV extents that the unused part of the grant pays for."""
         return self.spare() // self.shape.extent_bytes
 
     def spare(self) -> int:
-        """Bytes of the grant that are not held."""
+        """Return the bytes of the grant that are not held; 0 if more is held than was granted."""
         return max(0, self.granted_bytes - self.held_bytes)
 
     def cost(self, remapped: int, experts: int) -> int:
-        """Bytes without KV extents."""
+        """Return the bytes that are held without KV extents, with `remapped` layers away or
+        `experts` of each layer."""
         return footprint(self.shape, remapped, 0, experts)
 
 
 class CountedMemory(PricedMemory):
-    """Memory of an engine for sums alone, with nothing in use. See `way.Memory`; unit: bytes."""
+    """Memory of an engine for calculations, with nothing in use. See `way.Memory`; the unit is
+    bytes."""
 
     def __init__(
         self, shape: ModelShape, remapped: int, slots: int, experts: int, extents: int, granted: int
@@ -62,11 +65,11 @@ class CountedMemory(PricedMemory):
 
     @property
     def extents(self) -> int:
-        """Extents that hold memory."""
+        """Number of KV extents that hold memory."""
         return self.usable_extents + self.retiring_extents
 
     def make(self, move: Move) -> None:
-        """Carry out a move: memory is then as the move leaves it."""
+        """Carry out a move on the numbers."""
         match move:
             case Parameters():
                 self.layers_remapped, self.stream_slots = move.layers_remapped, move.stream_slots
@@ -87,21 +90,21 @@ class CountedMemory(PricedMemory):
     # -- what the way asks --------------------------------------------------------------
 
     def busy_extents(self) -> int:
-        """None."""
+        """Return 0: no extent is in use."""
         return 0
 
     def awaits_requests(self) -> bool:
-        """No request uses any."""
+        """Return False: no request uses an extent."""
         return False
 
     def at_rest(self) -> bool:
-        """True: nothing runs."""
+        """Return True: nothing runs."""
         return True
 
     def may_retire(self) -> bool:
-        """True: nothing that is cached needs to be saved."""
+        """Return True: no cached block needs to be saved."""
         return True
 
     def emptied_extents(self) -> int:
-        """All that retire."""
+        """Return all retiring extents."""
         return self.retiring_extents

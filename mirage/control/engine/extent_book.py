@@ -29,10 +29,11 @@ class Extent(Enum):
 
 
 class ExtentBook:
-    """`extents` of `extent_blocks` blocks, of which the first `usable` have memory.
+    """Book of `extents` extents of `extent_blocks` blocks each, of which the first `usable` have
+    memory.
 
-    Blocks and extents are numbers from 0. Extent 0 has vLLM's null block, which counts as free
-    and as usable: that extent never leaves.
+    Blocks and extents are numbers from 0. Extent 0 has vLLM's null block, which counts as free and
+    as usable, so that extent is never given back.
     """
 
     def __init__(self, extents: int, extent_blocks: int, usable: int) -> None:
@@ -41,43 +42,44 @@ class ExtentBook:
         self.used = [0] * extents
         """Blocks in use, by extent."""
         self._busy = 0
-        """Extents with blocks in use."""
+        """Number of extents with blocks in use."""
         self._retiring: dict[int, None] = {}
 
     # -- reading ------------------------------------------------------------------------
 
     @property
     def usable_blocks(self) -> int:
-        """Blocks that may be given, with the null block."""
+        """Number of blocks that may be given, the null block included."""
         return self.usable_extents * self.extent_blocks
 
     @property
     def retiring(self) -> Collection[int]:
-        """Extents that begin to leave, in their order."""
+        """Retiring extents, in the order in which they began to retire."""
         return self._retiring.keys()
 
     @property
     def retiring_blocks(self) -> int:
-        """Blocks in use of extents that retire."""
+        """Number of blocks in use in retiring extents."""
         return sum(self.used[extent] for extent in self._retiring)
 
     def blocks_of(self, extent: int) -> range:
-        """Numbers of its blocks."""
+        """Return the numbers of an extent's blocks."""
         return range(extent * self.extent_blocks, (extent + 1) * self.extent_blocks)
 
     def backed_extents(self) -> int:
-        """Extents that hold memory: usable or retiring."""
+        """Return the number of extents that hold memory: usable or retiring."""
         return self.usable_extents + len(self._retiring)
 
     def busy_extents(self) -> int:
-        """Least number of extents that the engine must keep, whatever its allotment.
+        """Return the least number of extents that the engine must keep, whatever its allotment.
 
-        Extents with blocks in use, plus the null block's extent; 0 if no block is in use.
+        They are the extents with blocks in use, and the null block's extent; 0 if no block is in
+        use.
         """
         return self._busy + (not self.used[0]) if self._busy else 0
 
     def unmapped(self, count: int) -> list[int]:
-        """Up to `count` unmapped extents, lowest first, which keeps live blocks low."""
+        """Return up to `count` unmapped extents, lowest first, which keeps live blocks low."""
         found: list[int] = []
         for extent, state in enumerate(self.state):
             if len(found) == count:
@@ -87,13 +89,13 @@ class ExtentBook:
         return found
 
     def emptied(self) -> list[int]:
-        """Retiring extents of which no block is in use any more."""
+        """Return the retiring extents that have no block in use."""
         return [extent for extent in self._retiring if not self.used[extent]]
 
     # -- blocks -------------------------------------------------------------------------
 
     def take(self, blocks: Iterable[int]) -> None:
-        """These free blocks of usable extents are in use."""
+        """Note that these free blocks of usable extents are in use."""
         per_extent, used = self.extent_blocks, self.used
         for block in blocks:
             extent = block // per_extent
@@ -101,7 +103,8 @@ class ExtentBook:
             used[extent] += 1
 
     def free(self, blocks: Iterable[int]) -> set[int]:
-        """These are in use no more; returns those that may not be given again."""
+        """Note that these blocks are no longer in use; return those of retiring extents, which must
+        not be given again."""
         per_extent, used, retiring = self.extent_blocks, self.used, self._retiring
         leaving: set[int] = set()
         for block in blocks:
@@ -115,28 +118,28 @@ class ExtentBook:
     # -- extents ------------------------------------------------------------------------
 
     def add(self, extents: Iterable[int]) -> None:
-        """Their memory has been mapped."""
+        """Note that the memory of these extents has been mapped: they are usable."""
         for extent in extents:
             self._change(extent, Extent.UNMAPPED, Extent.USABLE)
             self.usable_extents += 1
 
     def to_retire(self, count: int, loss: Callable[[int], tuple[int, int]]) -> list[int]:
-        """Up to `count` extents to hand back: with the fewest blocks in use, then with the least
-        `loss` of what is cached in them, then the highest.
-        """
+        """Return up to `count` extents to hand back: those with the fewest blocks in use, then with
+        the least `loss` of cached content, then the highest."""
         usable = (e for e, state in enumerate(self.state) if e and state is Extent.USABLE)
         ranked = sorted((self.used[extent], loss(extent), -extent) for extent in usable)
         return [-rank[-1] for rank in ranked[:count]]
 
     def retire(self, extents: Iterable[int]) -> None:
-        """No block of these is given from now on."""
+        """Begin to retire these usable extents: none of their blocks is given from now on."""
         for extent in extents:
             self._change(extent, Extent.USABLE, Extent.RETIRING)
             self._retiring[extent] = None
             self.usable_extents -= 1
 
     def call_back(self, count: int) -> list[int]:
-        """Up to `count` retiring extents, now usable again: those with the most blocks in use."""
+        """Make up to `count` retiring extents usable again, those with the most blocks in use, and
+        return them."""
         back = sorted(self._retiring, key=lambda extent: -self.used[extent])[:count]
         for extent in back:
             self._change(extent, Extent.RETIRING, Extent.USABLE)
@@ -145,7 +148,7 @@ class ExtentBook:
         return back
 
     def drop(self, extents: Sequence[int]) -> None:
-        """The memory of these emptied extents is being unmapped."""
+        """Note that the memory of these emptied extents is being unmapped."""
         for extent in extents:
             assert not self.used[extent], (extent, self.used[extent])
             self._change(extent, Extent.RETIRING, Extent.UNMAPPED)

@@ -1,13 +1,13 @@
-"""The steps that are in flight: memory that they may touch is not given."""
+"""Steps that are in flight. Memory that they may touch must not be given away."""
 
 from __future__ import annotations
 
 
 class Fence:
-    """Fence: the scheduled steps that have been processed.
+    """Counts of scheduled and of processed steps.
 
-    With asynchronous scheduling two steps are in flight. A block that became free belongs to
-    no request, yet a step scheduled before may still touch it.
+    With asynchronous scheduling two steps are in flight. A block that became free belongs to no
+    request, yet a step scheduled before may still touch it.
     """
 
     def __init__(self) -> None:
@@ -20,5 +20,5 @@ class Fence:
         return self.processed == self.scheduled
 
     def passed(self, mark: int) -> bool:
-        """True if every step scheduled up to `mark` has been processed."""
+        """True if the first `mark` scheduled steps have been processed."""
         return self.processed >= mark

@@ -1,9 +1,10 @@
 """Orders to the memory of an engine, and its answers. Pure.
 
-The scheduler's side decides on its books what moves, and orders it. A worker obeys before the step
-that is scheduled next, and answers what it holds then. Orders are numbered: those that are not the
-next are refused. An order never raises. The answer says as a number of things done what the device
-had memory for, and what failed as an error. After an error nothing moves any more.
+The scheduler's side decides from its books what moves, and orders it. A worker obeys before the
+step that is scheduled next, and answers what it holds then. Orders are numbered; an order whose
+number is not the next one is refused. An order never raises. The answer counts what was done, which
+is less than ordered if the device lacked memory, and carries any other failure as an error. After
+an error nothing moves any more.
 """
 
 from __future__ import annotations
@@ -12,29 +13,32 @@ from typing import NamedTuple, Protocol
 
 
 class SetParameters(NamedTuple):
-    """Order: remap `layers_remapped`, or `experts` of each layer; stream through `stream_slots`."""
+    """Order: have `layers_remapped` layers away, or `experts` experts of each layer; stream through
+    `stream_slots`."""
 
     layers_remapped: int
     stream_slots: int
     experts: int
     takes: bool
-    """True if it needs memory that was granted: the device may not have it now."""
+    """True if the order needs memory that was granted and that the device may lack at the
+    moment."""
     insists: bool = False
-    """True if torch's cache is to be emptied for it."""
+    """True if torch's cache may be emptied to obtain the memory."""
 
 
 class UnmapExtents(NamedTuple):
-    """Give the memory of these KV extents, which no step touches any more."""
+    """Order: release the memory of these KV extents, which no step touches any more."""
 
     extents: tuple[int, ...]
 
 
 class MapExtents(NamedTuple):
-    """Take memory for these KV extents: for the first of them that the device has it for."""
+    """Order: take memory for these KV extents, or for as many of the first as the device has memory
+    for."""
 
     extents: tuple[int, ...]
     insists: bool = False
-    """True if torch's cache is to be emptied for it."""
+    """True if torch's cache may be emptied to obtain the memory."""
 
 
 Action = SetParameters | UnmapExtents | MapExtents
@@ -44,24 +48,25 @@ class MemoryOrders(NamedTuple):
     """Orders to be carried out before the next step, in the order of the fields."""
 
     epoch: int
-    """Number of these orders, one more than of those before; 0 asks for what is held."""
+    """Number of these orders, one more than that of the orders before; 0 asks only for what is
+    held."""
     grant_bytes: int | None = None
-    """Bytes of everything that the engine may hold from now on; None leaves the grant."""
+    """Bytes that the engine may hold in total from now on; None leaves the grant as it is."""
     emptied: tuple[int, ...] = ()
-    """KV extents that no request has blocks of any more."""
+    """KV extents that came to have no block of a request since the last orders."""
     actions: tuple[Action, ...] = ()
 
 
 class Done(NamedTuple):
-    """The outcome of one action."""
+    """Outcome of one action."""
 
     number: int
-    """KV extents that were mapped or unmapped; 1 if parameters moved, and 0 if not."""
+    """KV extents that were mapped or unmapped; for parameters 1 if they moved, else 0."""
     seconds: float
 
 
 class MemoryAnswer(NamedTuple):
-    """The memory of one worker once it has obeyed."""
+    """Memory of one worker after it has obeyed."""
 
     epoch: int
     layers_remapped: int
@@ -71,16 +76,17 @@ class MemoryAnswer(NamedTuple):
     """KV extents that have memory."""
     held_bytes: int
     done: tuple[Done, ...] = ()
-    """Outcomes of the first actions; of all if there is no error."""
+    """Outcomes of the actions in their order; after an error, only of those before it."""
     error: Exception | None = None
 
 
 class NotTheNext(Exception):
-    """Orders were refused: others came before them, or are missing."""
+    """Error: the number of these orders is not the next one, so orders are missing or came
+    twice."""
 
 
 class Hands(Protocol):
-    """The memory of an engine, as its books see it."""
+    """Memory of an engine as the books see it: the part that carries out orders."""
 
     def obey(self, orders: MemoryOrders) -> MemoryAnswer:
-        """Carry the orders out. Raises nothing."""
+        """Carry the orders out and return the answer. Raises nothing."""

@@ -1,8 +1,8 @@
 """Limit on the memory that one pass may move while requests wait for their next token.
 
-Moving a layer takes the driver some calls for each page: tens of milliseconds on a GPU. Twenty
-layers at once would stop every request of the engine for half a second; a few in each step are
-hardly felt.
+Moving a layer takes some calls of the driver for each page: tens of milliseconds on a GPU. Moving
+twenty layers at once would stop every request of the engine for half a second; a few in each step
+are hardly noticed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from math import inf
 from mirage.control.engine.way import Kind
 
 NEW = 0.5
-"""Weight of the newest move in what one is reckoned to take."""
+"""Weight of the newest move in the smoothed seconds per move."""
 
 
 class Pace:
-    """Bounds one pass of moves: as many as took `most_s` seconds before, but at least one.
+    """Limits one pass to as many moves as took `most_s` seconds before, but at least one.
 
-    There is no bound if `most_s` is None, or while `stepping` is false: then no step follows, and
-    nothing would call for the rest.
+    There is no limit if `most_s` is None, or while `stepping` is false: then no step follows, and
+    so no later pass would move the rest.
     """
 
     def __init__(self, most_s: float | None, stepping: Callable[[], bool]) -> None:
@@ -31,12 +31,12 @@ class Pace:
         self._moved = False
 
     def begin(self, most_s: float = inf) -> None:
-        """A new pass, of at most `most_s` seconds whether requests wait or not."""
+        """Begin a pass of at most `most_s` seconds, even if no step follows."""
         self._left_s = min(most_s, self._most_s if self._stepping() else inf)
         self._moved = False
 
     def most(self, kind: Kind, wanted: int) -> int:
-        """Number of the `wanted` moves that still fit into this pass."""
+        """Return the number of the `wanted` moves that still fit into this pass."""
         if wanted <= 0 or self._left_s == inf:
             return max(0, wanted)
         each_s = self._each_s.get(kind)
@@ -45,7 +45,8 @@ class Pace:
         return min(wanted, fitting if self._moved else max(1, fitting))
 
     def ordered(self, kind: Kind, count: int) -> None:
-        """`number` things are ordered. A kind that was never moved may take the whole pass."""
+        """Note that `count` things of a kind are ordered. A kind that was never moved uses up the
+        whole pass."""
         self._moved = True
         if self._left_s < inf:
             self._left_s -= count * self._each_s.get(kind, inf) if count else 0.0

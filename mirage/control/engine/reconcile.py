@@ -1,8 +1,8 @@
-"""From the memory an engine holds to the memory it shall hold, one safe step at a time.
+"""Steps from the memory that an engine holds to its allotment, each of them safe.
 
-The control server states an `Allotment`; the `Way` to it says what to move. The `Reconciler` enters
-that in its books and orders it, and the answer tells what the device had memory for. It is called
-again whenever more may have become possible.
+The control server states an `Allotment`; the `Way` to it names the moves. The `Reconciler` enters a
+move in its books and orders it, and the answer tells how much memory the device had for it. It is
+called again whenever more may have become possible.
 """
 
 from __future__ import annotations
@@ -39,27 +39,25 @@ from mirage.control.engine.way import (
 from mirage.protocol import Allotment, ModelShape
 
 WAKE_PASS_S = 0.02
-"""Seconds that moves of one pass take at most while an engine that woke still lacks KV extents.
-
-A request that it woke for comes any moment.
-"""
+"""Seconds that the moves of one pass take at most while an engine that woke still lacks KV extents,
+because a request may arrive at any moment."""
 
 
 class _Entry(NamedTuple):
-    """An action that is entered in the books; its outcome is not known."""
+    """Action that is entered in the books and not answered yet."""
 
     action: Action
     kind: Kind
     things: int | None
-    """Number of things that it moves; None of experts, which are not paced."""
+    """Number of layers or extents that it moves; None for experts, which are not paced."""
     asked: int = 0
-    """Things that it needs granted memory for."""
+    """Number of layers or extents for which it needs granted memory."""
     wanted: int = 0
-    """Number of them that is wanted in the end."""
+    """Number of layers or extents that later passes need granted memory for, these included."""
 
 
 class Reconciler:
-    """Books of one engine's memory, and orders to its `hands` that lead to the allotment."""
+    """Books of one engine's memory, and the orders to its `hands` that lead to the allotment."""
 
     def __init__(
         self,
@@ -74,10 +72,11 @@ class Reconciler:
         may_demote: Callable[[], bool] = lambda: True,
         at_rest: Callable[[], bool] | None = None,
     ) -> None:
-        """`demote` is told of extents that are about to forget what is cached in them.
+        """Make the books by asking `hands` what is held.
 
-        None does while it may not be told: a later pass sees to it. `at_rest` as in `way.Memory`;
-        None where the fence alone tells it.
+        `demote` is called with the extents that are about to lose their cached content. While
+        `may_demote` is false no extent retires; a later pass does it. `at_rest` as in `way.Memory`;
+        None: at rest while the fence is idle.
         """
         self._demote, self._hands, self.blocks = demote, hands, blocks
         rests = at_rest or (lambda: fence.idle)
@@ -86,17 +85,17 @@ class Reconciler:
         self._pace = pace or Pace(None, lambda: False)
         self._clock = clock
         self._short: dict[Kind, Shortage] = {"extent": Shortage(), "layer": Shortage()}
-        """Granted memory, by kind, that the device refused lately."""
+        """Granted memory that the device refused lately, by kind."""
         self._epoch = 0
         self._entries: list[_Entry] = []
-        """Entries of the orders that are not answered."""
+        """Entries of the orders that are not answered yet."""
         self.held_bytes = 0
-        """Device memory by the last answer."""
+        """Bytes of device memory held, by the last answer."""
         self.settle(hands.obey(MemoryOrders(0)))
 
     @property
     def target(self) -> Allotment | None:
-        """The newest allotment."""
+        """The newest allotment; None before the first."""
         return self._way.target
 
     @property
@@ -111,21 +110,21 @@ class Reconciler:
 
     @property
     def wakes(self) -> bool:
-        """True if the engine woke and has not all yet: see `Way.wakes`."""
+        """True if the engine woke and does not hold its whole allotment yet: see `Way.wakes`."""
         return self._way.wakes
 
     @property
     def asleep(self) -> bool:
-        """True if the engine is to sleep, and holds exactly what is left to it."""
+        """True if the engine is to sleep, and holds exactly what its allotment leaves it."""
         return self._way.asleep
 
     @property
     def exceeded(self) -> bool:
-        """True if running requests hold more than the engine was called back to."""
+        """True if running requests hold more than a recall leaves them: see `Way.exceeded`."""
         return self._way.exceeded
 
     def recalls(self, running: int) -> bool:
-        """True if one of the running requests must be preempted."""
+        """True if one of `running` running requests must be preempted."""
         return self._way.recalls(running)
 
     @property
@@ -135,11 +134,12 @@ class Reconciler:
 
     @property
     def lent(self) -> Lent:
-        """Layers that are lent: of any model in turns, or of this one at once."""
+        """Layers that are lent: see `Way.lent`."""
         return self._way.lent
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt an allotment; False for one that is not newer than the present."""
+        """Adopt an allotment and make one pass; False, without a pass, if it is not newer than the
+        present one."""
         if not self._way.aim(allotment):
             return False
         self.books.granted_bytes = allotment.grant_bytes
@@ -159,7 +159,8 @@ class Reconciler:
     # -- the books ------------------------------------------------------------------------
 
     def _enter_all(self) -> bool:
-        """Enter one pass; True if extents are usable again, which nobody has to be asked for."""
+        """Enter the moves of one pass in the books; True if retiring extents were made usable,
+        which needs no order."""
         self._pace.begin(WAKE_PASS_S if self._way.wakes else inf)
         called_back = False
         for move in self._way.moves():
@@ -197,7 +198,8 @@ class Reconciler:
         return _Entry(action, "layer", count, move.back if takes else 0, move.wanted)
 
     def _retire(self, count: int, *, anew: bool) -> None:
-        """Have `count` extents retire. They hold memory until they are empty: no order yet."""
+        """Let `count` extents retire. They hold memory until they are empty, so this needs no
+        order."""
         if anew:
             self.books.call_back(self.books.retiring_extents)
         retirees = self.blocks.to_retire(count)
@@ -207,17 +209,17 @@ class Reconciler:
     # -- bounds of a pass -----------------------------------------------------------------
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """Number by `Pace.most`."""
+        """Return the number of things that `Pace.most` allows."""
         return self._pace.most(kind, wanted)
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """Number by `Shortage.most`."""
+        """Return the number of things that `Shortage.most` allows."""
         return self._short[kind].most(wanted, self._clock())
 
     # -- orders and answers ---------------------------------------------------------------
 
     def _orders(self, grant_bytes: int | None) -> MemoryOrders | None:
-        """Orders of this pass; None if there is nothing to tell."""
+        """Return the orders of this pass; None if there is nothing to order or tell."""
         emptied = self.books.told_emptied()
         actions = tuple(entry.action for entry in self._entries)
         if not actions and not emptied and grant_bytes is None:
@@ -228,7 +230,7 @@ class Reconciler:
     def settle(self, answer: MemoryAnswer) -> bool:
         """Correct the books by the answer; True if anything moved.
 
-        Raises the error of the answer: its engine cannot go on.
+        Raise the error of the answer, if it has one: the engine cannot go on.
         """
         entries, self._entries = self._entries, []
         if answer.error is not None:

@@ -9,11 +9,13 @@ kernels for as long as that lasts. KV extents that could be had are kept; the re
 from __future__ import annotations
 
 FIRST_S, LONGEST_S = 0.02, 2.0
-"""Seconds until the next try after a refusal: twice as many after each, up to the longest."""
+"""Seconds until the next try after a refusal: first, and at most. The wait doubles after each
+refusal."""
 
 
 class Shortage:
-    """Memory that is short: a refusal halves the next try and delays it, a success doubles it."""
+    """Memory that the device lacks: a refusal halves the next request and delays it, a success
+    doubles it."""
 
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s, self._longest_s = first_s, longest_s
@@ -27,18 +29,20 @@ class Shortage:
         return self._most is not None
 
     def most(self, wanted: int, now_s: float) -> int:
-        """Number of `wanted` things to ask for at `now_s` seconds; 0 until the next try is due."""
+        """Return the number of the `wanted` things to ask for at `now_s` seconds; 0 until the next
+        try is due."""
         if self._most is None or wanted <= 0:
             return max(0, wanted)
         return min(wanted, self._most) if now_s >= self._until_s else 0
 
     def refused(self, asked: int, now_s: float) -> None:
-        """The device did not have `asked` things at once."""
+        """Note at `now_s` seconds that the device did not have memory for `asked` things."""
         self._most = max(1, asked // 2)
         self._until_s = now_s + self._wait_s
         self._wait_s = min(self._longest_s, 2 * self._wait_s)
 
     def had(self, asked: int, wanted: int) -> None:
-        """`asked` of `wanted` things could be had; if they are all, nothing is short any more."""
+        """Note that memory was had for `asked` of `wanted` things; if these are all, the shortage
+        is over."""
         self._wait_s, self._until_s = self._first_s, 0.0
         self._most = None if self._most is None or asked >= wanted else 2 * asked

@@ -1,13 +1,13 @@
-"""The way of one engine's memory to its newest allotment, one move after the other. Pure.
+"""Way of one engine's memory to its newest allotment, one move after the other. Pure.
 
-Giving comes before taking, and nothing that is in use is given: layers or experts go first, then
-KV extents that no request uses. What that frees pays for extents that are wanted, and the rest of
-it for layers or experts that come back. Who carries the moves out may have less than a move names,
-or postpone it: the next pass begins with what is held by then.
+Giving comes before taking, and nothing in use is given: layers or experts go first, then KV extents
+that no request uses. The freed memory pays first for extents that are wanted, and the rest of it
+for layers or experts that come back. The caller may carry out less than a move says, or postpone
+it: the next pass begins with what is held by then.
 
-An engine falls asleep in one go, once nothing runs. The first pass of one that wakes takes its
-layers, and extents for one request: with these it computes while the layers are loaded. The other
-extents come with later passes.
+An engine falls asleep in one pass, once nothing runs. When it wakes, the first pass takes its
+layers, and extents for one request: with these it computes while the layers are loaded. Later
+passes take the other extents.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from mirage.streaming.giving import affordable
 
 Kind = Literal["layer", "extent"]
 Lent = LentInTurns | Literal["at once"]
-"""Layers that are lent: none, of one model at once, or of any model in turns."""
+"""Layers that are lent: none, the engine's own at once, or those of any model in turns."""
 
 
 class Memory(Protocol):
-    """The memory of one engine. It is read anew before each move."""
+    """Memory of one engine. `Way` reads it anew before each move."""
 
     @property
     def layers_remapped(self) -> int:
-        """Layers given away."""
+        """Number of layers given away."""
 
     @property
     def stream_slots(self) -> int:
-        """Slots that the streamed layers share."""
+        """Number of slots that the streamed layers share."""
 
     @property
     def experts(self) -> int:
-        """Experts of each layer given away."""
+        """Number of experts of each layer given away."""
 
     @property
     def absent(self) -> bool:
@@ -44,68 +44,73 @@ class Memory(Protocol):
 
     @property
     def least_extents(self) -> int:
-        """KV extents for one request of the longest."""
+        """KV extents that a request of the greatest length needs."""
 
     @property
     def usable_extents(self) -> int:
-        """KV extents whose blocks requests may be given."""
+        """Number of KV extents whose blocks may be given to requests."""
 
     @property
     def retiring_extents(self) -> int:
-        """KV extents that hold memory until no request uses them; no block of them is given."""
+        """Number of KV extents that keep their memory until no request uses them; none of their
+        blocks is given."""
 
     def busy_extents(self) -> int:
-        """Usable and retiring extents that requests sit on, with the one of the null block."""
+        """Return the number of usable and retiring extents with blocks in use, and the null block's
+        extent."""
 
     def awaits_requests(self) -> bool:
-        """True if requests sit on extents that retire."""
+        """True if a retiring extent has blocks in use."""
 
     def at_rest(self) -> bool:
-        """True if no request runs, nor any step in flight."""
+        """True if no request runs and no step is in flight."""
 
     def may_retire(self) -> bool:
-        """False while what is cached in extents cannot be saved."""
+        """False while cached content of extents cannot be saved: no extent may retire."""
 
     def emptied_extents(self) -> int:
-        """Retiring extents that no request uses, nor any step in flight."""
+        """Return the number of retiring extents that no request uses, nor any step in flight."""
 
     def affordable_extents(self) -> int:
-        """KV extents that the memory which is granted and not held pays for."""
+        """Return the number of KV extents that granted and unused memory pays for."""
 
     def spare(self) -> int:
-        """Bytes that are granted and not held."""
+        """Return the bytes that are granted and not held."""
 
     def cost(self, remapped: int, experts: int) -> int:
-        """Bytes without KV, with `remapped` layers given away, or `experts` of each layer."""
+        """Return the bytes held without KV extents, with `remapped` layers given away, or `experts`
+        of each layer."""
 
 
 class PassBounds(Protocol):
-    """Bounds on what one pass moves."""
+    """Limits on the moves of one pass."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """Number of the `wanted` things to move that the pass has time for; 0 of fewer than one."""
+        """Return the number of the `wanted` things that the pass has time to move; 0 if `wanted` is
+        below 1."""
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """Number of the `wanted` things with granted memory to ask the device for now."""
+        """Return the number of the `wanted` things for which to ask the device for granted memory
+        now."""
 
 
 class Unbounded:
-    """No bounds: one pass moves everything."""
+    """No limits: one pass moves everything."""
 
     def paced(self, kind: Kind, wanted: int) -> int:
-        """All of them."""
+        """Return `wanted`, or 0 if it is negative."""
         return max(0, wanted)
 
     def obtainable(self, kind: Kind, wanted: int) -> int:
-        """All of them."""
+        """Return `wanted`, or 0 if it is negative."""
         return max(0, wanted)
 
 
 class Parameters(NamedTuple):
-    """The layers, slots and experts that are away from now on.
+    """Move: set the layers, slots and experts that are away from now on.
 
-    `back` layers return, of `wanted` that are affordable; 0 if none does. Where experts are
-    involved it is 1, since something may return.
+    `back` layers return, of `wanted` that are affordable; 0 if none returns. If experts are
+    involved, both are 1.
     """
 
     layers_remapped: int
@@ -116,7 +121,8 @@ class Parameters(NamedTuple):
 
 
 class Retire(NamedTuple):
-    """Move: retire `extents` usable extents; with `anew` retiring ones are made usable first."""
+    """Move: retire `extents` usable extents; with `anew`, all retiring ones are made usable
+    before."""
 
     extents: int
     anew: bool = False
@@ -146,16 +152,17 @@ UNBOUNDED = Unbounded()
 
 
 class Way:
-    """The newest allotment of one engine, and how to come to hold it."""
+    """Newest allotment of one engine, and the moves that lead to it."""
 
     def __init__(self, memory: Memory, bounds: PassBounds = UNBOUNDED) -> None:
         self._memory, self._bounds = memory, bounds
         self.target: Allotment | None = None
         self._woke = False
-        """True if layers were absent before the newest passes."""
+        """True while all layers are absent, and after that until the allotment is reached or memory
+        is to be given again."""
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt an allotment; False for one that is not newer than the present."""
+        """Adopt an allotment; False for one that is not newer than the present one."""
         if self.target is not None and allotment.revision <= self.target.revision:
             return False
         self._woke = self.wakes
@@ -179,9 +186,9 @@ class Way:
 
     @property
     def wakes(self) -> bool:
-        """True if the engine computes again, and does not hold yet what it shall hold awake.
+        """True if the engine computes again and does not hold its whole allotment yet.
 
-        False if it is to give again meanwhile: others wait for that.
+        False if it is to give memory back meanwhile, because other engines wait for that.
         """
         return self._woke and not self.rests and not self.reached and not self._gives
 
@@ -191,12 +198,13 @@ class Way:
 
     @property
     def asleep(self) -> bool:
-        """True if the engine is to sleep, and holds exactly what is left to it."""
+        """True if the engine is to sleep, and holds exactly what its allotment leaves it."""
         return self.target is not None and self.target.asleep and self.reached
 
     @property
     def exceeded(self) -> bool:
-        """True if running requests sit on more than was called back to."""
+        """True if the allotment recalls memory and running requests use more extents than it
+        leaves."""
         target, memory = self.target, self._memory
         return (
             target is not None
@@ -219,17 +227,18 @@ class Way:
 
     @property
     def lent(self) -> Lent:
-        """Layers that are lent: of any model in turns, or of this one at once."""
+        """Layers that are lent, by the newest allotment in turns, else by the engine's own layers
+        that are away."""
         if self.target is not None and self.target.lent != "nothing":
             return self.target.lent
         return "at once" if self._memory.layers_remapped else "nothing"
 
     def moves(self) -> Iterator[Move]:
-        """Moves of one pass; each is to be carried out before the next one is asked for."""
+        """Yield the moves of one pass; carry each out before asking for the next."""
         return iter(()) if self.target is None else self.moves_to(self.target)
 
     def moves_to(self, target: Allotment) -> Iterator[Move]:
-        """Moves of one pass towards `target`, as `moves`."""
+        """Yield the moves of one pass towards `target`, as `moves` does."""
         if target.asleep and not self._memory.at_rest():
             return
         yield from self._give_parameters(target)
@@ -271,7 +280,8 @@ class Way:
     # -- taking -------------------------------------------------------------------------
 
     def _take_extents(self, target: Allotment, most: int) -> Iterator[Move]:
-        """Extents up to `most` in all."""
+        """Yield the moves that take extents until there are `most`, or as many as are
+        affordable."""
         memory = self._memory
         missing = min(most, target.kv_extents) - memory.usable_extents
         if missing <= 0:
@@ -302,7 +312,7 @@ class Way:
             yield Parameters(remapped, slots, 0, count, wanted)
 
     def _turns(self, target: Allotment) -> bool:
-        """True if experts are involved: they and layers turn into each other in one go."""
+        """True if experts are involved: layers and experts are exchanged in a single move."""
         return bool(self._memory.experts or target.experts)
 
     def _affordable(self, target: Allotment, spare: int) -> tuple[int, int]:
@@ -314,9 +324,10 @@ class Way:
         return affordable(memory.cost, held, wanted, spare)
 
     def _slots(self, target: Allotment, remapped: int) -> int:
-        """The wanted slots belong to the wanted layers: on the way there they could cost a layer.
+        """Return the slots for `remapped` layers: the target's only once its layers are reached,
+        since on the way more slots could cost a layer.
 
-        Absent layers have none, so the first that come back have one.
+        Absent layers have no slot, so the first layers that come back share one.
         """
         slots = (
             target.stream_slots

@@ -1,4 +1,4 @@
-"""A request alone on a device: seconds of its prompt and of its tokens, by a roofline."""
+"""Times of a request alone on a device: seconds of its prompt and of its tokens, by a roofline."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class AloneTimes(NamedTuple):
     step_s: float
     """Seconds of one output token: a step reads all parameters."""
     context_s: float
-    """Seconds by which a step is longer for each further request in it: its KV is read."""
+    """Seconds by which each further request in a step lengthens it, because its KV is read."""
     decode_s: float
     """Seconds of all its output tokens."""
     slack: float
-    """Part of its limits that is left, from 0 to 1."""
+    """Part of the tighter of its two limits that is left, from 0 to 1."""
 
     @property
     def request_s(self) -> float:
@@ -26,7 +26,7 @@ class AloneTimes(NamedTuple):
 
 
 def alone(model: PlaceModel, load: ModelLoad, device: PlaceDevice) -> AloneTimes:
-    """Times of a request of mean length."""
+    """Return the times of a request of mean length."""
     speed = device.speed
     prefill_s = load.tokens_in * model.token_flop / speed.flop_s
     step_s = speed.step_s + model.parameters / speed.memory_bytes_s

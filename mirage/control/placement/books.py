@@ -1,4 +1,5 @@
-"""Bytes that a placement takes of devices and of host memory, and whether one more replica fits."""
+"""Bytes of devices and of host memory that a placement takes, and the check that one more replica
+fits."""
 
 from __future__ import annotations
 
@@ -9,24 +10,26 @@ from mirage.control.placement.placed import DevicePlacement, ReplicaPlace, Stand
 
 
 def held(model: PlaceModel, stand: Stand) -> int:
-    """Bytes of its device that a replica is sure of."""
+    """Return the bytes of its device that a replica is sure of, awake or asleep."""
     return model.least if stand is Stand.AWAKE else model.asleep
 
 
 def device_bytes(facts: PlacementFacts, placement: DevicePlacement, device: str) -> int:
-    """Bytes of a device that its replicas are sure of."""
+    """Return the bytes of a device that its replicas are sure of."""
     return sum(held(facts.model[name], stand) for name, stand in placement.on(device).items())
 
 
 def host_bytes(facts: PlacementFacts, placement: DevicePlacement, machine: str) -> int:
-    """Bytes of host memory for the masters of all that have a process on a machine."""
+    """Return the bytes of host memory for the masters of all models that have a process on a
+    machine."""
     names = [p.model for p in placement.places if facts.device[p.device].machine == machine]
     shared = facts.machine[machine].shared_masters
     return sum(facts.model[name].parameters for name in (set(names) if shared else names))
 
 
 def fits(facts: PlacementFacts, placement: DevicePlacement, place: ReplicaPlace) -> bool:
-    """True if a replica may come, or wake, beside all others: its start fits, and its master."""
+    """True if a replica may start or wake beside all others: its bytes fit on the device, and its
+    master in host memory."""
     model, machine = facts.model[place.model], facts.machine_of(place.device)
     used = device_bytes(facts, placement, place.device)
     need = held(model, place.stand)
@@ -40,9 +43,10 @@ def fits(facts: PlacementFacts, placement: DevicePlacement, place: ReplicaPlace)
 
 
 def opened_bytes(facts: PlacementFacts, present: DevicePlacement, wanted: DevicePlacement) -> int:
-    """Bytes that starts and wakes load for a placement.
+    """Return the bytes that starts and wakes load for a placement.
 
-    The first replica of a model that is on disk is free: it has nothing to lose by a start.
+    The first replica of a model on disk is not counted, because without one the model is not
+    served.
     """
     new = Counter(p.model for p in wanted.places - present.places if not _only_sleeps(present, p))
     return sum(

@@ -1,4 +1,4 @@
-"""One decision: whether anything moves, what, and the steps."""
+"""One placement decision: the placement, the steps to it, and the reason."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from mirage.units import GIB, size
 
 @dataclass(frozen=True, slots=True)
 class PlacementDecision:
-    """A placement, and how it is reached from the present one."""
+    """Decided placement, with the steps from the present one."""
 
     placement: DevicePlacement
     steps: tuple[MoveStep, ...]
     why: str
-    """Reason of the whole."""
+    """Reason of the whole decision, for an operator."""
     past: PlacementPast
-    """Memory for the next decision."""
+    """State to be passed to the next decision."""
     before: Sentence | None
-    """Verdict on the present placement; None if nothing was judged."""
+    """Verdict on the present placement; None if none was judged."""
     after: Sentence | None
     evaluations: int = 0
 
 
 class Placer:
-    """Decides by rules. It has no state: what it remembers goes in and comes out."""
+    """Decides placements by rules. It has no state: the past is an argument and a result."""
 
     def __init__(self, rules: PlacementRules = DEFAULTS) -> None:
         self.rules = rules
@@ -44,9 +44,9 @@ class Placer:
         past: PlacementPast,
         now: float,
     ) -> PlacementDecision:
-        """Decision at a time in seconds. The present placement has to be within memory.
+        """Decide at the time `now` in seconds. The present placement has to fit into memory.
 
-        Moves count from now on, whether they are carried out or not. Raises `JudgeOver` if there
+        Moves count from `now` on, whether they are carried out or not. Raise `JudgeOver` if there
         was no time to judge the present placement.
         """
         present = present.within(facts)
@@ -87,7 +87,7 @@ class Placer:
         spare: ReachedPlacement,
         now: float,
     ) -> PlacementDecision:
-        """Decision to close a replica."""
+        """Return the decision to close a replica."""
         before, path = search.first.sentence, spare.path
         why = (
             f"{spare.sentence.part:.1%} of {before.asked:,.0f} requests are within limits without "

@@ -9,14 +9,14 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """Speed of one kind of device, as its steps reach it."""
+    """Speed of one kind of device that steps reach."""
 
     flop_s: float
     """Floating-point operations a second."""
     memory_bytes_s: float
-    """Bytes that it reads of its own memory in a second."""
+    """Bytes that the device reads from its own memory in a second."""
     step_s: float = 0.0
-    """Seconds of each step, whatever is in it."""
+    """Fixed seconds of each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class PlaceDevice:
 
     name: str
     machine: str
-    """Name of the machine that it is in."""
+    """Name of the machine that the device is in."""
     nbytes: int
-    """Bytes for parameters and KV cache."""
+    """Bytes of the device for parameters and KV cache."""
     speed: DeviceSpeed
     link_bytes_s: float
-    """Bytes a second from host memory to it."""
+    """Bytes a second from host memory to the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class PlaceMachine:
     """Bytes of host memory for masters."""
     disk_bytes_s: float
     shared_masters: bool = False
-    """True if replicas on its devices read one master."""
+    """True if all replicas on its devices read one shared master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,44 +51,44 @@ class PlaceModel:
 
     name: str
     parameters: int
-    """Bytes of all layers and of what never moves; so large is its master, too."""
+    """Bytes of all parameters, layers and fixed ones; its master has the same size."""
     least: int
-    """Bytes of a device that it is sure of while it is awake: its least grant."""
+    """Bytes of a device that the model is sure of while it is awake: its least grant."""
     asleep: int
-    """Bytes of a device that its process cannot give."""
+    """Bytes of a device that its process keeps asleep."""
     kv_token_bytes: float
     token_flop: float
     """Floating-point operations of one prompt token."""
     ttft_s: float
-    """Limit of the time to the first token."""
+    """Limit in seconds of the time to the first token."""
     tpot_s: float
-    """Limit of the time per output token."""
+    """Limit in seconds of the time per output token."""
     most_replicas: int = 64
     start_s: float = 30.0
-    """Seconds of a start beside reading the parameters."""
+    """Seconds of a start without reading the parameters."""
     hollow: bool = False
-    """True if it starts asleep, and then wakes with as little as its least grant."""
+    """True if the model starts asleep, and can then wake with its least grant."""
     pins: tuple[str, ...] = ()
-    """Devices that it is on and stays on; none leaves the choice to the placement."""
+    """Devices that the model stays on; empty if the placement chooses them."""
 
     @property
     def start(self) -> int:
-        """Bytes of a device that its start takes."""
+        """Bytes of a device that a start of the model takes."""
         return self.asleep if self.hollow else max(self.least, self.parameters)
 
     def may_be_on(self, device: str) -> bool:
-        """False for another device than those that it is pinned to."""
+        """True if the model may be on this device: it is not pinned, or pinned to it."""
         return not self.pins or device in self.pins
 
     @property
     def lendable(self) -> int:
-        """Bytes of its parameters that others may have while it is awake."""
+        """Bytes of the model's parameters that others may have while it is awake."""
         return max(0, self.parameters - self.least)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """Load of one model in one window. Tokens are means of a request."""
+    """Load of one model in one window; token counts are means over its requests."""
 
     arrivals_s: float
     """Requests a second."""
@@ -101,18 +101,18 @@ class ModelLoad:
 
     @property
     def context(self) -> float:
-        """Mean tokens of context of a request that decodes."""
+        """Mean number of context tokens of a request that decodes."""
         return self.tokens_in + self.tokens_out / 2
 
 
 NO_LOAD = ModelLoad(0.0, 0.0, 0.0)
 SOME_LOAD = ModelLoad(0.1, 512.0, 128.0)
-"""Load of each model where none is known."""
+"""Load that is assumed for each model where none is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadWindow:
-    """Load of all models over a time; a model that is not named has none."""
+    """Load of all models during `seconds`; a model that is not in `loads` has none."""
 
     seconds: float
     loads: Mapping[str, ModelLoad]
@@ -121,20 +121,20 @@ class LoadWindow:
         return self.loads.get(model, NO_LOAD)
 
     def requests(self, model: str) -> float:
-        """Number of its requests in the window."""
+        """Return the number of a model's requests in the window."""
         return self.of(model).arrivals_s * self.seconds
 
 
 @dataclass(frozen=True)
 class PlacementFacts:
-    """All that a decision looks at, but for the present placement. Names are unique."""
+    """Facts of a decision, except the present placement. Names are unique."""
 
     devices: tuple[PlaceDevice, ...]
     machines: tuple[PlaceMachine, ...]
     models: tuple[PlaceModel, ...]
     windows: tuple[LoadWindow, ...]
     lacking: frozenset[tuple[str, str]] = frozenset()
-    """Models with machines that lack their weights."""
+    """Pairs of a model and a machine that lacks its weights."""
 
     @cached_property
     def device(self) -> Mapping[str, PlaceDevice]:
@@ -149,7 +149,7 @@ class PlacementFacts:
         return {each.name: each for each in self.models}
 
     def machine_of(self, device: str) -> PlaceMachine:
-        """Machine that a device is in."""
+        """Return the machine that a device is in."""
         return self.machine[self.device[device].machine]
 
     def lacks_weights(self, model: str, device: str) -> bool:
@@ -158,18 +158,18 @@ class PlacementFacts:
 
     @property
     def is_asked(self) -> bool:
-        """True if anybody asks for any model."""
+        """True if any model has requests in any window."""
         return any(self.asked(model.name) for model in self.models)
 
     def asked(self, model: str) -> float:
-        """Number of its requests in all windows."""
+        """Return the number of a model's requests in all windows."""
         return sum(window.requests(model) for window in self.windows)
 
     def wake_s(self, model: str, device: str) -> float:
-        """Seconds in which its parameters come from host memory to a device."""
+        """Return the seconds to load a model's parameters from host memory to a device."""
         return self.model[model].parameters / self.device[device].link_bytes_s
 
     def start_s(self, model: str, device: str) -> float:
-        """Seconds of its start from the disk."""
+        """Return the seconds of a model's start from the disk of a device's machine."""
         one = self.model[model]
         return one.start_s + one.parameters / self.machine_of(device).disk_bytes_s

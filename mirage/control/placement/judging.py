@@ -1,4 +1,4 @@
-"""The contract of who judges placements, and a court that asks within a number of evaluations."""
+"""Protocol of a judge of placements, and a court that limits how often it is asked."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from mirage.control.placement.placed import DevicePlacement
 
 
 class ModelVerdict(NamedTuple):
-    """Requests of one model in one window."""
+    """Verdict on one model in one window: its requests, and those within its limits."""
 
     within: float
-    """Number that is served within the model's limits."""
+    """Number of requests that are served within the model's limits."""
     asked: float
 
 
 WindowVerdict = Mapping[str, ModelVerdict]
-"""Verdict of each model that is asked for."""
+"""Verdict of each model that has requests in the window."""
 
 
 class JudgeOver(Exception):
-    """The judge's time is over: it answers nothing more."""
+    """Error: the judge's time is over, and it judges nothing more."""
 
 
 class PlacementJudge(Protocol):
-    """Foretells a window under a placement. The same question has the same answer.
+    """Predicts a window under a placement. Equal arguments give equal results.
 
-    One whose time is limited raises `JudgeOver` for all that is asked later.
+    A judge whose time is limited raises `JudgeOver` for everything that is asked later.
     """
 
     def __call__(self, placement: DevicePlacement, window: int) -> WindowVerdict: ...
 
 
 class Sentence(NamedTuple):
-    """Verdict over all windows."""
+    """Verdict on a placement over all windows."""
 
     models: WindowVerdict
 
@@ -49,24 +49,27 @@ class Sentence(NamedTuple):
 
     @property
     def part(self) -> float:
-        """Part of all requests within their limits; 1 if there is none."""
+        """Part of all requests that are within their limits; 1 if there is none."""
         return self.within / self.asked if self.asked else 1.0
 
     def part_of(self, model: str) -> float:
-        """Part of a model's requests within their limits; 1 if there is none."""
+        """Return the part of a model's requests that are within their limits; 1 if there is
+        none."""
         within, asked = self.models.get(model, ModelVerdict(0.0, 0.0))
         return within / asked if asked else 1.0
 
 
 class PlacementCourt:
-    """Asks a judge for all windows, at most so many times, and never twice the same."""
+    """Asks a judge about all windows of a placement, up to a number of evaluations. Answers are
+    kept."""
 
     def __init__(self, facts: PlacementFacts, judge: PlacementJudge, evaluations: int) -> None:
-        """`evaluations` counts windows of placements; the first placement is judged in any case."""
+        """Make a court. `evaluations` counts windows of placements; the first placement is judged
+        in any case."""
         self._windows, self._judge, self._most = range(len(facts.windows)), judge, evaluations
         self._known: dict[DevicePlacement, Sentence] = {}
         self.asked = 0
-        """Evaluations so far."""
+        """Number of evaluations so far."""
         self.is_over = False
         """True once the judge's time is over."""
 
@@ -78,9 +81,10 @@ class PlacementCourt:
         return not self._known or self.asked + len(self._windows) <= self._most
 
     def sentence(self, placement: DevicePlacement) -> Sentence | None:
-        """Verdict over all windows; None if that would be one evaluation too many.
+        """Return the verdict on a placement over all windows; None if the budget or the judge's
+        time is used up.
 
-        Raises `JudgeOver` if there was no time even for the first placement.
+        Raise `JudgeOver` if there was no time even for the first placement.
         """
         if placement not in self._known:
             if not self.is_open:

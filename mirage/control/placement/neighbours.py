@@ -1,4 +1,4 @@
-"""Placements that differ from one by a single change: the steps of a local search."""
+"""Placements that differ from one by a single change: the candidates of a local search."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from mirage.control.placement.pressure import Pressures
 def neighbours(
     pressures: Pressures, base: DevicePlacement, sentence: Sentence
 ) -> Iterator[DevicePlacement]:
-    """Moves, replicas, swaps, sleeps and wakes; those off the device that loses most first.
+    """Yield moves, replicas, swaps, sleeps and wakes, beginning with the device that loses most
+    requests.
 
-    `sentence` is the verdict on the base. Of devices that lose as many requests the most pressed
-    is first. What does not fit is among them: who reaches a placement sees it.
+    `sentence` is the verdict on `base`. Of devices that lose equally many requests, the one under
+    the greatest pressure comes first. Placements that do not fit are among them: `path_towards`
+    reaches a part of such a one.
     """
     facts = pressures.facts
     at = {each.name: pressures.of(base, each.name) for each in facts.devices}
@@ -51,7 +53,7 @@ def neighbours(
 def _wakes(
     pressures: Pressures, base: DevicePlacement, rising: list[str]
 ) -> Iterator[DevicePlacement]:
-    """Models that are asked for and nowhere awake, on each device."""
+    """Yield wakes, on each device, of models that are requested and awake nowhere."""
     for model in pressures.facts.models:
         if pressures.facts.asked(model.name) > 0 and not base.awake(model.name):
             yield from (base.put(model.name, name) for name in rising)

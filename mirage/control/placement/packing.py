@@ -1,4 +1,4 @@
-"""Bins of a packing: the demand on each device in each window, added up replica by replica."""
+"""Bins of a packing: the demand on each device in each window, summed over its replicas."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class Bins:
         ]
 
     def pressure_with(self, device: str, model: str) -> float:
-        """Pressure of a device in its worst window once a replica of `model` is there."""
+        """Return the pressure of a device in its worst window with one more replica of `model`."""
         nbytes = self._pressures.facts.device[device].nbytes
         return max((_pressure(each, nbytes) for each in self._with(device, model)), default=0.0)
 
     def left_with(self, device: str, model: str, most: float) -> float:
-        """Part of a bin of pressure `most` that is left with a replica; negative if it is full."""
+        """Return the part of a device's capacity at pressure `most` that is left with one more
+        replica; negative if it does not fit."""
         nbytes = self._pressures.facts.device[device].nbytes
         return min(
             (

@@ -12,7 +12,7 @@ from mirage.control.placement.facts import PlacementFacts
 
 
 class Stand(StrEnum):
-    """State in which a placement wants a replica; a model without any is on disk."""
+    """State of a replica that a placement wants; a model without replicas is on disk."""
 
     AWAKE = "awake"
     ASLEEP = "asleep"
@@ -34,12 +34,12 @@ class DevicePlacement:
 
     @classmethod
     def of_names(cls, devices: Mapping[str, Iterable[str]]) -> DevicePlacement:
-        """Placement of models that are awake on the devices named for each."""
+        """Return the placement in which each model is awake on the devices named for it."""
         return cls(frozenset(ReplicaPlace(m, d) for m, names in devices.items() for d in names))
 
     @cached_property
     def by_model(self) -> Mapping[str, Mapping[str, Stand]]:
-        """Devices of each model, in the order of their names."""
+        """Devices of each model with the replica's state there, sorted by name."""
         found: dict[str, dict[str, Stand]] = {}
         for place in sorted(self.places):
             found.setdefault(place.model, {})[place.device] = place.stand
@@ -47,7 +47,7 @@ class DevicePlacement:
 
     @cached_property
     def by_device(self) -> Mapping[str, Mapping[str, Stand]]:
-        """Models of each device, in the order of their names."""
+        """Models on each device with the replica's state, sorted by name."""
         found: dict[str, dict[str, Stand]] = {}
         for place in sorted(self.places):
             found.setdefault(place.device, {})[place.model] = place.stand
@@ -55,44 +55,44 @@ class DevicePlacement:
 
     @property
     def devices(self) -> dict[str, list[str]]:
-        """Devices of each model, those where it is awake first: several are replicas."""
+        """Devices of each model, those where it is awake first; more than one are replicas."""
         return {
             model: sorted(stands, key=lambda name: (stands[name] is Stand.ASLEEP, name))
             for model, stands in self.by_model.items()
         }
 
     def of(self, model: str) -> Mapping[str, Stand]:
-        """Devices of one model."""
+        """Return the devices of one model, with the replica's state there."""
         return self.by_model.get(model, {})
 
     def on(self, device: str) -> Mapping[str, Stand]:
-        """Models of one device."""
+        """Return the models on one device, with the replica's state."""
         return self.by_device.get(device, {})
 
     def awake(self, model: str) -> list[str]:
-        """Devices on which it is awake."""
+        """Return the devices on which a model is awake."""
         return [name for name, stand in self.of(model).items() if stand is Stand.AWAKE]
 
     def put(self, model: str, device: str, stand: Stand = Stand.AWAKE) -> DevicePlacement:
-        """Placement in which it stands so there."""
+        """Return the placement with this replica in the state `stand`."""
         return DevicePlacement(
             self.out(model, device).places | {ReplicaPlace(model, device, stand)}
         )
 
     def out(self, model: str, device: str) -> DevicePlacement:
-        """Placement in which it has no process there."""
+        """Return the placement without a process of the model on the device."""
         gone = {ReplicaPlace(model, device, stand) for stand in Stand}
         return DevicePlacement(self.places - gone)
 
     def instead(self, model: str, stands: Mapping[str, Stand]) -> DevicePlacement:
-        """Placement in which one model has these devices and no others."""
+        """Return the placement in which one model has these replicas and no others."""
         others = {place for place in self.places if place.model != model}
         return DevicePlacement(
             frozenset(others | {ReplicaPlace(model, d, s) for d, s in stands.items()})
         )
 
     def within(self, facts: PlacementFacts) -> DevicePlacement:
-        """Replicas whose device and model there still are."""
+        """Return the replicas whose device and model are still in `facts`."""
         kept = (p for p in self.places if p.device in facts.device and p.model in facts.model)
         return DevicePlacement(frozenset(kept))
 
@@ -101,9 +101,9 @@ NOWHERE = DevicePlacement()
 
 
 def parts(facts: PlacementFacts, placement: DevicePlacement, model: str) -> Mapping[str, float]:
-    """Part of a model's requests that each device gets, by the speed of its memory.
+    """Return the part of a model's requests that each device gets, by the speed of its memory.
 
-    Replicas that are awake get them, or else the one that wakes fastest; empty if it is on disk.
+    Awake replicas get them, or else the one that wakes fastest. Empty if the model is on disk.
     """
     awake: Sequence[str] = placement.awake(model)
     if not awake:

@@ -1,10 +1,11 @@
 """SLO pressure of a device: KV bytes that requests want, per byte that is free or may be lent.
 
 Prism (arXiv 2505.04021) divides token rates, weighted by limits, by the memory that parameters
-leave. Here a model that nobody asks for leaves more: others may have all of its parameters but its
-least grant, with the probability that no request of it runs, were each as slow as its limits allow.
-The second measure is compute: device-seconds that are asked for in a second. The pressure is the
-larger of both, in the worst window. Both weigh more for a model whose limits leave little slack.
+leave. Here a model without requests leaves more: others may have all of its parameters but its
+least grant, with the probability that no request of it runs, if each were as slow as its limits
+allow. The second measure is compute: device-seconds that are requested in a second. The pressure is
+the larger of both, in the worst window. Both are weighted more for a model whose limits leave
+little slack.
 """
 
 from __future__ import annotations
@@ -25,24 +26,26 @@ from mirage.control.placement.facts import (
 from mirage.control.placement.placed import DevicePlacement, Stand, parts
 
 LEAST_SLACK = 0.1
-"""Slack below which a model weighs no more."""
+"""Least slack that is used: a smaller one does not raise the weight of a model further."""
 MOST_BATCH = 256.0
-"""Most requests that share a step, as vLLM has it by default."""
+"""Largest number of requests that share a step, vLLM's default."""
 
 
 class DeviceWant(NamedTuple):
-    """KV bytes, device time and parameters that a part of a model's requests needs in a window."""
+    """KV bytes, device time and parameter bytes that a part of a model's requests needs in a
+    window."""
 
     kv_bytes: float
-    """KV bytes that its requests hold on average, weighted by its slack."""
+    """KV bytes that its requests hold on average, divided by its slack."""
     busy: float
-    """Device-seconds a second, at the largest batches that limits and memory allow, so weighted."""
+    """Device-seconds a second, at the largest batches that limits and memory allow, divided by its
+    slack."""
     resident: float
-    """Bytes of its parameters that stay: the rest may be lent."""
+    """Bytes of its parameters that stay on the device; the rest may be lent."""
 
 
 class Pressures:
-    """Pressures of all devices under any placement. What was computed is kept."""
+    """Pressures of all devices under any placement. Computed demands are kept."""
 
     def __init__(self, facts: PlacementFacts) -> None:
         self.facts = facts
@@ -50,11 +53,11 @@ class Pressures:
 
     @cached_property
     def largest(self) -> PlaceDevice:
-        """Device of the most bytes."""
+        """Device with the most bytes."""
         return max(self.facts.devices, key=lambda each: (each.nbytes, each.name))
 
     def want(self, model: str, device: str, window: int, part: float = 1.0) -> DeviceWant:
-        """Demand on a device that gets `part` of a model's requests."""
+        """Return the demand on a device that gets `part` of a model's requests in a window."""
         key = (model, device, window, part)
         if key not in self._wants:
             self._wants[key] = self._made(model, device, self.facts.windows[window], part)
@@ -77,7 +80,8 @@ class Pressures:
         return DeviceWant(kv_bytes * weight, arrivals_s * work_s * weight, resident)
 
     def of(self, placement: DevicePlacement, device: str) -> float:
-        """Pressure of a device in its worst window; infinite without a byte for KV."""
+        """Return the pressure of a device in its worst window; infinite if no byte is left for
+        KV."""
         serving = {}
         for model, stand in placement.on(device).items():
             part = parts(self.facts, placement, model).get(device, 0.0)
@@ -105,22 +109,25 @@ class Pressures:
         return max(busy, kv_bytes / free) if free > 0 else inf
 
     def worst(self, placement: DevicePlacement) -> float:
-        """Largest pressure of all devices."""
+        """Return the largest pressure of all devices."""
         return max((self.of(placement, each.name) for each in self.facts.devices), default=0.0)
 
     def crowding(self, placement: DevicePlacement) -> float:
-        """Sum of squared pressures: small where load is even, and no device is left empty."""
+        """Return the sum of squared pressures. It is smallest if load is even and no device is left
+        empty."""
         return sum(self.of(placement, each.name) ** 2 for each in self.facts.devices)
 
     def weight(self, model: str) -> float:
-        """Pressure of a model that has the largest device to itself, in its worst window."""
+        """Return the pressure of a model that has the largest device to itself, in its worst
+        window."""
         device = self.largest
         wants = (self.want(model, device.name, w) for w in range(len(self.facts.windows)))
         return max((self._pressure([want], device.nbytes) for want in wants), default=0.0)
 
 
 def _batch(model: PlaceModel, load: ModelLoad, device: PlaceDevice, times: AloneTimes) -> float:
-    """Most requests in a step within TPOT and the memory that its parameters leave, at least 1."""
+    """Return the most requests in a step within the TPOT limit and the memory that its parameters
+    leave, at least 1."""
     in_time = (model.tpot_s - times.step_s) / times.context_s if times.context_s else MOST_BATCH
     request_bytes = load.tokens * model.kv_token_bytes
     free = device.nbytes - model.parameters

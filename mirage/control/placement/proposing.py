@@ -12,13 +12,14 @@ from mirage.control.placement.placed import NOWHERE, DevicePlacement, ReplicaPla
 from mirage.control.placement.pressure import Pressures
 
 PORTIONS = (inf, 1.5, 1.0, 0.7, 0.4)
-"""Parts of a device's mean load beyond which a model gets a further replica, a proposal each."""
+"""Parts of a device's mean load for each of which a model gets one more replica; each part leads to
+proposals of its own."""
 DOUBLINGS = 12
 HALVINGS = 12
 
 
 def proposals(pressures: Pressures) -> Iterator[DevicePlacement]:
-    """Placements of all models, each of them at most once; the order is always the same."""
+    """Yield placements of all models, none of them twice; the order is always the same."""
     seen = set()
     for portion in PORTIONS:
         replicas = counts(pressures, portion)
@@ -29,9 +30,10 @@ def proposals(pressures: Pressures) -> Iterator[DevicePlacement]:
 
 
 def counts(pressures: Pressures, portion: float) -> dict[str, int]:
-    """Replicas of each model that is asked for, so that each has `portion` of a device's mean load.
+    """Return the number of replicas of each model with requests, so that each has `portion` of a
+    device's mean load.
 
-    A load is the pressure of a model that has the largest device to itself.
+    The load of a model is its pressure if it has the largest device to itself.
     """
     facts = pressures.facts
     asked = [model for model in facts.models if facts.asked(model.name) > 0]
@@ -52,7 +54,8 @@ def counts(pressures: Pressures, portion: float) -> dict[str, int]:
 
 
 def in_turn(pressures: Pressures, replicas: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Each replica that is to be placed: the first ones of all models, the most pressing first."""
+    """Return each replica to place, as (model, number): the first replicas of all models before the
+    second ones, greatest load first."""
     facts = pressures.facts
 
     def rank(each: tuple[str, int]) -> tuple[int, float, int, str]:
@@ -65,7 +68,8 @@ def in_turn(pressures: Pressures, replicas: Mapping[str, int]) -> list[tuple[str
 
 
 def greedy(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement:
-    """Each replica goes where the pressure is least with it; what fits nowhere awake is asleep."""
+    """Put each replica where the pressure with it is least; a model that fits nowhere awake is
+    placed asleep."""
     facts, bins = pressures.facts, Bins(pressures, replicas)
     placement = NOWHERE
     for model, _ in in_turn(pressures, replicas):
@@ -84,10 +88,11 @@ def greedy(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement
 
 
 def best_fit(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlacement | None:
-    """Best fit under the least pressure for which all replicas fit; None if there is none.
+    """Return the best fit under the least pressure for which all replicas fit; None if they do not
+    fit at all.
 
-    A pressure of at most T is a sum of KV bytes and T times parameters, at most T times the device.
-    So for one T each device is a bin, and T is found by bisection.
+    A pressure of at most T means that KV bytes plus T times parameter bytes are at most T times the
+    device's bytes. So for one T each device is a bin, and T is found by bisection.
     """
     turn = in_turn(pressures, replicas)
 
@@ -127,9 +132,9 @@ def best_fit(pressures: Pressures, replicas: Mapping[str, int]) -> DevicePlaceme
 
 
 def rested(pressures: Pressures, placement: DevicePlacement) -> DevicePlacement:
-    """The placement, and for each model without a replica a sleeping one where it fits.
+    """Return the placement plus, for each model without a replica, a sleeping one where it fits.
 
-    The most requested models come first.
+    Models with the most requests come first.
     """
     facts = pressures.facts
     missing = [m for m in facts.models if not placement.of(m.name)]
@@ -142,16 +147,17 @@ def rested(pressures: Pressures, placement: DevicePlacement) -> DevicePlacement:
 
 
 def _used(facts: PlacementFacts, placement: DevicePlacement, device: str) -> tuple[float, str]:
-    """Part of a device that is taken, and its name."""
+    """Return the part of a device that is taken, and its name."""
     return device_bytes(facts, placement, device) / facts.device[device].nbytes, device
 
 
 def aligned(
     facts: PlacementFacts, present: DevicePlacement, proposed: DevicePlacement
 ) -> DevicePlacement:
-    """The proposal, with devices that are alike exchanged so that more stays where it is.
+    """Return the proposal with equal devices exchanged, so that more replicas stay where they are.
 
-    Proposals name devices by chance: bins go, the largest overlap of bytes first, to equal devices.
+    Proposals choose among equal devices by their names: here the bin with the largest overlap of
+    bytes is assigned first, to an equal device.
     """
     overlaps = [
         (-_overlap(facts, present, a.name, proposed, b.name), a.name, b.name)
@@ -185,6 +191,6 @@ def _overlap(
     proposed: DevicePlacement,
     there: str,
 ) -> int:
-    """Bytes of parameters that stay if the bin `there` is the device `here`."""
+    """Return the bytes of parameters that stay if the bin `there` becomes the device `here`."""
     both = set(present.on(here)) & set(proposed.on(there))
     return sum(facts.model[name].parameters for name in both)

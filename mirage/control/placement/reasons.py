@@ -1,4 +1,4 @@
-"""Reasons of steps, in words: numbers with units."""
+"""Reasons of steps in words, with numbers and units."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def reasoned(
     before: Sentence,
     after: Sentence,
 ) -> tuple[MoveStep, ...]:
-    """The steps of a path, each with its reason."""
+    """Return the steps of a path, each with its reason."""
     reasons = _Reasons(facts, way, present, before, after)
     return tuple(step._replace(why=reasons.why(step)) for step in way.steps)
 
 
 class _Reasons:
-    """Numbers before and after a path."""
+    """Numbers before and after a path, for the reasons of its steps."""
 
     def __init__(
         self,

@@ -1,14 +1,15 @@
-"""A judge of placements by arithmetic: queues and steps of each device, on average, in a window.
+"""Judge of placements by arithmetic: mean queues and steps of each device in a window.
 
-It is a stand-in for a simulation and knows means alone. Of each device and window it takes
+It stands in for a simulation and knows only means. For each device and window it computes
 
 - steps: models that are active take turns, and a step reads the parameters and the KV of its batch;
 - the batch, by Little's law: requests a second, times tokens, times the time of a step;
-- memory: KV that the batches want, against what parameters leave, what models that do not run lend,
-  and what models that run lend, whose layers then come over the link in each step;
-- the wait for a first token: prompts in a queue, and the way from sleep or disk.
+- memory: KV that the batches want, against what parameters leave, what models that do not run
+  lend, and what models that run lend, whose layers then come over the link in each step;
+- the wait for a first token: prompts in a queue, and the wake or start.
 
-A time that a request takes alone is sure, and what others add is spread exponentially.
+The time that a request takes alone is taken as fixed; what other requests add has an exponential
+distribution.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from mirage.control.placement.judging import ModelVerdict, WindowVerdict
 from mirage.control.placement.placed import DevicePlacement, Stand, parts
 
 ROUNDS = 24
-"""Rounds in which steps and batches are made to agree."""
+"""Rounds of the iteration in which steps and batches are made to agree."""
 LEAST_LEFT = 0.02
-"""Part of a device that is left for decoding at the least, however many prompts there are."""
+"""Least part of a device's time that is left for decoding, however many prompts there are."""
 LONGEST = 100.0
-"""A step is no longer than so many times the limit: then nothing is within it anyway."""
+"""Largest step time, as a multiple of the TPOT limit: beyond it no request is within the limit
+anyway."""
 
 
 class Served(NamedTuple):
@@ -36,12 +38,12 @@ class Served(NamedTuple):
     load: ModelLoad
     arrivals_s: float
     late_s: float
-    """Seconds until it can begin: of a wake, or of a start."""
+    """Seconds until the device can begin: those of a wake, else 0."""
     times: AloneTimes
 
 
 class RooflineJudge:
-    """Judge of placements by `facts`. Answers are kept, device by device."""
+    """Judge of placements by `facts`. Answers are kept for each device."""
 
     def __init__(self, facts: PlacementFacts) -> None:
         self._facts = facts
@@ -66,7 +68,7 @@ class RooflineJudge:
     def _judged(
         self, device: PlaceDevice, window: int, there: tuple[tuple[str, float, Stand], ...]
     ) -> list[float]:
-        """Part of requests within limits, of each model that is on a device."""
+        """Return, for each model on a device, the part of its requests within limits."""
         served, room = {}, float(device.nbytes)
         for name, part, stand in there:
             model, load = self._facts.model[name], self._facts.windows[window].of(name)
@@ -83,17 +85,17 @@ class RooflineJudge:
 
 
 class DeviceWindow:
-    """The requests and times of one device in one window of load."""
+    """Requests and times of one device in one window of load."""
 
     def __init__(self, device: PlaceDevice, room: float, served: list[Served]) -> None:
-        """`room`: bytes for all that is `served`."""
+        """Make it; `room` is the number of bytes for all models in `served`."""
         self._device, self._room, self._served = device, room, served
         self._prompts = sum(s.arrivals_s * s.times.prefill_s for s in served)
         """Part of the time in which prompts are computed."""
 
     @property
     def kept(self) -> list[float]:
-        """Part of each model's requests within limits."""
+        """Part of each model's requests within limits, in the order of `served`."""
         alone_s = [s.times.step_s for s in self._served]
         steps = self._steps(alone_s)
         wanted = self._kv_bytes(steps)
@@ -115,9 +117,10 @@ class DeviceWindow:
         ]
 
     def _steps(self, alone_s: list[float]) -> list[float]:
-        """Seconds from token to token of each model, all in turn, between prompts.
+        """Return each model's seconds from token to token: all models in turn, with prompts in
+        between.
 
-        `alone_s` are seconds of a step of each that has no batch.
+        `alone_s` has the seconds of a step of each model without a batch.
         """
         left = max(LEAST_LEFT, 1 - self._prompts)
         steps = [a + s.times.context_s for a, s in zip(alone_s, self._served, strict=True)]
@@ -139,19 +142,19 @@ class DeviceWindow:
         return steps
 
     def _running(self, served: Served, step_s: float) -> float:
-        """Requests that run on average."""
+        """Return the mean number of running requests."""
         request_s = served.times.prefill_s + served.load.tokens_out * step_s
         return served.arrivals_s * request_s
 
     def _kv_bytes(self, steps: list[float]) -> float:
-        """KV bytes that requests hold on average."""
+        """Return the KV bytes that requests hold on average."""
         return sum(
             self._running(s, step) * s.load.tokens * s.model.kv_token_bytes
             for s, step in zip(self._served, steps, strict=True)
         )
 
     def _in_time(self, served: Served, alone_s: float, step_s: float) -> float:
-        """Part of the requests that memory admits which are within both limits."""
+        """Return the part of the admitted requests that are within both limits."""
         times, model = served.times, served.model
         if not served.arrivals_s:
             return 1.0
@@ -164,7 +167,8 @@ class DeviceWindow:
 
 
 def _within(limit_s: float, sure_s: float, more_s: float) -> float:
-    """Probability that a time is within a limit: `sure_s`, and an exponential of mean `more_s`."""
+    """Return the probability that `sure_s` plus an exponential time of mean `more_s` is within a
+    limit."""
     if sure_s > limit_s:
         return 0.0
     return 1 - exp(-(limit_s - sure_s) / more_s) if more_s > 0 else 1.0

@@ -1,4 +1,4 @@
-"""Rules by which a placement changes, and what is remembered of the last changes."""
+"""Rules by which a placement changes, and the memory of the last changes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """Rules of placement; the defaults are those of a server. Parts are of all requests."""
+    """Rules of placement; the defaults are those of a server. Parts are parts of all requests."""
 
     evaluations: int = 400
-    """Windows of placements that a decision may have judged."""
+    """Number of windows of placements that a decision may have judged."""
     gain: float = 0.01
-    """Further part of requests within limits for which anything moves."""
+    """Least increase of the part of requests within limits for which anything moves."""
     gain_per_gib: float = 0.0002
-    """Further part for each GiB of parameters that has to come to a device."""
+    """Further increase that is needed for each GiB of parameters to be loaded to a device."""
     rest_s: float = 600.0
-    """Seconds for which a model that moved stays."""
+    """Seconds for which a model does not move again after a move."""
     moves_an_hour: int = 12
     calm: float = 0.0
-    """Pressure of its other devices up to which a replica closes without which as many requests are
-    within limits; with 0 none does."""
+    """Pressure of a model's other devices up to which a replica is closed, if as many requests are
+    within limits without it; 0: replicas are never closed."""
     band: float = 0.1
-    """Change of a model's load, as a part of it, up to which a placement that was found best is not
-    judged again; counting noise of its requests is added."""
+    """Relative change of a model's load up to which a placement that was found best is not judged
+    again; counting noise of its requests is added."""
 
 
 MISSED = 0.0005
-"""Part of all requests by which more are within limits with a replica that is missed."""
+"""Decrease of the part of requests within limits above which a closed replica would be missed."""
 DEFAULTS = PlacementRules()
 
 
 class PastMove(NamedTuple):
-    """A move of a model, at a time in seconds."""
+    """Move of a model, at a time in seconds."""
 
     at: float
     model: str
@@ -51,21 +51,22 @@ class PlacementPast:
 
     moves: tuple[PastMove, ...] = ()
     settled: PlacementFacts | None = None
-    """Facts for which `placement` was found best; None while that is not known."""
+    """Facts for which `placement` was found best; None if no placement is known to be best."""
     placement: DevicePlacement | None = None
 
     def resting(self, rules: PlacementRules, now: float) -> frozenset[str]:
-        """Models that moved too lately to move again."""
+        """Return the models that moved too recently to move again."""
         return frozenset(move.model for move in self.moves if now - move.at < rules.rest_s)
 
     def left(self, rules: PlacementRules, now: float) -> int:
-        """Moves that the hour has left."""
+        """Return the number of further moves that the limit for the last hour allows."""
         return max(0, rules.moves_an_hour - sum(now - m.at < HOUR_S for m in self.moves))
 
     def holds(self, facts: PlacementFacts, present: DevicePlacement, rules: PlacementRules) -> bool:
-        """True if the present placement was found best, for facts that are nearly these.
+        """True if the present placement was found best, for facts that are nearly equal to these.
 
-        Few requests are nearly none, but what was best for them is not once nobody asks at all.
+        A few requests are nearly none, but what was best for them need not be best once no model
+        has requests.
         """
         known = self.settled
         if known is None or self.placement != present or len(known.windows) != len(facts.windows):
@@ -84,15 +85,16 @@ class PlacementPast:
         )
 
     def after(self, moved: tuple[str, ...], now: float) -> PlacementPast:
-        """Memory once models moved, with what is older than an hour forgotten."""
+        """Return the memory after models moved, without moves older than an hour."""
         kept = tuple(move for move in self.moves if now - move.at < HOUR_S)
         return PlacementPast(kept + tuple(PastMove(now, model) for model in moved))
 
 
 def near(before: LoadWindow, after: LoadWindow, model: str, band: float) -> bool:
-    """True if requests and their tokens changed by no more than `band` and counting noise.
+    """True if a model's requests and their tokens changed by no more than `band` and counting
+    noise.
 
-    Of a Poisson process of n requests twice the deviation is 2 sqrt(n).
+    The noise is twice the standard deviation of a Poisson process of n requests: 2 sqrt(n).
     """
     requests, others = before.requests(model), after.requests(model)
     part = band + 2 / sqrt(max(1.0, requests))

@@ -18,22 +18,22 @@ from mirage.control.placement.steps import MovePath, path_towards
 from mirage.units import GIB
 
 PROPOSED = 0.5
-"""Part of all evaluations that whole proposals may take; the local search has the rest."""
+"""Part of all evaluations that whole proposals may take; the rest is for the local search."""
 
 
 class ReachedPlacement(NamedTuple):
-    """A placement that can be reached, and its worth."""
+    """Placement that can be reached, with its verdict and its worth."""
 
     path: MovePath
     sentence: Sentence
     nbytes: int
-    """Bytes that are loaded for it."""
+    """Bytes that have to be loaded for it."""
     worth: float
-    """Part of requests within limits, less the price of those bytes."""
+    """Part of requests within limits, less the price of the loaded bytes."""
 
 
 class PlacementSearch:
-    """A search for the best placement that can be reached."""
+    """Search for the best placement that can be reached from the present one."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PlacementSearch:
 
     @property
     def limit(self) -> str:
-        """Limits of moves that hold now, in words; empty if there is none."""
+        """Limits that restrict moves now, in words; empty if there are none."""
         said = []
         if self._resting:
             said.append(
@@ -69,19 +69,20 @@ class PlacementSearch:
         return "; ".join(said)
 
     def urgent(self, found: MovePath) -> bool:
-        """True if a model comes that is asked for and has no process anywhere."""
+        """True if a model with requests and without a process gets one."""
         return any(self._facts.asked(name) > 0 and found.reached.of(name) for name in self._absent)
 
     def kept(self) -> PlacementPast:
-        """Memory after a decision to stay: it holds for such loads, unless a limit made it."""
+        """Return the memory after a decision to stay: it holds for the present load, unless a limit
+        forced it."""
         if self.limit:
             return replace(self.past, settled=None, placement=None)
         return replace(self.past, settled=self._facts, placement=self._present)
 
     def spare(self) -> ReachedPlacement | None:
-        """The present placement without a replica that nobody misses, the least pressed first.
+        """Return the present placement without a replica that is not missed, least pressure first.
 
-        None if there is none: see `PlacementRules.calm`.
+        None if there is no such replica: see `PlacementRules.calm`.
         """
         least = self.first.sentence.part - MISSED
         found = []
@@ -109,7 +110,8 @@ class PlacementSearch:
         return not wanted and 1 - self.first.worth <= self._rules.gain
 
     def best(self) -> ReachedPlacement:
-        """The best of whole proposals, improved by single changes, less what brings nothing."""
+        """Return the best of whole proposals, improved by single changes, without changes that
+        bring nothing."""
         found = self.first
         if self.hopeless:
             return found
@@ -121,7 +123,8 @@ class PlacementSearch:
         return self._pruned(self._improved(found))
 
     def _improved(self, found: ReachedPlacement) -> ReachedPlacement:
-        """Found by a local search, which goes on from the first change that is better."""
+        """Return the result of a local search, which goes on from the first change that is
+        better."""
         improved = True
         while improved and self.court.is_open:
             improved = False
@@ -135,14 +138,14 @@ class PlacementSearch:
         return found
 
     def _pruned(self, found: ReachedPlacement) -> ReachedPlacement:
-        """Found without the changes of models that stay for as much."""
+        """Return `found` without the moves of models that gain nothing by them."""
         for name in sorted(set(found.path.moved)):
             without = found.path.reached.instead(name, self._present.of(name))
             found = self._better(found, without)
         return found
 
     def _better(self, found: ReachedPlacement, wanted: DevicePlacement) -> ReachedPlacement:
-        """Placement that is reached towards `wanted`, if it is better; else `found`."""
+        """Return the placement that is reached towards `wanted`, if it is better; else `found`."""
         for model in self._facts.models:
             if model.pins:
                 wanted = wanted.instead(model.name, self._present.of(model.name))
@@ -159,9 +162,10 @@ class PlacementSearch:
         return other if self._rank(other) > self._rank(found) else found
 
     def _rank(self, found: ReachedPlacement) -> tuple[float, ...]:
-        """Worth first; of equals the most that is awake and asked for, or at least has a process.
+        """Return the rank: worth first, then the number of requested models that are awake, then of
+        models with a process.
 
-        Then the fewest moves, the fewest bytes, and the least pressure.
+        Then come fewest moves, fewest bytes, and least pressure.
         """
         facts, reached = self._facts, found.path.reached
         awake = sum(1 for m in facts.models if reached.awake(m.name) and facts.asked(m.name) > 0)

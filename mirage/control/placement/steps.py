@@ -1,4 +1,5 @@
-"""Steps from one placement to another, additive first, within memory at each of them."""
+"""Steps from one placement to another: replicas come before others go, within memory at each
+step."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from mirage.control.placement.placed import DevicePlacement, ReplicaPlace, Stand
 
 
 class MoveVerb(StrEnum):
-    """Order of a step, in the order in which a move has them.
+    """Kind of a step, in the order of the steps of a move.
 
-    A replica that sleeps keeps its route: a request that finds none awake wakes it.
+    A replica that sleeps keeps its route: a request that finds no awake replica wakes it.
     """
 
     BRING = "bring"
-    """Weights come to the machine, where it lacks them; all is as it was before."""
+    """Bring weights to a machine that lacks them; nothing else changes."""
     START = "start"
-    """A process comes up: it is awake then, or asleep if it starts hollow."""
+    """Start a process: it is awake then, or asleep if it starts hollow."""
     WAKE = "wake"
     ROUTE = "route"
-    """Requests may go there."""
+    """Let requests go to the replica."""
     DRAIN = "drain"
-    """No new request goes there; those that run end."""
+    """Send no new request to the replica; let running ones finish."""
     SLEEP = "sleep"
     STOP = "stop"
 
 
 class MoveStep(NamedTuple):
-    """A step of a move: what is done to a model on one device."""
+    """Step of a move: what is done with a model on one device."""
 
     verb: MoveVerb
     model: str
@@ -43,12 +44,13 @@ class MoveStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MovePath:
-    """Steps from the present placement, and what they reach: all that was wanted, or a part."""
+    """Steps from the present placement, and the placement that they reach: the wanted one, or a
+    part of it."""
 
     steps: tuple[MoveStep, ...]
     reached: DevicePlacement
     moved: tuple[str, ...]
-    """A model's name for each of its moves."""
+    """Names of the moved models; a model is named once for each of its moves."""
 
 
 def path_towards(
@@ -59,10 +61,11 @@ def path_towards(
     resting: Collection[str] = (),
     budget: float = inf,
 ) -> MovePath:
-    """Steps towards a placement, of models that are not `resting`, by at most `budget` moves.
+    """Return the steps towards `wanted`, of models that are not `resting`, in at most `budget`
+    moves.
 
-    A replica comes as soon as it fits beside all that is there. A replica goes once all that its
-    model shall have is there, which makes room for others. What fits never is left as it is.
+    A replica comes as soon as it fits beside all others. A replica goes once all wanted replicas of
+    its model are there, which makes room for others. A replica that never fits is left out.
     """
     walk = _Walk(facts, present)
     for name in sorted(facts.model, key=lambda name: (-facts.asked(name), name)):
@@ -81,9 +84,11 @@ def path_towards(
 def changes(
     present: DevicePlacement, wanted: DevicePlacement, model: str
 ) -> tuple[list[ReplicaPlace], list[ReplicaPlace]]:
-    """Places of a model that are new, and those that it leaves; the latter as they are after.
+    """Return the places of a model that are new, and those that it leaves, the latter as they are
+    afterwards.
 
-    A replica that falls asleep where it is leaves. One that leaves altogether is named awake.
+    A replica that falls asleep on its device counts as leaving. A replica that is removed is listed
+    as awake.
     """
     before, after = present.of(model), wanted.of(model)
     comes, goes = [], []
@@ -97,7 +102,7 @@ def changes(
 
 
 class _Walk:
-    """The books of a path while it is made."""
+    """State of a path while it is made."""
 
     def __init__(self, facts: PlacementFacts, present: DevicePlacement) -> None:
         self._facts, self.at = facts, present
@@ -106,7 +111,7 @@ class _Walk:
         self.goes: dict[str, list[ReplicaPlace]] = {}
 
     def go(self) -> None:
-        """Requests are admitted as far as memory allows."""
+        """Carry the changes out in the books until no more fit into memory."""
         while True:
             place = next((p for p in self.comes if fits(self._facts, self.at, p)), None)
             if place is not None:
@@ -119,7 +124,8 @@ class _Walk:
                 return
 
     def _due(self) -> str | None:
-        """A model that leaves places, and has all that it shall have."""
+        """Return a model that leaves places and has all its wanted replicas; None if there is
+        none."""
         waiting = {place.model for place in self.comes}
         return next((m for m, goes in self.goes.items() if goes and m not in waiting), None)
 
@@ -150,7 +156,7 @@ class _Walk:
             self.at = self.at.out(place.model, place.device)
 
     def moved(self, present: DevicePlacement) -> list[str]:
-        """A name for each move that the steps make."""
+        """Return a model's name for each move that the steps make."""
         names = sorted({step.model for step in self.steps})
         return [
             name for name in names for _ in range(max(map(len, changes(present, self.at, name))))

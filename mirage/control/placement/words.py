@@ -1,4 +1,4 @@
-"""A decision in words: which model is where, why, and the steps there."""
+"""A decision in words: the devices of each model, the reason, and the steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirage.units import size
 
 
 def placement_lines(facts: PlacementFacts, decision: PlacementDecision) -> list[str]:
-    """Lines of ``mirage check``: the placement by devices, memory, and why."""
+    """Return the lines of ``mirage check``: the placement by devices, memory, and the reason."""
     placement = decision.placement
     return [
         _head(facts, decision),
@@ -26,7 +26,7 @@ def placement_lines(facts: PlacementFacts, decision: PlacementDecision) -> list[
 
 
 def step_lines(steps: Iterable[MoveStep]) -> list[str]:
-    """Lines of steps, in their order."""
+    """Return a numbered line for each step."""
     return [
         f"{number}. {step.verb} {step.model} on {step.device}: {step.why}"
         for number, step in enumerate(steps, 1)
@@ -71,7 +71,8 @@ def _absent(facts: PlacementFacts, placement: DevicePlacement) -> Iterator[str]:
 
 
 def _lacks(facts: PlacementFacts, placement: DevicePlacement, name: str) -> str:
-    """Bytes that a model lacks on the device and the machine that have most."""
+    """Return the reason why a model is on disk: the bytes that it lacks even where most are
+    free."""
     model = facts.model[name]
     free = max(d.nbytes - device_bytes(facts, placement, d.name) for d in facts.devices)
     host = max(m.nbytes - host_bytes(facts, placement, m.name) for m in facts.machines)

@@ -1,6 +1,7 @@
-"""Fitting of tenants that are to come, and who would yield for them. Pure.
+"""Fitting of new tenants into a device: their bytes, and the tenants that would yield to them.
+Pure.
 
-It tries on copies of the books, one after the other, and changes nothing.
+It tries them one after the other on copies of the books, and changes nothing.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ NO_TIMES = SwitchTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Fitting(NamedTuple):
-    """Outlook of one tenant that is to come. Bytes of the device."""
+    """Outlook of one tenant that is to come. Bytes are of the device."""
 
     name: str
     nbytes: int
     """Bytes that its start takes."""
     spare: int
-    """Bytes that are free then without another order; those that are missing if negative."""
+    """Bytes that would be left free after its start without another order; if negative, bytes that
+    are missing."""
     yields: tuple[str, ...] = ()
-    """Tenants that would yield now."""
+    """Names of the tenants that would yield now."""
     comes: bool = True
-    """True if it would come now; else it waits until others have been awake for long enough."""
+    """True if it would come now; False if it has to wait until others have been awake for long
+    enough."""
 
 
 def fitting(
     roster: Roster, coming: Mapping[str, StateBytes], removed: Collection[str], now: float
 ) -> list[Fitting]:
-    """Outlook of all that are `coming`, in their order, once the `removed` have gone."""
+    """Return the outlook of all tenants in `coming`, in their order, after the `removed` have
+    gone."""
     members = {
         name: copy(member)
         for name, member in roster.members.items()

@@ -14,7 +14,7 @@ from mirage.control.roster.states import COMING, GONE, Life, LifeEvent, LifeStat
 
 
 class DrainGoal(StrEnum):
-    """Goal of a drain."""
+    """Goal of a drain: the tenant sleeps or stops afterwards."""
 
     SLEEP = "sleep"
     STOP = "stop"
@@ -22,29 +22,31 @@ class DrainGoal(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class RosterMember:
-    """A tenant of the roster. Times in seconds, of the clock that events come with."""
+    """Tenant of the roster. Times are seconds of the clock that events come with."""
 
     spec: TenantSpec
     own: StateBytes
     times: SwitchTimes
     life: Life
     declared: StateBytes | None = None
-    """Bytes of its next process, if they differ from those of the present one."""
+    """Bytes of its next process, if they differ from those of the present one; else None."""
     nbytes: int = 0
-    """Bytes of the device that it holds or may come to hold."""
+    """Bytes of the device that the tenant holds or may come to hold."""
     since: float = -inf
-    """Time at which its present state began."""
+    """Time in seconds at which its present state began."""
     running: int = 0
-    """Requests that were passed on to it, and have not ended."""
+    """Number of requests that were passed on to it and have not ended."""
     inside: int = 0
-    """Requests that wait in its engine, which sleeps: they had not ended when it drained."""
+    """Number of requests that wait in its sleeping engine, because they had not ended when it
+    drained."""
     waiting: deque[float] = field(default_factory=deque)
-    """Arrival of each other request that waits for it, the oldest first."""
+    """Arrival time of each request that waits outside its engine, the oldest first."""
     queued: int | None = None
-    """Its number in the line of those that want to come; None if it is not in it."""
+    """Number in the line of tenants that want to come; None if it is not in the line."""
     queued_at: float = inf
     promised: bool = False
-    """True if it shall come although nobody waits: somebody was told to ask again."""
+    """True if the tenant shall come although no request waits, because a client was told to ask
+    again."""
     came_at: float = -inf
     """Time of its last order to start or to wake."""
     ready_at: float = -inf
@@ -54,17 +56,17 @@ class RosterMember:
     told: bool = False
     """True of a draining tenant that was told to sleep or stop."""
     unconfirmed: bool = False
-    """True while its drain may not be known to who passes requests on."""
+    """True while the process that passes requests on may not know of the drain."""
     until: float = inf
-    """Time at which its drain has to be over, and once it was told, its sleep."""
+    """Time in seconds at which its drain has to be over; after the order to sleep, its sleep."""
     wish: DrainGoal | None = None
-    """Wish of its operator that is not fulfilled yet."""
+    """Operator's wish that is not fulfilled yet; None if there is none."""
     wish_drain_s: float | None = None
-    """Seconds that what runs has to end for that wish; None is the rules' time."""
+    """Seconds that running requests have to end for that wish; None for the time of the rules."""
     eager: bool = False
-    """True if its process is yet to start without a request."""
+    """True if its process is still to be started without a request for it."""
     again: bool = False
-    """True if it joins the line at `retry_at`."""
+    """True if the tenant joins the line at `retry_at`."""
     retry_at: float = -inf
     removed: bool = False
 
@@ -78,17 +80,17 @@ class RosterMember:
 
     @property
     def is_asked_for(self) -> bool:
-        """True if requests wait for it."""
+        """True if requests wait for the tenant, in its engine or outside."""
         return bool(self.waiting or self.inside)
 
     @property
     def yields(self) -> int:
-        """Bytes that others have of it when it sleeps."""
+        """Bytes that become free for others when the tenant sleeps."""
         return max(0, self.nbytes - self.own.asleep)
 
     @property
     def gives_way(self) -> bool:
-        """True if it is awake, or about to be, and may be asked to sleep some time."""
+        """True if the tenant is awake or coming, and may be asked to sleep at some time."""
         return not self.spec.pinned and (self.state in COMING or self.state is LifeState.READY)
 
     @property
@@ -97,7 +99,7 @@ class RosterMember:
         return self.declared or self.own
 
     def declares(self, own: StateBytes) -> None:
-        """Bytes of its processes from the next one on."""
+        """Set the bytes of its processes, from the next one on."""
         if self.state in GONE:
             self.own = own
         else:
@@ -117,7 +119,7 @@ class RosterMember:
 
     @property
     def coming_back(self) -> int:
-        """Bytes that are free soon without another order."""
+        """Bytes that will become free soon without another order."""
         if self.state is LifeState.DRAINING:
             return self.gain(self.goal)
         if self.state is LifeState.STARTING:
@@ -125,14 +127,15 @@ class RosterMember:
         return 0
 
     def gain(self, goal: DrainGoal) -> int:
-        """Bytes that others have once it sleeps or has stopped."""
+        """Return the bytes that become free once the tenant sleeps or has stopped."""
         return self.nbytes if goal is DrainGoal.STOP else self.yields
 
     # -- times --------------------------------------------------------------------------
 
     @property
     def comes_s(self) -> float:
-        """Seconds of its way to ready from where it is now, or will be after its drain."""
+        """Seconds until the tenant is ready, from its present state, or from the end of its
+        drain."""
         drains = self.state is LifeState.DRAINING
         if self.state in (LifeState.SLEEPING, LifeState.WAKING) or (
             drains and self.goal is DrainGoal.SLEEP
@@ -143,44 +146,47 @@ class RosterMember:
 
     @property
     def given_up_until(self) -> float:
-        """Time before which one that is given up cannot be ready; of another one the past."""
+        """Time in seconds before which a tenant that is given up cannot be ready; -inf if it is not
+        given up."""
         return self.retry_at + self.comes_s if self.state is LifeState.FAILED else -inf
 
     def back_s(self, goal: DrainGoal) -> float:
-        """Seconds of its way out and back."""
+        """Return the seconds of its way out, to sleep or stop, and back."""
         if goal is DrainGoal.SLEEP:
             return self.times.sleep_s + self.times.wake_s
         start_s = self.times.warm_s if self.life.keeps else self.times.cold_s
         return self.times.stop_s + start_s
 
     def settled_at(self, goal: DrainGoal, rules: RosterRules) -> float:
-        """From when on it may yield to others."""
+        """Return the time in seconds from which on the tenant may yield to others."""
         return self.ready_at + self.awake_s(goal, rules, busy=self.running > 0)
 
     def awake_s(self, goal: DrainGoal, rules: RosterRules, *, busy: bool) -> float:
-        """Seconds for which it is awake before it yields."""
+        """Return the seconds for which the tenant stays awake before it yields."""
         back_s = self.back_s(goal)
         span_s = rules.worth * back_s
         busy_s = rules.busy_worth * (back_s + rules.drain_s)
         return max(span_s, rules.busy_s, busy_s) if busy else span_s
 
     def rested(self, rules: RosterRules, now: float) -> bool:
-        """True of one that sleeps, is not asked for, and was idle for longer than it is worth."""
+        """True for a sleeping tenant without requests that was idle longer than its stop and start
+        are worth."""
         return self.queued is None and now >= self.rested_at(rules)
 
     def rested_at(self, rules: RosterRules) -> float:
-        """Time from which on it was idle for longer than it is worth, if it still sleeps."""
+        """Return the time in seconds from which on that is so, if the tenant still sleeps."""
         rest_s = rules.rest_worth * self.back_s(DrainGoal.STOP)
         return max(self.last_busy, self.since) + rest_s
 
     @property
     def leaves_s(self) -> float:
-        """Seconds that it takes to sleep, or to stop, once it was told."""
+        """Seconds that the tenant takes to sleep, or to stop, after the order."""
         return self.times.sleep_s if self.goal is DrainGoal.SLEEP else self.times.stop_s
 
     @property
     def yields_at(self) -> float:
-        """Time at which its own times end its state, if nobody asks for it; infinite if never."""
+        """Time in seconds at which the tenant's own time limits end its state, if no request comes;
+        infinite for never."""
         if self.state is LifeState.READY and not self.running:
             return self.last_busy + self.spec.keep_alive_s
         if self.state is LifeState.SLEEPING and self.queued is None:
@@ -190,7 +196,7 @@ class RosterMember:
     # -- changes ------------------------------------------------------------------------
 
     def happens(self, event: LifeEvent, now: float) -> None:
-        """Raises `UnexpectedEventError` for one that its state does not have."""
+        """Enter an event. Raise `UnexpectedEventError` if its state does not allow the event."""
         before = self.state
         self.life = self.life.after(event)
         if self.state is not before:
@@ -198,7 +204,7 @@ class RosterMember:
             self._arrives(now)
 
     def adopt(self, life: Life, now: float) -> None:
-        """Take over a state that came about without orders."""
+        """Take over a state that came about without orders of this roster."""
         self.life, self.since, self.eager = life, now, False
         self._arrives(now)
 

@@ -1,4 +1,5 @@
-"""Bytes that a tenant takes of the device in each state, and the time from one to another. Pure."""
+"""Bytes of the device that a tenant takes in each state, and the seconds from one to another.
+Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +18,22 @@ from mirage.protocol import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes of the device that one tenant holds, or is kept, in each of its states."""
+    """Bytes of the device that one tenant holds, or that are reserved for it, in each of its
+    states."""
 
     awake: int
-    """Its share: what it is sure of while it is awake."""
+    """Bytes of its share, which it is sure of while it is awake."""
     least: int
     """Bytes with which a wake may begin: the rest of its share comes as others give back."""
     asleep: int
-    """Bytes that its process cannot give."""
+    """Bytes that its process cannot give, asleep."""
     start: int
-    """While it starts. What is more than its share is borrowed: it goes back once it is ready. One
-    that starts hollow, with what it holds asleep, sleeps then."""
+    """Bytes while it starts. Bytes beyond its share are borrowed and go back once it is ready. A
+    tenant that starts hollow holds the bytes of a sleeping one, and sleeps then."""
     loaded: int
-    """Parameters that a wake loads over the link."""
+    """Bytes of parameters that a wake loads over the link."""
     least_extents: int = 0
-    """KV extents for one request of the longest."""
+    """KV extents that a request of the greatest length needs."""
 
     @property
     def hollow(self) -> bool:
@@ -40,18 +42,18 @@ class StateBytes:
 
     @property
     def yields(self) -> int:
-        """Bytes that others have of it when it sleeps."""
+        """Bytes that become free for others when an awake tenant sleeps."""
         return self.awake - self.asleep
 
 
 def state_bytes(
     spec: TenantSpec, shape: ModelShape, device_bytes: int, rules: Rules, *, hollow: bool = False
 ) -> StateBytes:
-    """Bytes of a tenant whose model has that shape.
+    """Return the bytes of a tenant whose model has this shape.
 
     A share need not hold all layers: it holds at least those that may not be given away and the KV
-    cache of the longest request. A start takes them all, unless the engine starts `hollow`.
-    Raises `DoesNotFitError` for a smaller share.
+    cache of the longest request. A start takes all layers, unless the engine starts `hollow`. Raise
+    `DoesNotFitError` for a smaller share.
     """
     whole = footprint(shape, 0, shape.min_extents)
     least = footprint(shape, most_remapped(spec.entitled, shape, rules), shape.min_extents)
@@ -70,11 +72,12 @@ def state_bytes(
 
 
 class NeverServedError(InputRefused):
-    """A tenant that the device has no room for, even if all others but pinned ones yield."""
+    """Error: the device has no room for a tenant, even if all others but pinned ones yield."""
 
 
 def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], device: int) -> None:
-    """Raises `NeverServedError` with the bytes that are missing; `pinned` are the others' alone."""
+    """Raise `NeverServedError` with the missing bytes if a tenant can never start; `pinned` are the
+    other pinned tenants."""
     held = sum(other.awake for other in pinned)
     most = max(own.start, own.awake)
     if (missing := most + held - device) <= 0:
@@ -87,18 +90,18 @@ def check_served(name: str, own: StateBytes, pinned: Iterable[StateBytes], devic
 
 
 class AtOnce(NamedTuple):
-    """Numbers of tenants that can be awake at the same time, all others asleep."""
+    """Number of tenants that can be awake at the same time, with all others asleep."""
 
     surely: int
-    """Number that fits whichever they are."""
+    """Number that fits, whichever tenants they are."""
     at_most: int
-    """Number that fits if they are the smallest."""
+    """Number that fits if they are the smallest tenants."""
     missing: int
-    """Bytes by which not even all can be asleep: some are stopped then. Else 0."""
+    """Bytes that are missing for all to be asleep, so that some have to be stopped; else 0."""
 
 
 def at_once(every: Iterable[StateBytes], device_bytes: int) -> AtOnce:
-    """Numbers that fit on the device."""
+    """Return the numbers of tenants that fit on the device."""
     every = list(every)
     free = device_bytes - sum(each.asleep for each in every)
     rising = sorted(each.yields for each in every)
@@ -106,30 +109,31 @@ def at_once(every: Iterable[StateBytes], device_bytes: int) -> AtOnce:
 
 
 def _fitting(amounts: list[int], free: int) -> int:
-    """Number of the first `amounts` that add up to no more than `free`."""
+    """Return how many of the first `amounts` add up to no more than `free`."""
     return sum(total <= free for total in accumulate(amounts)) if free >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchTimes:
-    """Seconds that one tenant takes from state to state, with the link to itself."""
+    """Seconds that one tenant takes from state to state, if no other uses the link."""
 
     sleep_s: float
     wake_s: float
     stop_s: float
     warm_s: float
-    """A start whose weights are in host memory."""
+    """Seconds of a start with the weights in host memory."""
     cold_s: float
-    """A start that reads them from the disk."""
+    """Seconds of a start that reads the weights from the disk."""
     load_s: float = 0.0
-    """Seconds of a wake in which the link brings the weights."""
+    """Seconds of a wake in which the link loads the weights."""
     beside_s: float = 0.0
-    """Seconds of a wake beside its weights and memory: messages, the step behind the last layer."""
+    """Seconds of a wake besides weights and memory: messages, and the step after the last layer."""
 
     def measured(self, sleep_s: float, wake_s: float) -> SwitchTimes:
-        """Times by those in which memory was given in a sleep and had in a wake; 0 if unknown.
+        """Return the times corrected by measured ones: seconds in which a sleep gave memory and a
+        wake got it; 0 if unknown.
 
-        Weights are loaded while memory comes, so that a wake takes as long as the slower of both.
+        Weights are loaded while memory comes, so a wake takes as long as the slower of both.
         """
         return replace(
             self,
@@ -140,7 +144,7 @@ class SwitchTimes:
 
 @dataclass(frozen=True, slots=True)
 class SwitchSpeeds:
-    """Speeds of a machine: bytes a second, and seconds beside the bytes."""
+    """Speeds of a machine: bytes a second, and fixed seconds that do not depend on the bytes."""
 
     link_bytes_s: float
     disk_bytes_s: float
@@ -150,10 +154,10 @@ class SwitchSpeeds:
     warm_s: float = 5.0
     cold_s: float = 30.0
     copies_out: bool = False
-    """True if a sleep copies the weights to host memory, for want of a copy there."""
+    """True if a sleep copies the weights to host memory, because there is no copy there."""
 
     def times(self, own: StateBytes) -> SwitchTimes:
-        """Seconds of a tenant with those bytes."""
+        """Return the times of a tenant with these bytes."""
         load_s = own.loaded / self.link_bytes_s
         whole_s = (own.loaded + own.asleep) / self.disk_bytes_s
         return SwitchTimes(

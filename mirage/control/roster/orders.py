@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 class RosterVerb(StrEnum):
     START = "start"
-    """A process, which may hold so many bytes until it is ready."""
+    """Start a process, which may hold `nbytes` bytes until it is ready."""
     WAKE = "wake"
-    """Weights come back to the device."""
+    """Bring the weights back to the device."""
     DRAIN = "drain"
-    """Begin no request; end what runs."""
+    """Begin no request and let running ones finish."""
     SLEEP = "sleep"
-    """Give away all that can be; what still runs loses its KV cache and waits."""
+    """Give away all memory that can be given; running requests lose their KV cache and wait."""
     STOP = "stop"
-    """End the process, and what still runs with it."""
+    """End the process, and with it the requests that still run."""
     REFUSE = "refuse"
-    """Requests that have waited longest, with a Retry-After."""
+    """Refuse the requests that have waited longest, with a Retry-After."""
 
 
 class RosterOrder(NamedTuple):
@@ -27,21 +27,22 @@ class RosterOrder(NamedTuple):
     verb: RosterVerb
     tenant: str
     nbytes: int = 0
-    """Bytes of the device that a tenant that comes may hold."""
+    """Bytes of the device that a tenant may hold when it starts or wakes."""
     least: int = 0
-    """Bytes with which it may begin, while the rest is given back by others."""
+    """Bytes with which it may begin, while others give back the rest."""
     seconds: float = 0.0
-    """Longest drain; of a refusal, time until the request should come again."""
+    """Longest drain in seconds; for a refusal, seconds until the client should ask again."""
     requests: int = 0
     """Number of requests that are refused."""
     why: str = ""
-    """Reason of a stop that nobody asked for, and of a refusal that is not for time; else empty."""
+    """Reason of a stop that was not planned, and of a refusal for another cause than waiting time;
+    else empty."""
 
 
 class Admission(NamedTuple):
-    """The answer to a request. Neither passed on nor waiting: refused."""
+    """Answer to a request. If it neither is passed on nor waits, it is refused."""
 
     passed_on: bool = False
     waits: bool = False
     retry_s: float = 0.0
-    """Seconds until it should come again, predicted; of one that is refused."""
+    """For a refused request, predicted seconds until the client should ask again."""

@@ -1,9 +1,9 @@
-"""Predicted time at which a tenant is ready: by bytes that others give back and the link brings.
-Pure.
+"""Predicted time at which a tenant is ready, by the bytes that others give back and the loads of
+wakes. Pure.
 
-The line is gone through once in thought. Each tenant in it takes first the bytes that are free, and
-then those of the next tenant that yields; it can yield itself once it has been awake for its time.
-Wakes load one after the other, since they share the link.
+The prediction goes through the line once. Each tenant in it takes first the bytes that are free,
+and then those of the next tenant that yields; it can yield itself once it has been awake for its
+time. Wakes load one after the other, since they share the link.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def predicted_s(
     rules: RosterRules,
     now: float,
 ) -> float:
-    """Seconds until `one`, which is in the `line` or at its end, is ready."""
+    """Return the seconds until `one`, which is in the `line` or at its end, is ready."""
     if one.state is LifeState.READY:
         return 0.0
     if one.state in COMING:
@@ -50,15 +50,15 @@ def predicted_s(
 
 
 def longest_wait_s(members: Iterable[RosterMember], rules: RosterRules) -> float:
-    """Seconds after which a tenant in the line is ready, whatever else is asked for.
+    """Return the seconds within which any tenant in the line is ready, whatever else is requested.
 
-    Provided that orders take the times of their tenants, and no engine breaks. The line is first
+    This holds if orders take the times of their tenants, and no engine breaks. The line is first
     come first served, and each tenant is in it once: at most all others are before one. At its head
     it waits until those that came before it was there are ready (W) and have been awake for their
-    time (T), or until it has been patient (P), and until they have drained (D) and left (S). Nobody
-    else comes meanwhile but for bytes that it does not need, and nobody behind it stops it once it
-    sleeps; a hollow start (W) may come before all that. So n heads one after the other, and its own
-    way, take n (W + max(W + T, P) + D + S) + W.
+    time (T), or until it has been patient (P), and until they have drained (D) and left (S). No
+    other tenant comes meanwhile except for bytes that it does not need, and none behind it stops it
+    once it sleeps; a hollow start (W) may come before all that. So n heads one after the other, and
+    its own way, take n (W + max(W + T, P) + D + S) + W.
     """
     every = list(members)
     comes = max((max(m.times.cold_s, m.times.warm_s, m.times.wake_s) for m in every), default=0.0)
@@ -75,13 +75,13 @@ def _loads(m: RosterMember) -> bool:
 
 
 def _left_at(m: RosterMember, now: float) -> float:
-    """Time at which a draining tenant sleeps or has stopped."""
+    """Return the time in seconds at which a draining tenant sleeps or has stopped."""
     ends = now if m.told or not m.running else max(now, m.until)
     return ends + m.leaves_s
 
 
 def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float, int]]:
-    """Times at which it gives bytes back, and their number."""
+    """Return the times at which a tenant gives bytes back, each with their number."""
     if m.state is LifeState.DRAINING:
         return [(_left_at(m, now), m.coming_back)]
     if not m.gives_way:
@@ -91,7 +91,8 @@ def _given(m: RosterMember, rules: RosterRules, now: float) -> list[tuple[float,
 
 
 def _yields_at(m: RosterMember, ready: float, rules: RosterRules) -> float:
-    """Time at which a tenant that is `ready` then sleeps, if another needs its place."""
+    """Return the time at which a tenant that is ready at `ready` then sleeps, if another needs its
+    place."""
     busy = bool(m.running or m.is_asked_for)
     drained_s = rules.drain_s if busy else 0.0
     return ready + m.awake_s(DrainGoal.SLEEP, rules, busy=busy) + drained_s + m.times.sleep_s

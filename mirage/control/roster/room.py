@@ -1,11 +1,11 @@
-"""Bytes of the device, and who yields for a tenant that wants to come. Pure.
+"""Bytes of the device, and the tenants that yield for one that wants to come. Pure.
 
-Who yields: first idle tenants in victim order, then ones with running requests, which drain; of
-those the one that was awake longest. They sleep. Tenants that sleep already are stopped, the
-longest idle first, if all others asleep would not leave enough; and before one with running
-requests drains, those that were idle for longer than their way back is worth. If that is not enough
-either, who yields stops instead. Nobody yields unless all that is missing can be had: a sleep that
-brings no wake costs for nothing.
+Idle tenants yield first, in victim order, then tenants with running requests, which drain; of those
+the one first that was awake longest. They sleep. Sleeping tenants are stopped, the longest idle
+first, if all others asleep would not leave enough; and before a tenant with running requests
+drains, those that were idle for longer than their way back is worth. If that is not enough either,
+tenants that yield stop instead. No tenant yields unless all that is missing can be had: a sleep
+that brings no wake costs time for nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from scheduler.victims import Rule
 
 
 class Yielding(NamedTuple):
-    """A tenant that yields, and whether it sleeps or stops then."""
+    """Tenant that yields, and the state that it goes to: asleep or stopped."""
 
     member: RosterMember
     goal: DrainGoal
 
 
 class DeviceRoom:
-    """A view of what `members` hold of a device of `device_bytes`."""
+    """View of the bytes that `members` hold of a device of `device_bytes`."""
 
     def __init__(
         self, device_bytes: int, members: Mapping[str, RosterMember], rules: RosterRules
@@ -37,33 +37,35 @@ class DeviceRoom:
 
     @property
     def free(self) -> int:
-        """Bytes that no tenant holds or may come to hold."""
+        """Bytes of the device that no tenant holds or may come to hold."""
         return self.device_bytes - sum(m.nbytes for m in self._members.values())
 
     @property
     def coming(self) -> int:
-        """Bytes that are free soon without another order."""
+        """Bytes that will become free soon without another order."""
         return sum(m.coming_back for m in self._members.values())
 
     @property
     def asleep(self) -> int:
-        """Bytes that tenants hold that sleep, or will when they have drained."""
+        """Bytes that sleeping tenants hold, and those that will sleep when they have drained."""
         return sum(m.own.asleep for m in self._members.values() if _sleeps(m))
 
     def may_pass(self, one: RosterMember, head: RosterMember, claimed: int) -> bool:
-        """True if `one` may come before the `head` of the line, which has no room yet.
+        """True if `one` may come before the `head` of the line, for which there is no room yet.
 
-        Only for bytes that nobody needs who stands before it: neither those `claimed`, nor the
-        head, for which tenants will do that came before it stood in the line.
+        It may use only bytes that no tenant before it needs: neither the `claimed` ones, nor those
+        of the head, for which bytes count that tenants can give which came before the head stood in
+        the line.
         """
         fits = one.need + claimed <= self.free
         return fits and head.need + claimed <= self._bound(head) - one.need
 
     def spare(self, to: RosterMember, claimed: int = 0) -> int:
-        """Bytes that stay free when `to` comes: KV memory for those that run.
+        """Return the bytes that shall stay free when `to` comes: KV memory for running requests.
 
-        None where all can be awake at once, nor where nobody has more than one request, which each
-        share holds, nor where `to` would wait for tenants that came after it stood in the line.
+        0 if all tenants can be awake at once, if no other tenant has more than one running request,
+        which each share holds, or if `to` would have to wait for tenants that came after it stood
+        in the line.
         """
         if sum(m.own.awake for m in self._members.values()) <= self.device_bytes:
             return 0
@@ -73,16 +75,18 @@ class DeviceRoom:
         return spare if claimed + to.need + spare <= self._bound(to) else 0
 
     def _bound(self, one: RosterMember) -> int:
-        """Bytes that `one` can have of tenants that came before it stood in the line."""
+        """Return the bytes that `one` can have from free memory and from tenants that came before
+        it stood in the line."""
         older = (m for m in self._others(one) if m.gives_way and m.came_at <= one.queued_at)
         return self.free + self.coming + sum(m.yields for m in older)
 
     def yielding(
         self, to: RosterMember, now: float, claimed: int = 0, *, gently: bool = False
     ) -> list[Yielding] | None:
-        """Tenants that shall yield `to` one; None if what it needs cannot be had yet.
+        """Return the tenants that shall yield to `to`; None if the bytes that it needs cannot be
+        had yet.
 
-        `claimed`: bytes that others need before it. `gently`: idle tenants alone, and only to
+        `claimed`: bytes that others need before it. `gently`: only idle tenants yield, and only to
         sleep.
         """
         short = claimed + to.need + self.spare(to, claimed) - self.free - self.coming
@@ -99,9 +103,9 @@ class DeviceRoom:
         return stop + [Yielding(m, goal) for m in chosen]
 
     def longest_idle(self, now: float) -> list[RosterMember]:
-        """Sleeping tenants that may stop, in the order in which they do.
+        """Return the sleeping tenants that may stop, in the order in which they do.
 
-        Those that want to wake come last.
+        Tenants that want to wake come last.
         """
         may = [
             m
@@ -113,7 +117,8 @@ class DeviceRoom:
         return sorted(_ordered(may, "lru"), key=lambda m: m.queued is not None)
 
     def _stopped(self, to: RosterMember, short: int, now: float) -> tuple[list[RosterMember], int]:
-        """Sleeping tenants that stop, since all sleeps are not enough; bytes missing even so."""
+        """Return the sleeping tenants that stop because sleeps alone are not enough, and the bytes
+        missing even so."""
         left = short - sum(m.yields for m in self._others(to) if m.gives_way)
         idle = self._asked(to, DrainGoal.SLEEP, now, busy=False)
         beside_busy = short - sum(m.yields for m in idle)
@@ -129,7 +134,7 @@ class DeviceRoom:
     def _asked(
         self, to: RosterMember, goal: DrainGoal, now: float, *, busy: bool
     ) -> list[RosterMember]:
-        """Tenants that may be asked to yield now, in order."""
+        """Return the tenants that may be asked to yield now, in order."""
         may = [
             m
             for m in self._others(to)
@@ -148,7 +153,7 @@ class DeviceRoom:
 
 
 def _before(one: RosterMember, other: RosterMember) -> bool:
-    """True if one stands in the line before another."""
+    """True if `one` stands in the line before `other`."""
     return one.queued is not None and (other.queued is None or one.queued < other.queued)
 
 
@@ -158,7 +163,7 @@ def _sleeps(m: RosterMember) -> bool:
 
 
 def _ordered(members: Iterable[RosterMember], rule: Rule) -> list[RosterMember]:
-    """Idle tenants in victim order."""
+    """Return idle tenants in victim order."""
     named = {m.name: m for m in members}
     candidates = [
         victims.Candidate(m.name, False, m.spec.priority, m.last_busy) for m in named.values()
@@ -167,7 +172,8 @@ def _ordered(members: Iterable[RosterMember], rule: Rule) -> list[RosterMember]:
 
 
 def _enough(ordered: Iterable[RosterMember], goal: DrainGoal, short: int) -> list[RosterMember]:
-    """The first that bring `short` bytes together, without those that later ones spare."""
+    """Return the first tenants that bring `short` bytes together, without those that later ones
+    make unnecessary."""
     chosen: list[RosterMember] = []
     for member in ordered:
         if short <= 0:

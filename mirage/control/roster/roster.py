@@ -1,25 +1,26 @@
 """Roster of a device that has no room for all tenants: events in, orders out. No clock, no I/O.
 
-*Coming.* Tenants that are asked for while they are not ready stand in one line, first come first
+*Coming.* Tenants that are requested while they are not ready stand in one line, first come first
 served, each once however many requests it has. Free bytes go to the first, and others yield what is
-missing (`room`). As soon as that is on its way the next tenant in line may ask. A tenant that
-cannot be helped yet is the head of the line; others pass it only for bytes that it does not need.
+missing (`room`). As soon as these bytes are on their way, the next tenant in line may ask. A tenant
+for which not enough can be had yet is the head of the line; others pass it only with bytes that it
+does not need.
 
-*No swapping without end.* No tenant yields to others before it was awake as long as its way out and
-back takes, `RosterRules.worth` times. So however requests come, a tenant's place is empty for
+*No swapping without end.* No tenant yields to others before it was awake for `RosterRules.worth`
+times as long as its way out and back takes. So however requests come, a tenant's place is empty for
 swapping at most half of the time (with 1), and no tenant waits longer than
 `outlook.longest_wait_s`.
 
 *Requests.* A request for a tenant that is ready is passed on. Any other request waits, or is
 refused with the predicted time, and its tenant comes all the same. A request that has waited
-`wait_s` is refused, and at once where its tenant is given up for longer than that. A tenant with
+`wait_s` is refused, and at once if its tenant is given up for longer than that. A tenant with
 running requests drains first. Requests that have not ended in `drain_s` wait until it is awake
-again, or end with its process. Where requests are passed on by another process, which learns of
-states a moment later, a tenant is told nothing before that process has `confirmed` its drain. An
-engine that was told to sleep and does not in `obey_s` is stopped: otherwise its place, and the
-tenant that waits for it, would wait for ever.
+again, or end with its process. If another process passes requests on, which learns of states a
+moment later, a tenant is told nothing before that process has `confirmed` its drain. An engine that
+was told to sleep and does not in `obey_s` is stopped: otherwise its place, and the tenant that
+waits for it, would wait for ever.
 
-The caller sends the orders of `decide`, and tells the roster by `heard` what came of them.
+The caller sends the orders of `decide`, and reports their outcome to the roster by `heard`.
 """
 
 from __future__ import annotations
@@ -46,22 +47,25 @@ from mirage.control.roster.states import (
 )
 
 HEARD = frozenset(LifeEvent) - {LifeEvent.START, LifeEvent.WAKE, LifeEvent.DRAIN}
-"""Events that are no orders."""
+"""Events that report an outcome, unlike orders."""
 
 
 class NoSuchMemberError(KeyError):
-    """No tenant of that name is on the roster, or it is being removed."""
+    """Error: no tenant of this name is on the roster, or it is being removed."""
 
 
 class Roster:
-    """All tenants of one device of `device_bytes`. Seconds of any clock that only grows."""
+    """All tenants of one device of `device_bytes` bytes. Times are seconds of any clock that only
+    grows."""
 
     def __init__(
         self, device_bytes: int, rules: RosterRules | None = None, *, apart: bool = False
     ) -> None:
-        """`apart`: requests for tenants that are ready are passed on by another process.
+        """Make an empty roster. `apart`: another process passes requests on to tenants that are
+        ready.
 
-        It says how many (`counted`), and that it has seen a drain (`confirmed`).
+        That process says how many requests run (`counted`), and that it has seen a drain
+        (`confirmed`).
         """
         self.device_bytes, self._apart = device_bytes, apart
         self.rules = rules or RosterRules()
@@ -69,20 +73,21 @@ class Roster:
         self.room = DeviceRoom(device_bytes, self.members, self.rules)
         self._numbers = count()
         self.quiet_until = -inf
-        """Time before which, without an event, there is nothing to decide."""
+        """Time in seconds before which there is nothing to decide without an event."""
 
     # -- specs --------------------------------------------------------------------------
 
     def applied(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
-        """A tenant is declared, or declared anew: other bytes count from its next start on.
+        """Declare a tenant, or declare it anew: other bytes count from its next start on.
 
-        Raises `NeverServedError`, and then nothing has changed.
+        Raise `NeverServedError` if it can never be served; then nothing has changed.
         """
         self._check_served(spec, own)
         self.declares(spec, own, times, now)
 
     def declares(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes, now: float) -> None:
-        """Declare a tenant as `applied` does, if it is known to be served beside all others."""
+        """Declare a tenant as `applied` does, without the check that it can be served beside all
+        others."""
         self.quiet_until = -inf
         keeps = spec.keep_weights == "host"
         member = self.members.get(spec.name)
@@ -102,26 +107,26 @@ class Roster:
                 self._join_line(member, now)
 
     def mended(self, name: str) -> None:
-        """The cause by which a tenant broke may be gone: it may start at once."""
+        """Let a tenant that broke start at once: the cause may be gone."""
         self.quiet_until = -inf
         self.members[name].retry_at = -inf
 
     def ruled(self, rules: RosterRules) -> None:
-        """Other rules hold from now on."""
+        """Use other rules from now on."""
         self.quiet_until = -inf
         self.rules = rules
         self.room = DeviceRoom(self.device_bytes, self.members, rules)
 
     def kept(self, name: str, *, kept: bool) -> None:
-        """A tenant's weights are in host memory from now on, or no more."""
+        """Note that a tenant's weights are kept in host memory from now on, or no longer."""
         member = self.members[name]
         member.life = member.life.kept(kept=kept)
         self.quiet_until = -inf
 
     def adopted(self, name: str, life: Life, now: float) -> None:
-        """State that a tenant which was just `applied` is in already.
+        """Enter the state that a tenant which was just `applied` is in already.
 
-        Raises `AssertionError` if the device has no room for it, `NoSuchMemberError`.
+        Raise `AssertionError` if the device has no room for it, and `NoSuchMemberError`.
         """
         member = self.members.get(name)
         if member is None:
@@ -131,7 +136,7 @@ class Roster:
         self.check()
 
     def removed(self, name: str) -> None:
-        """A tenant is declared no more: it drains and stops. No error if it is not there."""
+        """Remove a tenant: it drains and stops. No error if it is not on the roster."""
         self.quiet_until = -inf
         if (member := self.members.get(name)) is not None:
             member.removed, member.wish, member.eager = True, DrainGoal.STOP, False
@@ -148,9 +153,10 @@ class Roster:
     # -- requests -----------------------------------------------------------------------
 
     def asked(self, name: str, now: float, *, device_s: float = 0.0) -> Admission:
-        """A request comes. Raises `NoSuchMemberError`.
+        """Answer a request for a tenant. Raise `NoSuchMemberError` if there is none.
 
-        A device that has failed is looked at again in `device_s`; until then nobody waits.
+        `device_s`: seconds until a device that has failed is looked at again, in which no request
+        waits; 0 if it works.
         """
         member = self.members.get(name)
         if member is None or member.removed:
@@ -170,7 +176,8 @@ class Roster:
         return Admission(waits=True)
 
     def device_failed(self, now: float, device_s: float, why: str) -> list[RosterOrder]:
-        """Refuse all waiting requests; no tenant starts for `device_s`."""
+        """Return the refusals of all waiting requests: the device has failed, and no tenant starts
+        for `device_s` seconds."""
         self.quiet_until = -inf
         return [
             self._refusal(m, len(m.waiting), self.predicted_s(m.name, now) + device_s, why)
@@ -179,9 +186,10 @@ class Roster:
         ]
 
     def counted(self, name: str, more: int, now: float) -> None:
-        """Requests that another process passed on: by so many `more`, or less, it has running.
+        """Note that another process has `more` requests of a tenant running than before, or fewer
+        if negative.
 
-        0 if as many have ended as came. No error for a tenant that is not there.
+        0 if as many have ended as came. No error if the tenant is not on the roster.
         """
         if (member := self.members.get(name)) is None:
             return
@@ -193,13 +201,15 @@ class Roster:
             self.ended(name, now)
 
     def confirmed(self, name: str) -> None:
-        """Requests to a tenant that drains are passed on no more, and all that were are counted."""
+        """Note that no more requests are passed on to a draining tenant, and that all earlier ones
+        are counted."""
         if (member := self.members.get(name)) is not None:
             self.quiet_until = -inf
             member.unconfirmed = False
 
     def ended(self, name: str, now: float) -> None:
-        """A request that was passed on has ended. No error for one that its engine took along."""
+        """Note that a request that was passed on has ended. No error for a request that ended with
+        its engine."""
         member = self.members.get(name)
         if member is None or not (member.running or member.inside):
             return
@@ -212,7 +222,7 @@ class Roster:
             self._unless_asked_for(member)
 
     def left(self, name: str, place: int = -1) -> None:
-        """A request that waited goes, its client has; its `place` counts from the oldest."""
+        """Remove a waiting request whose client has gone; `place` counts from the oldest."""
         member = self.members.get(name)
         self.quiet_until = -inf
         if member is not None and member.waiting:
@@ -227,10 +237,10 @@ class Roster:
     # -- engines and operators ----------------------------------------------------------
 
     def heard(self, name: str, event: LifeEvent, now: float, retry_s: float = 0.0) -> None:
-        """Outcome of an order, or an engine's end.
+        """Note the outcome of an order, or an engine's end.
 
-        One that crashed or is given up may start again in `retry_s`. Raises
-        `UnexpectedEventError` for what cannot be, `NoSuchMemberError`.
+        An engine that crashed or is given up may start again in `retry_s` seconds. Raise
+        `UnexpectedEventError` for an event that the state does not allow, and `NoSuchMemberError`.
         """
         member = self.members.get(name)
         if member is None:
@@ -246,17 +256,19 @@ class Roster:
             self._join_line(member, now)
 
     def drained(self, name: str, now: float) -> None:
-        """A draining tenant has nothing running any more; what it has not begun waits."""
+        """Note that a draining tenant has no running requests any more; those that it has not begun
+        wait."""
         member = self.members.get(name)
         if member is not None and member.state is LifeState.DRAINING and not member.told:
             self.quiet_until = -inf
             member.until = min(member.until, now)
 
     def wished(self, name: str, wish: LifeState, now: float, drain_s: float | None = None) -> None:
-        """Its operator wants it ready, sleeping or stopped, once. Raises `NoSuchMemberError`.
+        """Note that an operator wants the tenant ready, sleeping or stopped, once. Raise
+        `NoSuchMemberError`.
 
-        One that broke is ready without a rest. What runs has `drain_s` to end before it sleeps or
-        stops, else the rules' time.
+        A tenant that broke may start without waiting for its retry time. Running requests have
+        `drain_s` seconds to end before it sleeps or stops; None for the time of the rules.
         """
         member = self.members.get(name)
         if member is None or member.removed:
@@ -278,9 +290,9 @@ class Roster:
             member.leave_line()
 
     def restarted(self, name: str, now: float, drain_s: float | None = None) -> None:
-        """An operator restarts the tenant: it stops, then joins the line to start again.
+        """Restart a tenant for its operator: it stops, then joins the line to start again.
 
-        Its running requests have `drain_s` seconds to end, or the rules' time if None. Raises
+        Its running requests have `drain_s` seconds to end, or the rules' time if None. Raise
         `NoSuchMemberError`.
         """
         self.wished(name, LifeState.STOPPED, now, drain_s)
@@ -291,9 +303,10 @@ class Roster:
             self._join_line(member, now)
 
     def _broke(self, member: RosterMember, served: bool, retry_at: float) -> None:
-        """A tenant whose engine broke comes again last: else it would hold up the others.
+        """Note that an engine broke: its tenant goes to the end of the line, else it would hold up
+        the others.
 
-        A promise holds until it is given up.
+        A promise to a client holds until the tenant is given up.
         """
         promised = member.promised
         wanted = member.is_asked_for or promised or member.again
@@ -313,7 +326,7 @@ class Roster:
     # -- decisions ----------------------------------------------------------------------
 
     def decide(self, now: float) -> list[RosterOrder]:
-        """Orders to carry out now. Called again, it has nothing to add."""
+        """Return the orders to carry out now. A second call without an event returns none."""
         orders: list[RosterOrder] = []
         if now < self.quiet_until:
             return orders
@@ -341,12 +354,12 @@ class Roster:
         return sorted(queued, key=lambda m: m.queued or 0)
 
     def predicted_s(self, name: str, now: float) -> float:
-        """Seconds until a tenant is ready, if it is asked for now."""
+        """Return the seconds until a tenant is ready, if it is requested now."""
         one, every = self.members[name], self.members.values()
         return predicted_s(one, self.line, every, self.room.free, self.rules, now)
 
     def longest_wait_s(self) -> float:
-        """Upper bound, in seconds, of the wait of any tenant in the line."""
+        """Return an upper bound, in seconds, of the wait of any tenant in the line."""
         return longest_wait_s(self.members.values(), self.rules)
 
     def next_deadline(self, now: float) -> float | None:
@@ -360,7 +373,8 @@ class Roster:
         return min((t for t in times if now < t < inf), default=None)
 
     def check(self) -> None:
-        """Raises `AssertionError` if more is held than there is, or a request is nowhere."""
+        """Raise `AssertionError` if more bytes are held than the device has, or a request waits for
+        a tenant that does not come."""
         assert self.room.free >= 0, f"{-self.room.free} bytes more than the device has"
         for m in self.members.values():
             assert not m.running or m.state in (LifeState.READY, LifeState.DRAINING), m
@@ -371,7 +385,8 @@ class Roster:
     # -- refusing -----------------------------------------------------------------------
 
     def _refuse(self, now: float) -> list[RosterOrder]:
-        """Requests that have waited as long as they may, or will have; of one that goes, all."""
+        """Return refusals of requests that have waited as long as they may, or certainly will; of a
+        removed tenant, all."""
         orders = []
         for m in self.members.values():
             ends = (came + m.spec.wait_s for came in m.waiting)
@@ -384,14 +399,15 @@ class Roster:
 
     @staticmethod
     def _refusal(m: RosterMember, count: int, retry_s: float, why: str = "") -> RosterOrder:
-        """The oldest requests wait no longer; it comes all the same, unless it goes."""
+        """Return the refusal of the `count` oldest requests; the tenant comes all the same, unless
+        it is removed."""
         for _ in range(count):
             m.waiting.popleft()
         m.promised = not m.removed
         return RosterOrder(RosterVerb.REFUSE, m.name, seconds=retry_s, requests=count, why=why)
 
     def _forget(self) -> None:
-        """Tenants that were removed and have ended."""
+        """Drop tenants that were removed and have ended."""
         for member in list(self.members.values()):
             if member.removed and member.state in GONE:
                 del self.members[member.name]
@@ -399,7 +415,8 @@ class Roster:
     # -- yielding -----------------------------------------------------------------------
 
     def _due(self, m: RosterMember, now: float) -> DrainGoal | None:
-        """Goal that a tenant shall come to by itself, by its operator or its times."""
+        """Return the goal that a tenant shall drain to by its operator's wish or its own time
+        limits; None if neither."""
         if m.removed and m.queued is not None:
             m.leave_line()
         if m.wish is not None and (goal := self._wished(m)) is not None:
@@ -410,7 +427,8 @@ class Roster:
         return DrainGoal.SLEEP if sleeps else DrainGoal.STOP
 
     def _wished(self, m: RosterMember) -> DrainGoal | None:
-        """Goal that its wish asks for now; a wish that is fulfilled is none any more."""
+        """Return the goal that the operator's wish asks for now, else None; a fulfilled wish is
+        dropped."""
         wish = m.wish
         if m.state in BROKEN and not (m.is_asked_for or m.promised):
             m.happens(LifeEvent.ENDED, m.since)
@@ -464,12 +482,14 @@ class Roster:
                 member.happens(LifeEvent.ENDED, now)
 
     def _is_missed_by_nobody(self, m: RosterMember) -> bool:
-        """True of one that ended by itself and is wanted neither by requests nor at once."""
+        """True if a tenant's process ended by itself and neither requests nor an eager start want
+        it."""
         wanted = m.again or m.eager or m.is_asked_for or m.queued is not None
         return m.state is LifeState.DOWN and not wanted
 
     def _serve(self, now: float) -> list[RosterOrder]:
-        """Give free bytes to the line; if it is empty, start tenants ahead of demand."""
+        """Return orders that give free bytes to the line; if it is empty, start tenants ahead of
+        demand."""
         orders: list[RosterOrder] = []
         claimed = 0
         head: RosterMember | None = None
@@ -488,7 +508,8 @@ class Roster:
         return orders + (self._start_eager(now) if not self.line else [])
 
     def _may_come(self, member: RosterMember, claimed: int = 0) -> bool:
-        """True if its bytes are free, beside those claimed before it and those to spare."""
+        """True if a tenant's bytes are free, besides those `claimed` before it and those to be left
+        free."""
         drains = member.state is LifeState.DRAINING
         needed = member.need + self.room.spare(member, claimed) + claimed
         return not drains and needed <= self.room.free
@@ -506,7 +527,8 @@ class Roster:
         return RosterOrder(verb, member.name, nbytes, min(nbytes, member.own.least))
 
     def _start_eager(self, now: float) -> list[RosterOrder]:
-        """Start eager tenants one by one, while idle tenants that sleep make enough room."""
+        """Return orders that start eager tenants one by one, while sleeps of idle tenants make
+        enough room."""
         orders: list[RosterOrder] = []
         for m in self.members.values():
             if not m.eager or m.state not in GONE or now < m.retry_at:
@@ -526,7 +548,8 @@ class Roster:
         return self.rules.asleep_part * self.device_bytes
 
     def _stop_crowd(self, now: float) -> list[RosterOrder]:
-        """Sleeping tenants beyond their part of the device stop, the longest idle first."""
+        """Return orders that stop sleeping tenants beyond their part of the device, the longest
+        idle first."""
         crowd = [m for m in self.room.longest_idle(now) if m.queued is None]
         orders: list[RosterOrder] = []
         for member in crowd:
@@ -538,7 +561,7 @@ class Roster:
     # -- times --------------------------------------------------------------------------
 
     def _times(self, m: RosterMember) -> Iterable[float]:
-        """Times at which a decision about it may change."""
+        """Return the times at which a decision about a tenant may change."""
         if m.waiting:
             yield m.waiting[0] + m.spec.wait_s
         if m.queued is not None:

@@ -1,4 +1,4 @@
-"""Rules by which tenants come and yield. Times in seconds."""
+"""Rules by which tenants come and yield. Times are seconds."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ class RosterRules:
     victims: Rule = "mru"
     """Order in which idle tenants of equal priority sleep."""
     worth: float = 1.0
-    """Multiple of its way out and back for which a tenant is awake before it yields."""
+    """Multiple of the seconds of its way out and back for which a tenant is awake before it
+    yields."""
     busy_s: float = 5.0
-    """A tenant with running requests yields no earlier than so long after it became ready."""
+    """Seconds after it became ready before which a tenant with running requests does not yield."""
     busy_worth: float = 6.0
-    """Multiple of its way out and back and of its drain for which a tenant with running requests is
-    awake before it yields."""
+    """Multiple of the seconds of its way out and back and of its drain for which a tenant with
+    running requests is awake before it yields."""
     rest_worth: float = 1.0
-    """Multiple of its stop and start for which one that sleeps was idle before it stops so that
-    none with running requests has to yield."""
+    """Multiple of the seconds of its stop and start after which an idle sleeping tenant stops, so
+    that none with running requests has to yield."""
     spare_part: float = 0.1
-    """Part of the device that one that comes leaves free while another has more than one running
-    request, if it can be had."""
+    """Part of the device that a tenant that comes leaves free while another has more than one
+    running request, if it can be had."""
     patience_s: float = 1.0
-    """Seconds that somebody stands in the line before a tenant with running requests yields."""
+    """Seconds that a tenant stands in the line before one with running requests yields to it."""
     drain_s: float = 2.0
-    """Longest drain."""
+    """Longest drain in seconds."""
     obey_s: float = 60.0
-    """Longest time that an engine has to sleep once it was told; then it is stopped."""
+    """Longest time in seconds in which an engine has to sleep after the order; then it is
+    stopped."""
     sleeps: bool = True
-    """True if a tenant that yields sleeps; else its process ends."""
+    """True if a tenant that yields sleeps; False if its process ends."""
     asleep_part: float = 0.5
-    """Part of the device for all sleeping tenants; beyond it, the longest idle stop."""
+    """Part of the device for all sleeping tenants; beyond it, the longest idle ones stop."""

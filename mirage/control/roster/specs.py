@@ -1,4 +1,4 @@
-"""A tenant as its operator wants it: what is declared, and nothing of what is so now."""
+"""A tenant as its operator declares it, without its present state."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from typing import Literal
 from scheduler.tenants import Tenant
 
 AUTO = None
-"""A `share` that is as small as it can be with all layers in place."""
+"""Value of `share` that stands for the smallest share with all layers in place."""
 WHOLE = 100.0
-"""Per cent."""
+"""Per cent of a device: all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """A tenant as configured. Times in seconds; infinite means never."""
+    """A tenant as configured. Times are seconds; infinite means never."""
 
     name: str
     share: float | None = AUTO
-    """Per cent of the device that it is sure of while it is awake."""
+    """Per cent of the device that the tenant is sure of while it is awake."""
     priority: int = 0
-    """Higher yields its place later. Nobody comes earlier by it: else low ones might never."""
+    """A tenant with a higher number yields its place later. It does not come earlier, otherwise
+    tenants with low numbers might never come."""
     floor_layers: int = 1
     max_percent: float | None = None
     start: Literal["eager", "on_request"] = "eager"
-    """Eager: its process starts before anybody asks, for which idle tenants may sleep."""
+    """Eager: its process starts before any request, and idle tenants may be put to sleep for
+    that."""
     keep_alive_s: float = inf
-    """Seconds without a request after which it sleeps."""
+    """Seconds without a request after which the tenant sleeps."""
     stop_after_s: float = inf
     """Seconds asleep after which its process ends."""
     keep_weights: Literal["host", "none"] = "host"
-    """Copy of the weights that stays when its process has ended."""
+    """Place of a copy of the weights that stays when its process has ended; "none" for no copy."""
     pinned: bool = False
-    """True if it never yields its place to others; its own times count as ever."""
+    """True if the tenant never yields its place to others; its own time limits still apply."""
     queued: int = 128
-    """Requests that may wait while it comes."""
+    """Number of requests that may wait while the tenant comes."""
     wait_s: float = 60.0
     """Seconds for which each of them may wait."""
 
     @property
     def entitled(self) -> Tenant:
-        """The part that the controller's decisions depend on."""
+        """Rights of the tenant that the controller's decisions depend on."""
         share = WHOLE if self.share is AUTO else self.share
         return Tenant(self.name, share, self.priority, self.floor_layers, self.max_percent)

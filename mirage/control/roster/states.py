@@ -1,7 +1,7 @@
-"""The states of one tenant, and the only ways from one to another. Pure: a table.
+"""States of one tenant, and the only transitions between them. Pure: a table.
 
-Two facts describe a tenant: what its process does (`LifeState`), and where its weights are
-(`WeightsPlace`). Half of the events are orders that were sent, half are what came of them.
+Two facts describe a tenant: the state of its process (`LifeState`), and the place of its weights
+(`WeightsPlace`). Half of the events are orders that were sent; the others are their outcomes.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ class LifeState(StrEnum):
     """State of a tenant's process."""
 
     STARTING = "starting"
-    """The process comes up; its weights come to the device."""
+    """The process starts; its weights are loaded to the device."""
     READY = "ready"
     SLEEPING = "sleeping"
-    """The process lives, and holds on the device only what it cannot give."""
+    """The process lives, and holds on the device only the memory that it cannot give."""
     WAKING = "waking"
-    """The process lives, and its weights come back to the device."""
+    """The process lives, and its weights are loaded to the device."""
     DRAINING = "draining"
-    """The process ends what runs and begins nothing; then it sleeps or stops."""
+    """The process finishes running requests and begins none; then it sleeps or stops."""
     STOPPED = "stopped"
-    """No process is there, and none is missing."""
+    """There is no process, and none is wanted."""
     DOWN = "down"
     """The process ended by itself, and is to be started again."""
     FAILED = "failed"
-    """The process ended too often, or never came up: no start for long."""
+    """The process ended too often, or never started: no new start for a long time."""
 
 
 class LifeEvent(StrEnum):
-    """Orders to an engine, and events that are heard of it."""
+    """Orders to an engine, and events that are reported of it."""
 
     START = "start"
     WAKE = "wake"
     DRAIN = "drain"
-    """The beginning of every sleep and stop, also of a tenant that runs nothing."""
+    """Beginning of every sleep and stop, also of a tenant without running requests."""
     STARTED = "started"
     WOKE = "woke"
     SLEPT = "slept"
     ENDED = "ended"
-    """The process has ended as it was told; or nobody is to start it again."""
+    """The process has ended as it was told; or it is not to be started again."""
     CRASHED = "crashed"
     """The process has ended by itself."""
     GIVEN_UP = "given up"
-    """The process will not be started again for long."""
+    """The process will not be started again for a long time."""
 
 
 class WeightsPlace(StrEnum):
-    """The fastest place that has all weights of a tenant."""
+    """Fastest place that has all weights of a tenant."""
 
     DEVICE = "device"
     HOST = "host"
@@ -58,7 +58,8 @@ class WeightsPlace(StrEnum):
 
 
 class UnexpectedEventError(RuntimeError):
-    """An event that the present state does not allow: it came too late, or breaks the protocol."""
+    """Error: the present state does not allow the event, which came too late or breaks the
+    protocol."""
 
 
 _S, _E = LifeState, LifeEvent
@@ -94,18 +95,20 @@ GONE = frozenset(_S) - ALIVE
 BROKEN = frozenset({_S.DOWN, _S.FAILED})
 """States after an end that nobody ordered."""
 _WITHOUT_OWN = GONE | {_S.STARTING}
-"""States without a process that has the weights itself."""
+"""States in which no process has the weights."""
 
 
 class Life(NamedTuple):
-    """State of a tenant and place of its weights; with `keeps` they outlive its process."""
+    """State of a tenant and place of its weights; with `keeps` the weights stay in host memory
+    after its process."""
 
     state: LifeState = LifeState.STOPPED
     place: WeightsPlace = WeightsPlace.DISK
     keeps: bool = True
 
     def after(self, event: LifeEvent) -> Life:
-        """Raises `UnexpectedEventError` for an event that the table does not have."""
+        """Return the state after an event. Raise `UnexpectedEventError` for an event that the table
+        does not have."""
         following = TRANSITIONS[self.state].get(event)
         if following is None:
             known = ", ".join(TRANSITIONS[self.state])
@@ -115,7 +118,8 @@ class Life(NamedTuple):
         return self._replace(state=following, place=self._place(event))
 
     def kept(self, *, kept: bool) -> Life:
-        """Its weights are in host memory whether it has a process or not; or that is over."""
+        """Return the state with weights kept in host memory, process or not (`kept`), or no longer
+        kept."""
         place = self.place
         if kept and place is WeightsPlace.DISK:
             place = WeightsPlace.HOST
@@ -133,6 +137,6 @@ class Life(NamedTuple):
         return self.place
 
     def _left(self) -> WeightsPlace:
-        """Place of the weights once the process is gone; what was on disk stays there."""
+        """Return the place of the weights once the process is gone; weights on disk stay there."""
         on_disk = self.place is WeightsPlace.DISK or not self.keeps
         return WeightsPlace.DISK if on_disk else WeightsPlace.HOST

@@ -1,14 +1,14 @@
-"""Rate at which a replica ends requests while it has some. Times in seconds.
+"""Rate at which a busy replica ends requests. Times are seconds.
 
-What was seen counts half after `HALF_S` seconds in which it was busy. So one that is stuck becomes
-slower with every second.
+An observation counts half after `HALF_S` seconds in which the replica was busy. So the rate of a
+replica that is stuck falls with every second.
 """
 
 from __future__ import annotations
 
 HALF_S = 30.0
 LEAST = 8
-"""Requests that it has answered well before a rate is known."""
+"""Number of requests answered well before a rate is known."""
 
 
 class ReplicaPace:
@@ -19,7 +19,7 @@ class ReplicaPace:
         self._running = self._answered = 0
 
     def begins(self, now: float) -> None:
-        """A request is sent to it."""
+        """Note that a request is sent to the replica."""
         self._look(now)
         self._running += 1
 

@@ -1,14 +1,14 @@
-"""Bodies that may have ended an engine, known over all replicas of a tenant. Times in seconds.
+"""Request bodies that may have ended an engine, known over all replicas of a tenant. Times are
+seconds.
 
-Who judges the end of an engine knows the requests that it ended with
-(`mirage.serve.ends.suspects`). Here its verdict counts for the other replicas too, or one request
-would end them one by one:
+The judgement on the end of an engine (`mirage.serve.ends.suspects`) counts here for the other
+replicas too, or one request would end them one by one:
 
 - a culprit is refused everywhere for a while;
 - a suspect is never sent again by the router. If its client sends it, it runs on one replica alone;
-- until an end is judged, all that was there is held back from other replicas.
+- until an end is judged, all requests of that engine are held back from other replicas.
 
-A body that was answered well lately is not held back: it may be a probe that is always there.
+A body that was answered well lately is not held back: it may be a probe that is always present.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from typing import NamedTuple
 REFUSED_S = 300.0
 SUSPECTED_S = 600.0
 UNJUDGED_S = 5.0
-"""Longest time for which an end is waited to be judged."""
+"""Longest time in seconds for which a judgement on an end is awaited."""
 WELL_S = 3600.0
 MOST = 4096
-"""Most bodies that are remembered, of each kind."""
+"""Largest number of bodies that are remembered, of each kind."""
 
 Body = tuple[str, str]
-"""A tenant, and the fingerprint of a request's body."""
+"""Tenant, and fingerprint of a request's body."""
 
 
 class QuarantineHold(NamedTuple):
-    """Refusal of a request body that ended an engine, or may have, for `wait_s` seconds at most."""
+    """Refusal of a request body that has ended an engine, or may have, for at most `wait_s`
+    seconds."""
 
     wait_s: float
     known: bool
-    """True of a culprit; else it is a suspect that runs, or an end that is not judged."""
+    """True for a culprit; False for a suspect that runs, or an end that is not judged."""
 
 
 class ReplicaQuarantine:
-    """Request bodies that ended engines, of all tenants."""
+    """Request bodies that ended engines or may have, of all tenants."""
 
     def __init__(self) -> None:
         self._culprits: dict[Body, float] = {}
-        """Until when, here and below."""
+        """Time in seconds until which each body counts as a culprit; the dicts below have such
+        times too."""
         self._suspected: dict[Body, float] = {}
         self._unjudged: dict[Body, float] = {}
         self._well: dict[Body, float] = {}
@@ -63,7 +65,7 @@ class ReplicaQuarantine:
             _remember(self._well, [body], now + WELL_S)
 
     def breaks(self, tenant: str, fingerprints: Iterable[str], now: float) -> None:
-        """An engine is gone or silent, with these; `judged` follows."""
+        """Note that an engine is gone or silent while it had these requests; `judged` follows."""
         bodies = [(tenant, name) for name in fingerprints]
         new = [body for body in bodies if self._well.get(body, now) <= now]
         _remember(self._unjudged, new, now + UNJUDGED_S)
@@ -77,9 +79,10 @@ class ReplicaQuarantine:
         *,
         known: bool,
     ) -> None:
-        """The end of an engine is judged: of all that was `there`, one of the `blamed` ended it.
+        """Note the judgement on the end of an engine: of all requests `there`, one of the `blamed`
+        ended it.
 
-        `known` says that there is one alone, and that it did.
+        `known` is True if only one is blamed, and it is certain.
         """
         for name in there:
             self._unjudged.pop((tenant, name), None)
@@ -92,19 +95,21 @@ class ReplicaQuarantine:
     def remember(
         self, tenant: str, culprits: Mapping[str, float], suspected: Mapping[str, float]
     ) -> None:
-        """Know what an earlier router has learned: until when each fingerprint is one."""
+        """Take over what an earlier router has learned: the time until which each fingerprint is a
+        culprit or a suspect."""
         for kind, known in ((self._culprits, culprits), (self._suspected, suspected)):
             for name, until in known.items():
                 _remember(kind, [(tenant, name)], max(until, kind.get((tenant, name), until)))
 
     def suspects(self, tenant: str, fingerprint: str, now: float) -> bool:
-        """True of a body that may have ended an engine."""
+        """True for a body that may have ended an engine."""
         body = (tenant, fingerprint)
         kinds = (self._culprits, self._suspected, self._unjudged)
         return any(kind.get(body, now) > now for kind in kinds)
 
     def holds(self, tenant: str, fingerprint: str, now: float) -> QuarantineHold | None:
-        """Reason why it must not be sent to any replica now; None if it may."""
+        """Return the reason why a body must not be sent to any replica now; None if it may be
+        sent."""
         body = (tenant, fingerprint)
         if (until := self._culprits.get(body, now)) > now:
             return QuarantineHold(until - now, known=True)
@@ -116,7 +121,7 @@ class ReplicaQuarantine:
 
 
 def _remember(where: dict[Body, float], bodies: Iterable[Body], until: float) -> None:
-    """Notes bodies in the order of time; the oldest of too many go."""
+    """Remember bodies until a time, newest last; the oldest beyond `MOST` are dropped."""
     for body in bodies:
         where.pop(body, None)
         where[body] = until

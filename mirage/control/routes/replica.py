@@ -1,4 +1,4 @@
-"""Replicas of one tenant as a router knows them: where each is, and how busy."""
+"""Replicas of one tenant as a router knows them: the engine of each, and its load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mirage.control.roster.states import COMING, LifeState
 
 WAKEABLE = COMING | {LifeState.SLEEPING, LifeState.STOPPED, LifeState.DOWN}
-"""States in which a replica is on its way, or can be ordered to come."""
+"""States in which a replica is coming, or can be ordered to come."""
 
 
 class RouteTarget(NamedTuple):
@@ -22,19 +22,19 @@ class RouteTarget(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """A target of requests, and its load."""
+    """Engine that requests may go to, and its load."""
 
     target: RouteTarget
     in_flight: int = 0
-    """Requests that were passed on to it, or wait for it, and have not ended."""
+    """Number of requests that were passed on to it, or wait for it, and have not ended."""
     rate: float = 0.0
-    """Requests a second that it ends when it is busy; 0 while that is unknown."""
+    """Requests a second that the replica ends when it is busy; 0 while unknown."""
     comes_s: float = 0.0
-    """Seconds until it is ready, from where it is now."""
+    """Seconds until the replica is ready, from its present state."""
     yields: int = 0
-    """Bytes that others on its device have to give for that."""
+    """Bytes that others on its device have to give for it to come."""
     open: bool = True
-    """False once its route is closed: what runs there ends."""
+    """False once its route is closed: running requests end, and no new ones are sent."""
 
     @property
     def device(self) -> str:
@@ -42,7 +42,8 @@ class Replica(NamedTuple):
 
 
 def known_rates(replicas: Sequence[Replica]) -> dict[str, float]:
-    """Rate of each by its device; the mean of the others where it is unknown, or 1."""
+    """Return the rate of each replica by its device; an unknown one is the mean of the others, or
+    1."""
     known = [each.rate for each in replicas if each.rate > 0]
     mean = sum(known) / len(known) if known else 1.0
     return {each.device: each.rate or mean for each in replicas}

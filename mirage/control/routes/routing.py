@@ -1,4 +1,4 @@
-"""Choice of a replica for a request, and whether it may be sent again. Times in seconds."""
+"""Choice of a replica for a request, and the decision to send it again. Times are seconds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class RouteRules:
     """Rules of a router."""
 
     spread: float = 1.25
-    """Multiple of its part of the requests up to which a replica keeps sessions and prefixes."""
+    """Multiple of its part of the requests up to which a replica keeps its sessions and
+    prefixes."""
     retries: int = 2
-    """Times that one request may be sent again."""
+    """Number of times that one request may be sent again."""
 
 
 class RouteAsk(NamedTuple):
@@ -28,15 +29,15 @@ class RouteAsk(NamedTuple):
 
     tenant: str
     fingerprint: str
-    """Equal for equal bodies."""
+    """Fingerprint of the request's body; equal bodies have equal ones."""
     affinity: str = ""
-    """Key of its session or prefix; empty if it has neither."""
+    """Key of the request's session or prefix; empty if it has neither."""
     tried: frozenset[str] = frozenset()
-    """Devices that it was sent to before."""
+    """Devices that the request was sent to before."""
 
 
 class RouteRefused(StrEnum):
-    """Reason why a request goes nowhere."""
+    """Reason why a request is not sent to any replica."""
 
     CULPRIT = "its body has ended an engine"
     SUSPECT = "its body may have ended an engine, and that is not judged yet or it runs again"
@@ -48,39 +49,41 @@ class RouteChoice(NamedTuple):
 
     replica: Replica | None
     wait_s: float
-    """Expected wait there; after a refusal, seconds until it may be asked again."""
+    """Expected wait in seconds; after a refusal, seconds until the client may ask again."""
     wakes: bool = False
-    """True if the replica has to be told to come; the request waits meanwhile."""
+    """True if the replica has to be ordered to come; the request waits meanwhile."""
     refused: RouteRefused | None = None
 
 
 class RequestFate(StrEnum):
-    """End of a request that was sent to a replica in vain."""
+    """Outcome of a request that a replica did not answer."""
 
     UNREAD = "unread"
-    """The connection was refused, or closed before the replica had read it."""
+    """The connection was refused, or closed before the replica had read the request."""
     TURNED_AWAY = "turned away"
-    """The replica answered 503: it has no place, or is about to end."""
+    """The replica answered 503: it has no capacity, or is about to end."""
     ENDED_OUTSIDE = "ended from outside"
-    """Its engine ended, and that says nothing of requests: it is judged."""
+    """The engine ended for a reason that is judged not to lie in its requests."""
     BROKE_OFF = "broke off"
-    """Its engine had read it, and may have ended by it."""
+    """The engine had read the request, and may have ended because of it."""
 
 
 def affinity_key(session: str, prefix: str) -> str:
-    """Key of a session, or else of a prefix; the two are never equal."""
+    """Return the key of a session, or else of a prefix, empty without either; a session's and a
+    prefix's key are never equal."""
     return f"session {session}" if session else f"prefix {prefix}" if prefix else ""
 
 
 class Routes:
-    """Routes of all tenants, by the replicas that the caller knows at that moment."""
+    """Routes of all tenants. The caller passes the replicas that it knows at the moment."""
 
     def __init__(self, rules: RouteRules | None = None) -> None:
         self.rules = rules or RouteRules()
         self.quarantine = ReplicaQuarantine()
 
     def choose(self, ask: RouteAsk, replicas: Sequence[Replica], now: float) -> RouteChoice:
-        """Replica of its tenant for a request. The same question has the same answer."""
+        """Return the replica of its tenant for a request. Equal arguments and an equal quarantine
+        give equal results."""
         if (hold := self.quarantine.holds(ask.tenant, ask.fingerprint, now)) is not None:
             why = RouteRefused.CULPRIT if hold.known else RouteRefused.SUSPECT
             return RouteChoice(None, hold.wait_s, refused=why)
@@ -95,10 +98,11 @@ class Routes:
         return RouteChoice(None, 0.0, refused=RouteRefused.NO_REPLICA)
 
     def _among(self, ask: RouteAsk, ready: list[Replica], now: float) -> RouteChoice:
-        """Choice of replicas that serve.
+        """Return the choice among replicas that are ready.
 
-        A suspect goes where the fewest would end with it, a session or prefix where it was, all
-        else where the expected wait is shortest.
+        A suspect goes to the replica with the fewest requests that would end with it; a request
+        with a session or prefix goes where that was before; any other request goes where the
+        expected wait is shortest.
         """
         rates = known_rates(ready)
         waits = {r.device: r.in_flight / rates[r.device] for r in ready}
@@ -115,7 +119,8 @@ class Routes:
     def may_retry(self, ask: RouteAsk, fate: RequestFate, now: float, *, begun: bool) -> bool:
         """True if a request may be sent to a replica that it was not sent to before.
 
-        `begun` says that a byte of an answer went to its client. `ask.tried` has where it was.
+        `begun` is True if a byte of an answer has reached its client. `ask.tried` has the devices
+        that it was sent to.
         """
         if begun or fate is RequestFate.BROKE_OFF or len(ask.tried) > self.rules.retries:
             return False
@@ -123,7 +128,8 @@ class Routes:
 
 
 def _woken(coming: list[Replica]) -> RouteChoice:
-    """Replica that is ready first; of equals one on its way, then the fewest bytes of others."""
+    """Return the replica that is ready first; of equal ones, one that is coming, then the one that
+    needs the fewest bytes of others."""
     rates = known_rates(coming)
 
     def cost(replica: Replica) -> tuple[float, bool, int, float, str]:
