@@ -1,1 +1,2 @@
-"""Layers at fixed addresses, some of them streamed: which, and how they come in time."""
+"""Layers at fixed addresses, some of them streamed: the choice of these layers, and their loads
+before they run."""

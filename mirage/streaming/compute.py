@@ -1,4 +1,4 @@
-"""The side that reads layers: how copies wait for it, and it for them."""
+"""Compute side of streaming: it reads layers, waits for copies, and lets copies wait for it."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from vmm.driver import Event, Stream
 
 
 class Compute(Protocol):
-    """The side that reads layers: the calling thread on a host, a stream on a GPU."""
+    """Compute side that reads layers: the calling thread on a host, a stream on a GPU."""
 
     @property
     def stall_s(self) -> float:
-        """Seconds for which compute has waited for copies, as far as known."""
+        """Seconds for which compute has waited for copies, as far as they are measured."""
 
     def record(self, event: Event) -> None:
-        """Everything issued so far has run once `event` is reached."""
+        """Mark this moment: `event` is reached once everything issued so far has run."""
 
     def wait(self, event: Event) -> None:
-        """Run nothing issued later before `event` is reached."""
+        """Let everything that is issued later wait until `event` is reached."""
 
     def step(self) -> AbstractContextManager[None]:
-        """Around all that one step issues, for `wait_for_steps`."""
+        """Return a context manager around everything that one step issues, for `wait_for_steps`."""
 
     def wait_for_steps(self) -> None:
-        """Block until all steps have run. Other work, copies for one, may be under way."""
+        """Block until all steps have run. Other work, such as copies, may still be in progress."""
 
     def synchronize(self) -> None:
         """Block until everything issued so far has run."""
 
 
 class StreamCompute:
-    """Compute is enqueued on a stream: who enqueues it never waits for a copy.
+    """Compute that is enqueued on a stream: the thread that enqueues never waits for a copy.
 
-    `current` is the stream that the calling thread enqueues on, `event` makes one; `synchronize`
-    waits for the whole device, since what was enqueued may be on other streams too. Whoever asks
-    from another thread than the one that steps means the stream of the steps: libraries have a
-    current stream for each thread, and vLLM changes that of its own.
+    `current` returns the stream that the calling thread enqueues on, `event` makes an event;
+    `synchronize` waits for the whole device, since work may be on other streams too. A call from
+    another thread than the one that steps refers to the stream of the steps: libraries have a
+    current stream for each thread, and vLLM changes its own thread's.
     """
 
     def __init__(
@@ -51,29 +51,29 @@ class StreamCompute:
     ) -> None:
         self._current, self._synchronize = current, synchronize
         self._stepping: int | None = None
-        """The thread that steps."""
+        """Identifier of the thread that steps; None before the first step."""
         self._steps: Stream | None = None
         """Stream on which it enqueued its newest step."""
         self._end = event()
         self._ended = False
-        """True if `_end` stands behind all that reads layers."""
+        """True if `_end` was recorded after everything that reads layers."""
 
     @property
     def stall_s(self) -> float:
-        """Not measured here."""
+        """0: waits are not measured here."""
         return 0.0
 
     def record(self, event: Event) -> None:
-        """`event` is reached when the device has come this far."""
+        """Record `event` on the stream: it is reached when the device has come this far."""
         self._stream().record(event)
 
     def wait(self, event: Event) -> None:
-        """Enqueues a wait on the stream; does not block the host."""
+        """Enqueue a wait for `event` on the stream; the host does not block."""
         self._stream().wait_for(event)
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Marks the end of the step on its stream. After one that failed there is no mark."""
+        """Mark the end of the step on its stream. A step that fails leaves no mark."""
         self._ended = False
         self._stepping, self._steps = get_ident(), self._current()
         yield
@@ -82,7 +82,8 @@ class StreamCompute:
         self._ended = True
 
     def wait_for_steps(self) -> None:
-        """Up to the mark; for the device if there is none.
+        """Block up to the mark of the newest step; if there is none, until the device has done
+        everything.
 
         All steps run on one stream, so the end of the newest is the end of all.
         """
@@ -102,7 +103,7 @@ class StreamCompute:
 
 
 class HostCompute:
-    """Compute happens in the calling thread, so what was issued has run already."""
+    """Compute in the calling thread: everything that was issued has already run."""
 
     def __init__(self) -> None:
         self._stall_s = 0.0
@@ -113,10 +114,10 @@ class HostCompute:
         return self._stall_s
 
     def record(self, event: Event) -> None:
-        """Nothing to mark: a fresh event counts as reached."""
+        """Do nothing: a fresh event counts as reached."""
 
     def wait(self, event: Event) -> None:
-        """Block until the copy is there; the time lost is a stall."""
+        """Block until the copy is done; the time is added to `stall_s`."""
         if event.reached():
             return
         start = time.perf_counter()
@@ -124,11 +125,11 @@ class HostCompute:
         self._stall_s += time.perf_counter() - start
 
     def step(self) -> AbstractContextManager[None]:
-        """Nothing to mark."""
+        """Return an empty context manager: there is nothing to mark."""
         return nullcontext()
 
     def wait_for_steps(self) -> None:
-        """They have run."""
+        """Return at once: all steps have run."""
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Return at once: no work is in progress."""

@@ -1,4 +1,5 @@
-"""Plan of an exchange of layers and experts given away: unmapped first, mapped then. Pure.
+"""Plan of an exchange of layers and experts given away: all unmapping comes before all mapping.
+Pure.
 
 A resident layer has memory of its own for all but its *cold* experts. There are as many *spare
 frames* as each layer has cold experts; some cold experts are in one. A streamed layer has no memory
@@ -7,6 +8,7 @@ but its slot's. From three layers of four experts, one of each cold, to one laye
     layer 0    rest e0 e1 e2 --             --
     layer 1    rest e0 e1 -- e3             rest e0 e1 e2 e3
     layer 2    rest e0 -- e2 e3      ==>    --
+
     frame      e3 of layer 0                (none)
     slot       (none)                       rest e0 e1 e2 e3 of layer 0, then of 2, in turn
 
@@ -15,9 +17,8 @@ but its slot's. From three layers of four experts, one of each cold, to one laye
     rings    [0, 2]
     spare    0
 
-All that is unmapped comes first. So no more is held at any moment than before or after, whichever
-is more. From layers to other layers `transition` moves less. `ExpertStreamer` in `experts` applies
-the result.
+Since all unmapping comes first, at no moment is more held than the larger of before and after. From
+layers to other layers `transition` moves less. `ExpertStreamer` in `experts` applies the result.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from mirage.streaming.residency import Expert
 
 @dataclass(frozen=True)
 class GivenAway:
-    """Layers or experts that are given away; never both."""
+    """Layers or experts that are given away; never both at once."""
 
     rings: Sequence[Sequence[int]] = ()
     """The streamed layers of each slot."""
     cold: Mapping[int, Collection[int]] = field(default_factory=dict)
-    """Experts without memory of their own, by layer: as many of each layer with experts."""
+    """Experts without memory of their own, by layer; each layer with experts has equally many."""
     framed: Collection[Expert] = ()
     """Cold experts that are in spare frames."""
     absent: bool = False
@@ -44,7 +45,7 @@ class GivenAway:
 
     @property
     def experts(self) -> int:
-        """Cold ones of each layer."""
+        """Number of cold experts of each layer."""
         return max(map(len, self.cold.values()), default=0)
 
     def away(self, layer: int) -> bool:
@@ -62,23 +63,24 @@ class LayerPart:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Steps in their order; slots and spare frames that were there all end first."""
+    """Steps in their order. All old slots and spare frames end before."""
 
     unmap: Sequence[LayerPart]
     load: Sequence[LayerPart]
-    """Parts that are mapped, and copied from their masters."""
+    """Parts of layers that are mapped, and copied from their masters."""
     rings: Sequence[Sequence[int]]
-    """Layers of the slots that begin."""
+    """Layers of each new slot."""
     spare: int
-    """Spare frames that begin, empty."""
+    """Number of new spare frames, all empty."""
 
 
 def exchange(
     layout: ExpertLayout, layers: int, layer_bytes: int, now: GivenAway, to: GivenAway
 ) -> Exchange:
-    """The way between two of which at least one gives experts; `to` has none in frames.
+    """Return the steps between two states of which at least one gives experts; `to` has no experts
+    in frames.
 
-    `layer_bytes` are those of the range of each of so many `layers`.
+    `layer_bytes` is the size of the range of each of the `layers` layers.
     """
     unmap, load = list[LayerPart](), list[LayerPart]()
     for layer in range(layers):
@@ -94,7 +96,7 @@ def exchange(
 def _more(
     layout: ExpertLayout, layer: int, layer_bytes: int, one: GivenAway, other: GivenAway
 ) -> list[Span]:
-    """Ranges that a layer has of its own under `one`, and not under `other`."""
+    """Return the ranges that a layer has of its own under `one` and not under `other`."""
     cold = one.cold.get(layer, ())
     if one.away(layer):
         return []

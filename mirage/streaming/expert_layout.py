@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Span = tuple[int, int]
-"""A part of a layer's range: where it begins, and bytes; both are whole pages."""
+"""Part of a layer's range: offset and bytes, both whole pages."""
 
 
 class Piece(NamedTuple):
-    """Offset of a tensor's first expert in the layer's range, and bytes of each expert."""
+    """Slices of one tensor: offset of its first expert in the layer's range, and bytes of each
+    expert."""
 
     start: int
     nbytes: int
@@ -19,7 +20,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """Places of the experts of each of `layers`: in all of them at the same offsets."""
+    """Places of the experts of each of `layers`, at the same offsets in all of them."""
 
     layers: tuple[int, ...]
     count: int
@@ -27,20 +28,20 @@ class ExpertLayout:
 
     @property
     def nbytes(self) -> int:
-        """Ranges of one expert."""
+        """Bytes of one expert over all tensors."""
         return sum(piece.nbytes for piece in self.pieces)
 
     @property
     def most(self) -> int:
-        """Experts of each layer that can be given away: one stays."""
+        """Largest number of experts of each layer that can be given away: one stays."""
         return self.count - 1
 
     def spans(self, number: int) -> list[Span]:
-        """An expert's slices."""
+        """Return the parts of a layer's range that one expert takes."""
         return [(piece.start + number * piece.nbytes, piece.nbytes) for piece in self.pieces]
 
     def outside(self, numbers: Collection[int], end: int) -> list[Span]:
-        """Ranges before `end` that are not of these experts."""
+        """Return the parts of a range before `end` that belong to none of these experts."""
         out: list[Span] = []
         at = 0
         for start, nbytes in sorted(span for number in numbers for span in self.spans(number)):

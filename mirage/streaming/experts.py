@@ -1,10 +1,10 @@
-"""A layer streamer that can also give away experts, and fetches them when they are routed to.
+"""Layer streamer that can also give away experts, and loads them when a step routes to them.
 
 An expert's parameters are a slice of each of a few tensors, whole pages each. Cold experts of
-resident layers are unmapped: who touches them faults. `routed` stands right before a layer's
-experts are called and puts those that the step routes to in place (`residency`). Layers and
-experts are never given away at the same time, but one set can turn into the other in one call,
-which at no moment holds more than the larger of both.
+resident layers are unmapped: an access to them faults. `routed` is called right before a layer's
+experts and puts those that the step routes to in place (`residency`). Layers and experts are never
+given away at the same time, but one set can turn into the other in one call, which at no moment
+holds more than the larger of both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vmm.pages import PagePool
 
 SMOOTHING = 0.1
 LOOK_EVERY = 32
-"""Steps of which one is looked at while no expert is away, where looking costs a wait."""
+"""One of so many steps observes routing while no expert is away, because observing costs a wait."""
 
 
 class ExpertStreamer(LayerStreamer):
@@ -51,15 +51,15 @@ class ExpertStreamer(LayerStreamer):
         """Seconds to load one expert while a step waits, smoothed; 0 while unknown."""
         self.expert_bytes_loaded = 0
         self.replicas: Replicas | None = None
-        """Copies of cold experts that are quicker to read, if there are any."""
+        """Copies of cold experts that are faster to read than host memory; None without a peer."""
         self.replicas_loaded = 0
-        """Experts that were loaded from those."""
+        """Number of experts that were loaded from those copies."""
         self._steps, self._looks = 0, False
         self._spent_s = 0.0
         self._observed: list[float] = []
         self._observed_at = 0
         self._spare: list[Frame] = []
-        """Frames with no expert in them."""
+        """Spare frames without an expert."""
         self._loaded, self._near_loaded = driver.event(), driver.event()
         self._pages = layout.nbytes // driver.page_bytes
 
@@ -69,12 +69,12 @@ class ExpertStreamer(LayerStreamer):
         return self.residency.given
 
     def pages(self, remapped: int, experts: int) -> int:
-        """Pages behind all layers, slots and spare frames."""
+        """Return the number of pages behind all layers, slots and spare frames."""
         away = experts * (len(self.layout.layers) - 1) * self._pages
         return (len(self.layers) - remapped) * self.frame_pages - away
 
     def forget(self) -> None:
-        """All that was counted and observed; no expert is away."""
+        """Forget everything that was counted and observed. No expert may be away."""
         assert not self.experts
         self.residency = Residency(RoutingCounts(self.layout.layers, self.layout.count))
         self.expert_bytes_loaded = self.replicas_loaded = self._observed_at = 0
@@ -82,36 +82,39 @@ class ExpertStreamer(LayerStreamer):
         self._observed = []
 
     def observed(self) -> list[float]:
-        """`RoutingCounts.routed`, not older than some steps; empty while too little was seen."""
+        """Return `RoutingCounts.routed`, at most `OBSERVE_CALLS` steps old; empty while too little
+        was observed."""
         calls = self.residency.routing.calls
         if calls >= self._observed_at + OBSERVE_CALLS:
             self._observed, self._observed_at = self.residency.routing.routed(), calls
         return self._observed
 
     def spent_s(self) -> float:
-        """Seconds in which steps mapped experts, waits left out, since this was last asked."""
+        """Return the seconds since the last call in which steps mapped experts, without waits for
+        copies."""
         spent, self._spent_s = self._spent_s, 0.0
         return spent
 
     # -- in a step ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A step begins. Raises `TransferError` if layers are absent."""
+        """Begin a step. Raise `TransferError` if layers are absent."""
         super().begin()
         self._steps += 1
         self._looks = self._steps % LOOK_EVERY == 0
 
     @property
     def looks(self) -> bool:
-        """True if this step's layers are to say whom they route to.
+        """True if this step's layers have to report the experts that they route to.
 
-        In every step once experts are away. Until then in one of `LOOK_EVERY`: where routing is
-        computed on a device, to see it is to wait for that.
+        They report in every step once experts are away, else in one of `LOOK_EVERY` steps: where
+        routing is computed on a device, reading it means waiting for the device.
         """
         return self.experts > 0 or self._looks
 
     def routed(self, index: int, numbers: Collection[int]) -> None:
-        """Layer `index` is about to compute with these experts: let it wait for them."""
+        """Prepare these experts of layer `index`, which is about to compute, and let it wait for
+        their loads."""
         routing = self.residency.routing
         routing.seen(index, numbers)
         if self.residency.given:
@@ -139,7 +142,7 @@ class ExpertStreamer(LayerStreamer):
         self.load_s += (took - self.load_s) * (SMOOTHING if self.load_s else 1.0)
 
     def _load(self, experts: Sequence[Expert]) -> None:
-        """Enqueue their copies, each from where it is quickest to read."""
+        """Enqueue the copies of these experts, each from the memory that is fastest to read."""
         near = self.replicas.stream if self.replicas else self.copies
         with self.replicas.lent() if self.replicas else nullcontext[Mapping[Expert, int]]({}) as at:
             for expert in experts:
@@ -162,7 +165,8 @@ class ExpertStreamer(LayerStreamer):
     # -- between steps ------------------------------------------------------------------
 
     def set(self, remapped: int, slots: int, experts: int = 0) -> None:
-        """As `LayerStreamer.set`, or give away `experts` of each layer that has some."""
+        """Give layers away as `LayerStreamer.set` does, or `experts` experts of each layer that has
+        some."""
         slots = slots if remapped else 0
         self._check_experts(remapped, experts)
         if experts == self.experts == 0:
@@ -202,14 +206,15 @@ class ExpertStreamer(LayerStreamer):
         return GivenAway(rings, residency.cold, residency.framed, self.absent)
 
     def _wait_for_all(self) -> None:
-        """Nothing reads or writes any layer then."""
+        """Block until no step reads and no copy writes any layer."""
         self.compute.wait_for_steps()
         self.copies.synchronize()
         if self.replicas is not None:
             self.replicas.stream.synchronize()
 
     def _exchange(self, change: Exchange, fresh: list[Page]) -> list[Page]:
-        """Carry it out with `fresh` pages besides what is held; those that are left over."""
+        """Carry the exchange out with `fresh` pages besides those that are held; return the pages
+        left over."""
         pages = [*fresh, *(page for frame in self._spare for page in frame)]
         for part in change.unmap:
             pages += self._unmap(part)
@@ -263,7 +268,8 @@ class ExpertStreamer(LayerStreamer):
             self._copy_part(layer, offset, min(nbytes, layer.nbytes - offset))
 
     def check_integrity(self) -> None:
-        """Raise `TransferError` unless exactly what should be there is backed, once each."""
+        """Raise `TransferError` unless exactly the parts that should have memory have it, each its
+        own."""
         if not self.experts:
             super().check_integrity()
             return
@@ -282,7 +288,8 @@ class ExpertStreamer(LayerStreamer):
 
 
 def _take(pages: list[Page], count: int) -> list[Page]:
-    """The last `count` of `pages`, which has them no more."""
+    """Remove the last `count` of `pages` and return them. Raise `TransferError` if there are
+    fewer."""
     if count > len(pages):
         raise TransferError(f"{count} pages needed, {len(pages)} left")
     taken = pages[len(pages) - count :]

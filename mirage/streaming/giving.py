@@ -1,6 +1,6 @@
-"""Layers or experts given away: the way from one to the other, as memory allows. Pure.
+"""Way from the layers or experts given away now to others, as far as memory allows. Pure.
 
-Engines, the simulator and the controller take the same way.
+Engines, the simulator and the controller use the same function.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Given = tuple[int, int]
-"""Layers given away, and experts of each layer; one of both is 0."""
+"""Number of layers given away, and of experts of each layer; at least one of both is 0."""
 
 
 def affordable(cost: Callable[[int, int], int], now: Given, to: Given, spare: int) -> Given:
-    """As far from `now` towards `to` as `spare` beside `cost(*now)` pays for.
+    """Return the state nearest to `to` that `spare` bytes beyond `cost(*now)` pay for.
 
-    What costs no more is there at once. Else the way leads over what `now` is made of, layers or
-    experts: fewer and fewer of them, as far as they are affordable.
+    `to` itself is returned if it costs no more than that. Otherwise the way leads over states with
+    fewer and fewer of the layers, or of the experts, that are given away now.
     """
     if now == to:
         return to

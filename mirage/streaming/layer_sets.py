@@ -1,4 +1,5 @@
-"""Sets of streamed layers: m of n layers that run in a circle, step after step."""
+"""Sets of streamed layers: m of n layers on a circle, since steps run all layers again and
+again."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from math import floor, log2
 
 
 def even(n: int, m: int) -> tuple[int, ...]:
-    """m of n layers, as evenly spaced as can be: gaps of floor(n/m) or one more.
+    """Return m of n layers, as evenly spaced as possible: gaps of floor(n/m) or one more.
 
     No set of m has a larger smallest gap (MIRAGE, arXiv 2507.11507).
     """
@@ -16,12 +17,12 @@ def even(n: int, m: int) -> tuple[int, ...]:
 
 
 def nested(n: int) -> tuple[int, ...]:
-    """All n layers in such an order that its first m are the streamed set of size m.
+    """Return all n layers in an order whose first m are the streamed set of size m.
 
     Growing the set by one adds a layer and moves none. The k-th layer (from 0) stands at the
-    fraction log2(2k + 1) mod 1 of the circle, after de Bruijn and Erdős (1949), who showed
-    that no endless sequence keeps larger gaps at every size. The gaps of the first m points
-    are log2(1 + 1/j) for j = m .. 2m - 1, hence the bound that the tests assert:
+    fraction log2(2k + 1) mod 1 of the circle, after de Bruijn and Erdős (1949), who showed that no
+    endless sequence keeps larger gaps at every size. The gaps of the first m points are log2(1 +
+    1/j) for j = m .. 2m - 1, hence the bound that the tests assert:
 
         smallest gap >= max(1, floor(n * log2(2m / (2m - 1)))) >= floor(0.72 * n / m)
 
@@ -37,12 +38,12 @@ def nested(n: int) -> tuple[int, ...]:
 
 
 def gaps(layers: Iterable[int], n: int) -> list[int]:
-    """Distances from each layer to the next one on the circle of n, in layer order."""
+    """Return the distance from each layer to the next one on the circle of n, in layer order."""
     ring = sorted(layers)
     nexts = ring[1:] + ring[:1]
     return [(after - here - 1) % n + 1 for here, after in zip(ring, nexts, strict=True)]
 
 
 def smallest_gap(layers: Iterable[int], n: int) -> int:
-    """The least distance between two of `layers` on the circle; n for one layer or none."""
+    """Return the least distance between two of `layers` on the circle; n for one layer or none."""
     return min(gaps(layers, n), default=n)

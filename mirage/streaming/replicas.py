@@ -1,7 +1,7 @@
-"""Copies of cold experts in memory that is quicker to read than host memory. Pure.
+"""Copies of cold experts in memory that is faster to read than host memory. Pure.
 
 An expert is in device memory (`residency`), on a peer as well as in host memory, or in host memory
-only. What lies on a peer may be wanted back at any time: host memory still has it.
+only. A peer may reclaim its memory at any time, since host memory still has the expert.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vmm.driver import Stream
 
 
 class ReplicaWish(NamedTuple):
-    """A cold expert, and the share of its layer's steps that route to it."""
+    """Cold expert, and the part of its layer's steps that route to it."""
 
     expert: Expert
     share: float
@@ -25,17 +25,19 @@ class Replicas(Protocol):
     """Copies of cold experts on peers. Used by the engine's thread."""
 
     stream: Stream
-    """Stream of their copies; it waits for nothing else."""
+    """Stream for copies from peers; it waits for no other work."""
 
     def lent(self) -> AbstractContextManager[Mapping[Expert, int]]:
-        """Addresses of experts' copies. What is enqueued on `stream` inside may read them."""
+        """Return a context manager with the addresses of the copies. Work enqueued on `stream`
+        inside it may read them."""
 
     def wish(self, wishes: Sequence[ReplicaWish]) -> None:
-        """Set the replicas to keep from now on, most wanted first; none while no expert is cold."""
+        """Set the copies to keep from now on, most wanted first; an empty list while no expert is
+        cold."""
 
 
 def wishes(books: Residency) -> list[ReplicaWish]:
-    """All cold experts that any step routes to, the most used first."""
+    """Return all cold experts that any step routes to, the most used first."""
     found = [
         ReplicaWish(Expert(layer, number), books.routing.share(layer, number))
         for layer, cold in books.cold.items()
@@ -45,14 +47,15 @@ def wishes(books: Residency) -> list[ReplicaWish]:
 
 
 def missing(wished: Sequence[ReplicaWish], held: Collection[Expert]) -> ReplicaWish | None:
-    """The most wanted one that is not held."""
+    """Return the most wanted expert that is not held; None if all are held."""
     return next((wish for wish in wished if wish.expert not in held), None)
 
 
 def gives_way(
     wished: Sequence[ReplicaWish], held: Collection[Expert], to: ReplicaWish
 ) -> Expert | None:
-    """Replica to drop for `to`: an unwanted one, or one clearly less used."""
+    """Return the copy to drop for `to`: an unwanted one, or one clearly less used; None if there is
+    none."""
     shares = {wish.expert: wish.share for wish in wished}
     least = min(held, key=lambda e: (shares.get(e, -1.0), e), default=None)
     if least is None or (least in shares and shares[least] + CLEARLY > to.share):

@@ -1,13 +1,13 @@
 """Places of experts: local ones in device memory, cold ones in shared frames. Pure.
 
-Each layer keeps all experts but g *local*. Its g *cold* ones lie in host memory only, until a step
-routes to them. Then they are loaded into *spare frames*, of which there are g for all layers: as
-many as one layer can need at once, so that any routing can be computed. A frame keeps its expert
-until another one needs it, so a cold expert that was used lately is often still there.
+Each layer keeps all experts but g *local*. Its g *cold* ones are in host memory only, until a step
+routes to them. Then they are loaded into *spare frames*. All layers share g of these, as many as
+one layer can need at once, so that any routing can be computed. A frame keeps its expert until
+another one needs it, so a cold expert that was used lately is often still in a frame.
 
 Rebalancing moves nothing. A cold expert that has just been loaded and is routed to more often than
-a local one changes places with it in the books: its frame becomes local, and the frame of the other
-becomes a spare one.
+a local one changes places with it in the books: its frame becomes local, and the frame of the local
+one becomes a spare one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import NamedTuple
 from mirage.streaming.routing import RoutingCounts, keep_cold
 
 CLEARLY = 0.1
-"""A cold expert is swapped for a local one if so much larger a share of calls route to it."""
+"""Least difference of the parts of calls that route to a cold and to a local expert for which they
+change places."""
 
 
 class Expert(NamedTuple):
@@ -30,12 +31,12 @@ class Expert(NamedTuple):
 
 
 class FrameChange(NamedTuple):
-    """Moves that a layer's experts need before they are called, in this order."""
+    """Frame changes that a layer's experts need before they are called, in this order."""
 
     leave: list[Expert]
     """Cold experts that lose their frames."""
     load: list[Expert]
-    """Cold experts that get one."""
+    """Cold experts that get a frame and are loaded."""
 
 
 class Residency:
@@ -44,27 +45,28 @@ class Residency:
     def __init__(self, routing: RoutingCounts) -> None:
         self.routing = routing
         self.given = 0
-        """Cold experts of each layer, and spare frames."""
+        """Number of cold experts of each layer, and of spare frames."""
         self.cold: dict[int, set[int]] = {layer: set() for layer in routing.layers}
         self.framed: OrderedDict[Expert, None] = OrderedDict()
-        """Cold experts in spare frames, the one that was used least lately first."""
+        """Cold experts in spare frames, least recently used first."""
         self.hits = self.loads = self.swaps = 0
 
     def chosen(self, given: int) -> dict[int, set[int]]:
-        """Experts by layer that are cold when each layer has given `given`."""
+        """Return the cold experts by layer when each layer gives `given` away."""
         return {
             layer: keep_cold(cold, self.routing.coldest_first(layer), given)
             for layer, cold in self.cold.items()
         }
 
     def give(self, cold: dict[int, set[int]]) -> None:
-        """From now on these are cold, as `chosen`; the frames are empty then."""
+        """Set the cold experts to a result of `chosen`; the spare frames are empty then."""
         self.cold = cold
         self.given = max(map(len, cold.values()), default=0)
         self.framed.clear()
 
     def route(self, layer: int, numbers: Iterable[int]) -> FrameChange:
-        """A step is about to use these experts of a layer: what must move before."""
+        """Note that a step is about to use these experts of a layer; return the frame changes
+        needed before."""
         used = set(numbers)
         cold = sorted(used & self.cold[layer])
         if not cold:
@@ -88,7 +90,7 @@ class Residency:
         return leave
 
     def _swap(self, layer: int, cold: list[int], used: set[int]) -> None:
-        """Cold experts that are there now change places with colder local ones."""
+        """Let cold experts that are loaded now change places with colder local ones."""
         order = self.routing.coldest_first(layer)
         local = [e for e in order if e not in self.cold[layer] and e not in used]
         hottest = sorted(cold, key=order.index, reverse=True)

@@ -1,8 +1,8 @@
-"""Frequency at which steps route to each expert of each layer, as observed. Pure.
+"""Frequency with which steps route to each expert of each layer, as observed. Pure.
 
-A layer's experts are called once a step, for all tokens of the step together. The share of calls
-that route to an expert at all is what counts, not the number of tokens: each such call needs the
-expert's parameters.
+A layer's experts are called once a step, for all tokens of the step together. Only the part of
+calls that route to an expert counts, not the number of tokens: each such call needs the expert's
+parameters.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 WINDOW = 128
-"""Calls after which an observation counts 1/e of a new one."""
+"""Number of calls after which the weight of an observation has fallen to 1/e."""
 OBSERVE_CALLS = 32
-"""Steps between two looks at how often experts are routed to."""
+"""Number of steps between two updates of the observed routing."""
 _RESCALE = 1e100
 
 
 class RoutingCounts:
-    """Decayed counts for `layers`, of which each has `count` experts."""
+    """Decayed counts of calls for `layers`, each with `count` experts."""
 
     def __init__(self, layers: Iterable[int], count: int, window: int = WINDOW) -> None:
         self.layers, self.count = tuple(layers), count
@@ -27,10 +27,10 @@ class RoutingCounts:
         self._weight = dict.fromkeys(self.layers, 1.0)
         self._total = dict.fromkeys(self.layers, 0.0)
         self.calls = 0
-        """Calls of the first layer, which is the number of steps."""
+        """Number of calls of the first layer, which is the number of steps."""
 
     def seen(self, layer: int, experts: Iterable[int]) -> None:
-        """One call of a layer's experts routed to these, each named once."""
+        """Count one call of a layer's experts that routed to these, each named once."""
         self.calls += layer == self.layers[0]
         weight = self._weight[layer] * self._growth
         scores = self._scores[layer]
@@ -44,18 +44,21 @@ class RoutingCounts:
             self._weight[layer] = 1.0
 
     def share(self, layer: int, expert: int) -> float:
-        """The part of a layer's calls that route to an expert, 0 to 1; 0 before the first."""
+        """Return the part of a layer's calls that route to an expert, 0 to 1; 0 before the first
+        call."""
         total = self._total[layer]
         return self._scores[layer][expert] / total if total else 0.0
 
     def coldest_first(self, layer: int) -> list[int]:
-        """All experts of a layer; of equals the last one first."""
+        """Return all experts of a layer, least used first; of equals the highest number first."""
         return sorted(range(self.count), key=lambda e: (self.share(layer, e), -e))
 
     def routed(self) -> list[float]:
-        """At index g: how many of each layer's g coldest experts a step routes to, over all layers.
+        """Return at index g the number of each layer's g coldest experts that a step routes to,
+        over all layers.
 
-        Each would be loaded if it were not in device memory. `count` + 1 numbers, never falling.
+        Each of these would be loaded if it were not in device memory. The list has `count` + 1
+        numbers, which never fall.
         """
         sums = [0.0] * (self.count + 1)
         for layer in self.layers:
@@ -68,9 +71,10 @@ class RoutingCounts:
 
 
 def keep_cold(cold: Collection[int], coldest_first: Sequence[int], wanted: int) -> set[int]:
-    """A layer's cold experts when they are to be `wanted` many.
+    """Return a layer's cold experts when `wanted` experts shall be cold.
 
-    Those that are cold stay so, whatever their order: `Residency` swaps them when they are used.
+    Experts that are cold stay cold, whatever their order: `Residency` swaps them when they are
+    used.
     """
     stay = [expert for expert in coldest_first if expert in cold]
     others = [expert for expert in coldest_first if expert not in cold]

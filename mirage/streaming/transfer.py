@@ -1,17 +1,17 @@
 """Async Transfer Engine: decoder layers at fixed addresses, some of them streamed.
 
-Every layer has its own address range for good. A *resident* layer is backed by its own
-frame (one layer's worth of pages). *Streamed* layers, as many as are given away and
-one for each slot, share the frames of the slots: a slot's frame is mapped into the ranges of
-all layers of its ring (aliasing), and holds one of them at a time. While a layer of the ring
-computes, the other slot receives the next one (paper: double buffering). Copies come from a host
-master that is never written again, so nothing is ever copied back.
+Every layer has a permanent address range. A *resident* layer is backed by its own frame (one
+layer's worth of pages). *Streamed* layers, as many as are given away and one more for each slot,
+share the frames of the slots: a slot's frame is mapped into the ranges of all layers of its ring
+(aliasing), and holds one of them at a time. While a layer of the ring computes, the other slot
+receives the next one (paper: double buffering). Copies come from a host master that is never
+written again, so nothing is ever copied back.
 
-Order, per streamed layer: its copy has completed before it runs (`before`); it has run
-before its slot is overwritten (`after`). A forward that was aborted leaves slots at other
-layers; `before` detects that and loads on demand.
+Order, for each streamed layer: its copy has completed before it runs (`before`); it has run before
+its slot is overwritten (`after`). A forward pass that was aborted leaves other layers in the slots;
+`before` detects that and loads on demand.
 
-With all layers given away they are *absent*: none has a frame, there is no slot, and no step may
+If all layers are given away they are *absent*: none has a frame, there is no slot, and no step may
 run. The masters stay, so that any other set can follow.
 """
 
@@ -41,7 +41,8 @@ Frame = list[Page]
 
 
 class TransferError(Exception):
-    """A streaming configuration that cannot be had. Unless it says so, nothing was changed."""
+    """Error: the requested set of streamed layers is not possible. Unless the message says so,
+    nothing was changed."""
 
 
 @dataclass(eq=False)
@@ -59,7 +60,7 @@ class LayerFrame:
 
 @dataclass(eq=False)
 class RingSlot:
-    """One frame shared by the layers of a ring, in the order in which they run."""
+    """Frame that the layers of a ring share, in the order in which they run."""
 
     frame: Frame
     ring: list[LayerFrame]
@@ -74,9 +75,9 @@ class RingSlot:
 
 
 class LayerStreamer:
-    """The layers of one model. Not thread-safe: one engine thread, between steps.
+    """Streams the layers of one model. Not thread-safe: one engine thread, between steps.
 
-    `layers` all have ranges of the same size. Raises `vmm` errors for memory it cannot get.
+    All `layers` have ranges of the same size. Raises `vmm` errors for memory that cannot be had.
     """
 
     def __init__(
@@ -89,13 +90,12 @@ class LayerStreamer:
         chunk_bytes: int | None = None,
         absent: bool = False,
     ) -> None:
-        """Every layer has a frame, or none if they are `absent`.
+        """Make it with a frame for every layer, or with none if they are `absent`.
 
-        With `chunk_bytes` a layer is copied in pieces of that size.
-
-        A link serves streams by turns, a copy at a time: what a step copies besides, its inputs
-        for one, waits for a piece then and not for a layer. (Priorities do not help: torch's
-        streams have the lowest, which is ours as well.)
+        With `chunk_bytes` a layer is copied in pieces of that size. A link serves streams in turn,
+        one copy at a time: other copies of a step, such as its inputs, then wait for a piece and
+        not for a whole layer. (Priorities do not help: torch's streams have the lowest, which is
+        ours as well.)
         """
         self.driver, self.pool, self.compute = driver, pool, compute
         self.chunk_bytes = chunk_bytes
@@ -111,7 +111,7 @@ class LayerStreamer:
 
     @property
     def streaming(self) -> bool:
-        """True if any layer needs `before` and `after` at all."""
+        """True if any layer needs `before` and `after`."""
         return bool(self.slots or self.arriving)
 
     @property
@@ -120,12 +120,12 @@ class LayerStreamer:
         return self.layers_remapped == len(self.layers)
 
     def begin(self) -> None:
-        """A step begins. Raises `TransferError` if layers are absent."""
+        """Begin a step. Raise `TransferError` if layers are absent."""
         if self.absent:
             raise TransferError("a step begins, and no layer of the model has memory")
 
     def before(self, index: int) -> None:
-        """Layer `index` is about to run: let it wait for its parameters."""
+        """Let layer `index`, which is about to run, wait until its parameters are loaded."""
         layer = self.layers[index]
         slot = layer.slot
         if slot is None:
@@ -138,7 +138,7 @@ class LayerStreamer:
         self.compute.wait(slot.ready)
 
     def after(self, index: int) -> None:
-        """Layer `index` was issued: its slot may take the next layer of the ring."""
+        """Note that layer `index` was issued: its slot may load the next layer of the ring."""
         layer = self.layers[index]
         slot = layer.slot
         if slot is None or len(slot.ring) == 1:
@@ -149,10 +149,9 @@ class LayerStreamer:
     def set(self, remapped: int, slots: int) -> None:
         """Give away the frames of `remapped` layers, and stream through `slots` slots.
 
-        Call between steps only. All layers and no slot means that the layers are absent.
-
-        Freed frames (memory of one layer) go to the pool; needed frames come from it. Layers that
-        become resident are loaded asynchronously; `before` waits for them.
+        Call it between steps only. All layers and no slot means that the layers are absent. Freed
+        frames go to the pool; needed frames come from it. Layers that become resident are loaded
+        asynchronously; `before` waits for them.
         """
         slots = slots if remapped else 0
         if (remapped, slots) == (self.layers_remapped, self.stream_slots):
@@ -168,7 +167,8 @@ class LayerStreamer:
         self.layers_remapped, self.stream_slots = remapped, slots
 
     def _come_back(self, change: Transition) -> None:
-        """Absent layers: each is loaded while the next gets its memory. All of them, or none."""
+        """Bring absent layers back: each is loaded while the next gets its memory. After an error
+        none is back."""
         frames: list[Frame] = []
 
         def frame() -> Frame:
@@ -231,7 +231,7 @@ class LayerStreamer:
         self.copies.close()
 
     def check_integrity(self) -> None:
-        """Raise `TransferError` unless every layer is backed by exactly what it should be."""
+        """Raise `TransferError` unless every layer is backed by the frame that it should have."""
         seen: set[Page] = set()
         if self.absent:
             self._check_absent()
@@ -259,7 +259,7 @@ class LayerStreamer:
     # -- changing the set ---------------------------------------------------------------
 
     def _apply(self, change: Transition, fresh: list[Frame]) -> None:
-        """Unmap, then map anew: at no moment a frame backs a layer that another one is in."""
+        """Unmap, then map: at no moment does a frame back a layer while another one is in it."""
         frames: dict[FrameSource, Frame] = {FromPool(n): frame for n, frame in enumerate(fresh)}
         frames |= {InSlot(number): slot.frame for number, slot in enumerate(self.slots)}
         surplus = set(change.surplus)
@@ -281,14 +281,14 @@ class LayerStreamer:
             self.pool.give(frames[source])
 
     def _unmap_layer(self, index: int) -> Frame:
-        """Once the copy into it, if one is under way, has come to its end."""
+        """Wait for a copy into the layer, if there is one, then unmap it and return its frame."""
         layer = self.layers[index]
         layer.ready.wait()
         self.arriving.discard(layer)
         return layer.range.unback(0, self.frame_bytes)
 
     def _make_slot(self, new: NewSlot, frame: Frame) -> RingSlot:
-        """On the frame of a slot that goes on, which some of the ring have already, or another."""
+        """Return a new slot, on the frame of an old one that it keeps, or on another frame."""
         before = None if new.kept is None else self.slots[new.kept]
         ring = [self.layers[index] for index in new.ring]
         ready = before.ready if before else self.driver.event()

@@ -1,8 +1,10 @@
-"""From one set of streamed layers to another: what moves where, before anything does. Pure.
+"""Change from one set of streamed layers to another: all moves are planned before any is made.
+Pure.
 
-Every layer has a range of addresses for good; a *frame* is the memory behind one. A resident layer
+Every layer has a permanent range of addresses; a *frame* is the memory behind one. A resident layer
 has a frame of its own. The layers of a slot's *ring* share one, which holds one of them at a time.
-Of six layers two are remapped, then one, with one slot; in brackets is what a frame holds:
+Of six layers two are remapped, then one, with one slot; in brackets is the layer that a frame
+holds:
 
     layers    0    1    2    3    4    5            0    1    2    3    4    5
               |    |    |    |    |    |            |    |    |    |    |    |
@@ -12,19 +14,20 @@ Of six layers two are remapped, then one, with one slot; in brackets is what a f
              slot 0                                slot  was
                                                    new   slot 0's
 
-The slot ends, since it holds layer 1, which is to be resident: the frame stays with what is in it.
-Layers 0 and 3 share a new slot, on the one frame that the pool gives back, and 0 is loaded. So:
+The slot ends, since it holds layer 1, which shall be resident: the layer keeps the frame with its
+content. Layers 0 and 3 share a new slot, on the one frame that the pool gives back, and 0 is
+loaded. So:
 
     ends     0
     leaves   SlotLeft(slot=0, layer=0), SlotLeft(0, 1), SlotLeft(0, 3)
     slots    NewSlot(ring=[0, 3], kept=None, frame=FromPool(0), content=None)
     returns  LayerReturn(layer=1, frame=InSlot(0), loaded=True)
 
-Layers and slots are numbers. Frames are reused as far as they go, best where they are, with what
-they hold. `LayerStreamer` in `transfer` applies the result.
+Layers and slots are numbers. Frames are reused where possible, best in their place and with their
+content. `LayerStreamer` in `transfer` applies the result.
 
-With all layers given away none has a frame, and there are no slots: they are *absent*. From there
-every frame is one that the pool adds.
+If all layers are given away none has a frame, and there are no slots: they are *absent*. To come
+back, they take every frame from the pool.
 """
 
 from __future__ import annotations
@@ -35,41 +38,42 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UnderLayer:
-    """The frame of a layer that is resident until now."""
+    """Frame of a layer that has been resident until now."""
 
     layer: int
 
 
 @dataclass(frozen=True)
 class InSlot:
-    """The frame of a slot."""
+    """Frame of an old slot."""
 
     slot: int
 
 
 @dataclass(frozen=True)
 class FromPool:
-    """One of the frames that the pool adds, from 0."""
+    """Frame that the pool adds, numbered from 0."""
 
     number: int
 
 
 FrameSource = UnderLayer | InSlot | FromPool
-"""A frame by where it is before the change."""
+"""A frame, named by its place before the change."""
 
 
 @dataclass(frozen=True)
 class SpareFrame:
-    """A frame that is free to be used."""
+    """Frame that is free to be used."""
 
     source: FrameSource
     content: int | None
-    """The layer whose parameters it holds."""
+    """Layer whose parameters the frame holds; None for no layer."""
 
 
 @dataclass(frozen=True)
 class SlotState:
-    """A slot as it is: the layers that share it in turn, and the one that it holds."""
+    """Slot before the change: the layers that share it in turn, and the one that it holds (None: no
+    layer)."""
 
     ring: Sequence[int]
     target: int | None
@@ -77,24 +81,24 @@ class SlotState:
 
 @dataclass(frozen=True)
 class NewSlot:
-    """A slot as it shall be."""
+    """Slot after the change."""
 
     ring: Sequence[int]
     kept: int | None
-    """The slot that goes on in it; None for one that begins."""
+    """Old slot that it continues; None for a new one."""
     frame: FrameSource
     content: int | None
-    """The layer of the ring that the frame holds already."""
+    """Layer of the ring that the frame holds already; None for no layer."""
 
 
 @dataclass(frozen=True)
 class LayerReturn:
-    """A streamed or absent layer that turns resident."""
+    """Streamed or absent layer that becomes resident."""
 
     layer: int
     frame: FrameSource
     loaded: bool
-    """True if the frame already holds the expert's parameters."""
+    """True if the frame already holds the layer's parameters."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +111,17 @@ class SlotLeft:
 
 @dataclass(frozen=True)
 class Transition:
-    """A change of the frames of layers; fields in the order in which they apply."""
+    """Change of the frames of layers; the fields are applied in their order."""
 
     streams: Sequence[int]
-    """Resident layers that are streamed from now on, or absent: each gives its frame."""
+    """Resident layers that become streamed or absent: each gives up its frame."""
     ends: Sequence[int]
-    """Slots that end."""
+    """Old slots that end."""
     leaves: Sequence[SlotLeft]
     slots: Sequence[NewSlot]
     returns: Sequence[LayerReturn]
     surplus: Sequence[FrameSource]
-    """Frames for the pool."""
+    """Frames that go back to the pool."""
 
 
 def transition(
@@ -129,10 +133,11 @@ def transition(
     *,
     absent: bool = False,
 ) -> Transition:
-    """The way from `slots` to the first layers of `order` in `stream_slots` slots.
+    """Return the change from `slots` to the first layers of `order` in `stream_slots` slots.
 
-    `fresh` is the number of frames that the pool adds: as many as fewer layers are given away.
-    `absent`: whether no layer has a frame now. They are to have none if all are remapped.
+    `fresh` is the number of frames that the pool adds: the decrease of the layers given away.
+    `absent` is True if no layer has a frame now. If all layers are remapped, none has a frame
+    afterwards.
     """
     rings = streamed_rings(order, remapped, stream_slots)
     wanted = set(order[: remapped + stream_slots]) if remapped else set[int]()
@@ -158,19 +163,22 @@ def transition(
 
 
 def streamed_rings(order: Sequence[int], remapped: int, stream_slots: int) -> list[list[int]]:
-    """The streamed layers, by slot: the first of `order`; none if no layer is remapped."""
+    """Return the streamed layers of each slot, the first ones of `order`; empty if no layer is
+    remapped."""
     return deal(sorted(order[: remapped + stream_slots]), stream_slots) if remapped else []
 
 
 def deal(layers: Sequence[int], stream_slots: int) -> list[list[int]]:
-    """The ring of each slot: layers in turn, so that neighbours never share one."""
+    """Return the ring of each slot: layers are dealt out in turn, so that neighbours are in
+    different slots."""
     return [list(layers[number::stream_slots]) for number in range(stream_slots)]
 
 
 def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:
-    """The slot that holds a layer of `ring` and shares the most with it: its frame may stay.
+    """Return the old slot that holds a layer of `ring` and shares most layers with it; None if
+    there is none.
 
-    No two rings share a layer, so none keep the same slot.
+    Its frame may stay. No two rings share a layer, so no two keep the same slot.
     """
     holding = [number for number, slot in enumerate(slots) if slot.target in ring]
     return max(holding, key=lambda number: len(set(slots[number].ring) & set(ring)), default=None)
@@ -179,7 +187,8 @@ def _kept(slots: Sequence[SlotState], ring: Collection[int]) -> int | None:
 def _leaves(
     slots: Sequence[SlotState], rings: Sequence[Sequence[int]], kept: Sequence[int | None]
 ) -> list[SlotLeft]:
-    """Layers of each slot that are not of the ring which keeps it, if any does."""
+    """Return the layers of each old slot that are not in the ring that keeps it, if any ring
+    does."""
     stay = dict(zip(kept, rings, strict=True))
     return [
         SlotLeft(number, layer)
@@ -208,9 +217,11 @@ def _return(layer: int, spare: list[SpareFrame], leaving: Collection[int]) -> La
 
 
 def _pick(spare: list[SpareFrame], ring: Sequence[int], leaving: Collection[int]) -> SpareFrame:
-    """A frame that holds a layer of `ring`, with it; else another one, whose content is lost.
+    """Take a frame that holds a layer of `ring`, with its content; else another one, whose content
+    is lost.
 
-    That is one in which no layer of `leaving` is, if there is any: who returns may find itself.
+    That other one holds no layer of `leaving`, if possible, since a returning layer may find its
+    own parameters in a frame.
     """
     for position, frame in enumerate(spare):
         if frame.content is not None and frame.content in ring:

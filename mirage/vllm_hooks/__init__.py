@@ -8,5 +8,5 @@
   their parameters.
 
 docs/vllm-hooks.md is made from all that: each hook with its parameters, its place in our code, and
-what differs between versions. `mirage doctor` holds the same against the vLLM that is installed.
+the differences between versions. `mirage doctor` compares these names with the installed vLLM.
 """

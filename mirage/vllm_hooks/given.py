@@ -6,19 +6,20 @@ WORKERS = {
     "host": "mirage.engine.cpu_worker.MirageCPUWorker",
     "cuda": "mirage.engine.gpu_worker.MirageGPUWorker",
 }
-"""``--worker-cls`` by the device's kind: the first to see memory and weights."""
+"""Worker class for ``--worker-cls`` by the device's kind: it is the first to see memory and
+weights."""
 EXECUTOR = "mirage.engine.executor.InProcessExecutor"
-"""``--distributed-executor-backend``: worker and scheduler in one process."""
+"""Executor for ``--distributed-executor-backend``: worker and scheduler are in one process."""
 SCHEDULER = "mirage.engine.scheduler.make_scheduler"
-"""``--scheduler-cls``."""
+"""Function for ``--scheduler-cls`` that makes the scheduler."""
 CONNECTOR = "mirage.engine.tiers.connector.TierConnector"
-"""``kv_connector`` of the KV transfer configuration, in engines with tiers."""
+"""Connector for ``kv_connector`` of the KV transfer configuration, in engines with tiers."""
 CONNECTOR_SPEC = "mirage.engine.tiers.connector.TierSpec"
-"""``spec_name`` in its extra configuration."""
+"""Class for ``spec_name`` in the connector's extra configuration."""
 
 
 def every() -> dict[str, str]:
-    """Class names that we give to vLLM, by the setting that takes them."""
+    """Return the names that we give to vLLM, by the setting that takes them."""
     workers = {f"worker_cls, device.kind {kind}": name for kind, name in WORKERS.items()}
     return workers | {
         "distributed_executor_backend": EXECUTOR,
@@ -29,6 +30,6 @@ def every() -> dict[str, str]:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Module of a name, and the name in it."""
+    """Return the module of a dotted name, and the name in it."""
     module, _, own = name.rpartition(".")
     return module, own

@@ -1,7 +1,7 @@
 """Names of vLLM that our engine reaches through an object, not by an import.
 
-Of each class its attributes, and its functions as we call them. `...` stands for what we pass on
-without a look, where a function of ours stands before theirs.
+For each class there are its attributes, and its functions as we call them. `...` stands for
+arguments that a function of ours passes on to vLLM's unchanged.
 """
 
 from __future__ import annotations
@@ -128,4 +128,4 @@ GRAPHS: dict[str, tuple[str, ...]] = {
     "vllm.compilation.breakable_cudagraph:BreakableCUDAGraphWrapper": WRAPPER,
     "vllm.compilation.cuda_graph:CUDAGraphWrapper": WRAPPER,
 }
-"""Names for `device.graphs`, likewise; without them steps run eagerly."""
+"""Further names of this kind that `device.graphs` needs; without graphs steps run eagerly."""

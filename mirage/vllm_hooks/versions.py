@@ -1,7 +1,7 @@
-"""Versions of vLLM that MIRAGE was tried with: those that have a table beside this file.
+"""Versions of vLLM that MIRAGE was tried with: each has a table beside this file.
 
-For a new vLLM version `make names` adds the table, and a hook whose place or parameters differ in
-it goes to `mirage/engine/moved.py`.
+For a new vLLM version `make names` adds the table; a hook whose place or parameters differ in it
+goes to `mirage/engine/moved.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 Table = Mapping[str, str]
-"""Names that we use, with what a vLLM says of each: parameters, or what kind of thing it is."""
+"""Names that we use, with what a version of vLLM has for each: its parameters, or its kind."""
 
 
 def tables() -> dict[str, Table]:
@@ -27,12 +27,12 @@ def tables() -> dict[str, Table]:
 
 
 def minors(versions: Iterable[str]) -> list[str]:
-    """The first two numbers of each version, once."""
+    """Return the first two numbers of each version, without repetitions."""
     return [*dict.fromkeys(".".join(each.split(".")[:2]) for each in versions)]
 
 
 def tried(word: str = "and") -> str:
-    """The versions in words, parted by a `word`."""
+    """Return the tried versions in words, with `word` between them."""
     return f" {word} ".join(minors(tables()))
 
 
