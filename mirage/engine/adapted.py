@@ -19,7 +19,7 @@ ANOTHER = "name an adapter that was made for this model"
 
 
 def refusal(config: Any, model: torch.nn.Module, adapters: Iterable[Any]) -> str | None:
-    """Reason why the first unfit one of `adapters` cannot be served; None if they all can.
+    """Return the reason why the first unfit one of `adapters` cannot be served; None if all can.
 
     `adapters` are ``lora_modules`` as vLLM parses them; `model` is built with room for them.
     """
@@ -50,7 +50,8 @@ def _problem(workers: LRUCacheWorkerLoRAManager, request: LoRARequest) -> str | 
 
 
 def _halves(adapter: LoRAModel) -> Iterator[str]:
-    """Reasons: modules with one matrix of two, or of another rank than adapter_config.json says."""
+    """Yield a reason for each module with only one of its two matrices, or of another rank than
+    adapter_config.json says."""
     for name, weights in adapter.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             has, lacks = ("B", "A") if weights.lora_a is None else ("A", "B")
@@ -63,9 +64,9 @@ def _halves(adapter: LoRAModel) -> Iterator[str]:
 
 
 def _stray(manager: Any, adapter: LoRAModel) -> str | None:
-    """Reason if weights of `adapter` belong to no module of the model; None if all do.
+    """Return a reason if weights of `adapter` belong to no module of the model; None if all do.
 
-    Modules of the model without room for adapters, such as vision towers, count as well.
+    Modules of the model without room for adapters, such as vision towers, count as modules.
     """
     found = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
     applied = {id(weights) for weights in found if weights is not None}
@@ -81,7 +82,7 @@ def _stray(manager: Any, adapter: LoRAModel) -> str | None:
 
 
 def _names(manager: Any, name: str) -> Iterator[str]:
-    """Full name of a module, and of those into which vLLM packs it."""
+    """Yield the full name of a module, and the names of the modules into which vLLM packs it."""
     parent, _, last = name.removesuffix(".base_layer").rpartition(".")
     packs = (each for each, parts in manager.packed_modules_mapping.items() if last in parts)
     for each in (last, *packs):
@@ -89,7 +90,8 @@ def _names(manager: Any, name: str) -> Iterator[str]:
 
 
 def _misfits(manager: Any, adapter: LoRAModel) -> Iterator[str]:
-    """Reasons: linear layers with more or fewer inputs or outputs than the adapter has."""
+    """Yield a reason for each linear layer whose inputs or outputs differ in number from the
+    adapter's."""
     for name, module in manager.modules.items():
         weights = manager._get_lora_layer_weights(adapter, name)
         if weights is None or not isinstance(module, BaseLinearLayerWithLoRA):

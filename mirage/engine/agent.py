@@ -1,9 +1,9 @@
-"""The engine's end of the control socket.
+"""Engine's end of the control socket.
 
-A reader thread posts messages into the mailbox, a writer thread sends reports, so that the
-engine never waits for the control server. The writer waits for nothing of the engine, so its pulse
-goes on during the longest step and stops with the process. When the server is gone (end of file),
-the engine goes on for the lease that it was told and says hello again to whoever listens at the
+A reader thread posts messages into the mailbox, a writer thread sends reports, so the engine never
+waits for the control server. The writer does not wait for the engine's thread, so its pulse goes on
+during the longest step and stops with the process. When the server is gone (end of file), the
+engine goes on for the lease that it was told, and says hello to the next server that listens at the
 socket. Without a lease, or after it, the process is asked to terminate as if by a signal.
 """
 
@@ -39,16 +39,16 @@ from vmm import faults
 logger = logging.getLogger("mirage.engine.agent")
 
 LOOK_S = 0.001
-"""Seconds between two passes of an idle engine, in which a message or a request may come."""
+"""Seconds for which an idle engine waits for a message or a request between two passes."""
 LAST_WORDS_S = 1.0
-"""Seconds that the end of an engine waits until its reason is sent."""
+"""Longest time in seconds for which the end of an engine waits until its reason is sent."""
 KNOCK_S = 0.15, 0.25
-"""Least and most seconds between two attempts to reach another server."""
+"""Least and most seconds between two attempts to connect to another server."""
 Outgoing = queue.SimpleQueue[FromEngine | None]
 
 
 class Agent:
-    """Connects to the control server's Unix socket at `path`."""
+    """Engine's connection to the control server at the Unix socket `path`."""
 
     def __init__(self, path: str, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
@@ -59,10 +59,11 @@ class Agent:
         self._lease_s = 0.0
         self._writer: threading.Thread | None = None
         self.heard = -inf
-        """Time at which the control server was last heard, in seconds of `time.monotonic`."""
+        """Time of the last message from the control server, in seconds of `time.monotonic`; -inf
+        for none."""
 
     def last_heard(self) -> float:
-        """`heard`."""
+        """Return `heard`."""
         return self.heard
 
     def start(
@@ -75,9 +76,10 @@ class Agent:
     ) -> None:
         """Introduce the engine and begin to listen. `pulse` is called by the writer thread.
 
-        While the engine is `unfinished` the reader thread goes on without a message, as if the
-        control server said each time that it lives. `alone` is called with the engine held when the
-        server has gone, `again` when there is another one: what it is told first, None to end.
+        While `unfinished` is true the reader thread goes on without a message, as if the control
+        server said `Alive` again and again. `alone` is called with the engine held when the server
+        has gone. `again` is called when another server listens: it returns the first message for
+        it, None to end.
         """
         self._pulse, self._unfinished = pulse, unfinished
         self._alone, self._again = alone, again
@@ -90,7 +92,8 @@ class Agent:
         self._outgoing.put(message)
 
     def close(self, error: Exception | None = None) -> None:
-        """End both threads. An engine that ends over an `error` says so first. Idempotent."""
+        """End both threads. An engine that ends because of an `error` reports it first. A second
+        call does nothing."""
         if error is not None and not self._closing:
             fault = faults.of(error)
             self.send(CoreFailed(type(error).__name__, fault.name if fault else ""))
@@ -119,7 +122,7 @@ class Agent:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _listen(self) -> None:
-        """Hear one server to its end."""
+        """Handle the messages of one server until its connection ends."""
         try:
             for message in self._channel.until_end():
                 self._receive(message)
@@ -129,9 +132,10 @@ class Agent:
             logger.warning("the control server does not speak as agreed: %s", error)
 
     def _is_back(self) -> bool:
-        """True once another server listens; False if there is none for the lease and its margin.
+        """True once another server listens; False if none does within the lease and its margin.
 
-        One that sends the engine away without a word has not been heard, and begins no new lease.
+        A server that ends the connection without a message does not count as heard, and begins no
+        new lease.
         """
         if self._lease_s <= 0:
             return False
@@ -151,7 +155,8 @@ class Agent:
         return False
 
     def _says_hello(self, channel: Channel[ToEngine]) -> bool:
-        """Go on with another server. Reports from before are of no use to it."""
+        """Go on with another server; False if the engine shall end. Reports that were not sent are
+        dropped."""
         self._outgoing.put(None)  # ends who wrote to the last one
         with self.mailbox.hold():
             hello = self._again()
@@ -201,7 +206,7 @@ class Agent:
 
 
 def _connected(path: str) -> Channel[ToEngine]:
-    """A new connection. Raises `OSError`."""
+    """Return a new connection to the socket. Raise `OSError` if there is none."""
     there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         there.connect(path)

@@ -1,4 +1,4 @@
-"""vLLM's own word on a server's command line, and on the configuration that comes of it."""
+"""vLLM's own check of a server's command line, and of the configuration that results from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mirage.arguments.table import (
 from mirage.engine import kernels, moved
 
 MOST_DRAFTED = 128
-"""vLLM's `MAX_SPEC_LEN`; its module is imported with the engine alone."""
+"""vLLM's `MAX_SPEC_LEN`; the module that has it would import the engine."""
 
 
 COMPILED = (
@@ -38,11 +38,11 @@ COMPILED = (
     CompilationMode.NONE,  # and with adapters
 )
 BACKENDS = ("", "inductor", "eager")
-"""Compilers that vLLM can use."""
+"""Compilers that vLLM can use here."""
 
 
 class _Parser(FlexibleArgumentParser):
-    """Raises where vLLM's prints its usage and ends the process."""
+    """Parser that raises where vLLM's prints its usage and ends the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ArgumentRefused(message)
@@ -53,15 +53,15 @@ class _Parser(FlexibleArgumentParser):
 
 @cache
 def server_parser() -> FlexibleArgumentParser:
-    """Argument parser of the OpenAI server of the installed vLLM."""
+    """Return the argument parser of the OpenAI server of the installed vLLM."""
     parser: FlexibleArgumentParser = moved.server_arguments(_Parser(allow_abbrev=False))
     return parser
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Arguments of vLLM's server parsed from `argv`, without the program and module before it.
+    """Parse `argv`, the arguments of vLLM's server without the program and module before them.
 
-    Raises `ArgumentRefused` with one line in vLLM's words.
+    Raise `ArgumentRefused` with one line in vLLM's words.
     """
     try:
         args = server_parser().parse_args(argv)
@@ -77,7 +77,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _import_parsers(args: argparse.Namespace) -> None:
-    """The user's own, which the server would import before it looks for them by name."""
+    """Import the parser plugins that the arguments name, as the server does before it looks them up
+    by name."""
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
@@ -88,7 +89,8 @@ def _import_parsers(args: argparse.Namespace) -> None:
 
 
 def _check_tokenizer(mode: str) -> None:
-    """vLLM itself asks when the engine has started. Raises `ArgumentRefused`."""
+    """Raise `ArgumentRefused` for an unknown tokenizer mode, which vLLM checks only once the engine
+    has started."""
     from vllm.tokenizers.registry import TokenizerRegistry
 
     known = {"auto", *TokenizerRegistry.tokenizers}
@@ -112,9 +114,10 @@ def _one_line(error: Exception) -> str:
 
 
 def verify(vllm_config: Any) -> str | None:
-    """Why this effective configuration could give a wrong text, or not work, under MIRAGE.
+    """Return the reason why this effective configuration could give wrong text, or fail, under
+    MIRAGE; None if it is fine.
 
-    Whatever it came from: arguments, the model's folder, or the environment.
+    Its origin does not matter: arguments, the model's folder, or the environment.
     """
     return next(_problems(vllm_config), None)
 
@@ -144,7 +147,8 @@ def _problems(config: Any) -> Iterator[str]:
 
 
 def _on_cpu(config: Any) -> Iterator[str]:
-    """Reasons why an engine on a CPU would start and then end at the first request or before."""
+    """Yield reasons why an engine on a CPU would start and then end at the first request or
+    before."""
     cache, speculative = config.cache_config, config.speculative_config
     if config.model_config.use_mla and cache.cache_dtype.startswith("fp8"):
         yield f"kv_cache_dtype {cache.cache_dtype}: {MLA_FP8}"
@@ -156,7 +160,8 @@ def _on_cpu(config: Any) -> Iterator[str]:
 
 
 def _compilation(config: Any) -> Iterator[str]:
-    """Steps run as the configuration says: what waits for layers was put there for that."""
+    """Yield reasons why steps would be compiled or captured otherwise than the settings say: waits
+    for layers are placed by the settings."""
     compilation = config.compilation_config
     mirage = (config.additional_config or {}).get("mirage") or {}
     if compilation.mode not in (COMPILED if mirage.get("compiled") else (CompilationMode.NONE,)):
@@ -184,7 +189,7 @@ def _parallel(parallel: Any) -> Iterator[str]:
 
 
 def _memory(config: Any) -> Iterator[str]:
-    """Whatever else moves weights or KV blocks, or sleeps."""
+    """Yield a reason for each other feature that moves weights or KV blocks, or sleeps."""
     model, offload = config.model_config, config.offload_config
     if model.enable_sleep_mode or getattr(model, "enable_cumem_allocator", False):
         yield f"enable_sleep_mode or enable_cumem_allocator: {SLEEP}"

@@ -18,27 +18,30 @@ from vmm.driver import Driver, Event, Stream
 from vmm.host import HostDriver
 
 Stepped = Callable[[float], None]
-"""Told of the seconds that a step computed, stalls left out."""
+"""Function that is called with the seconds for which a step computed, waits for loads left out."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """An engine's device: its driver, the side that computes, and its measurements."""
+    """Device of an engine: its driver, the side that computes, and its measurements."""
 
     driver: Driver
     compute: Compute
     timed: Callable[[Stepped], AbstractContextManager[None]]
-    """Times one step; tells when it knows, perhaps only after some more."""
+    """Context manager around one step; calls its argument when the step's time is known, perhaps
+    only after some more steps."""
     compute_time: ComputeTime
     """Estimate of T_c from the steps that were timed."""
     memory_info: Callable[[], tuple[int, int]]
-    """Free and total bytes of the device, with what other processes use; 0 on a host."""
+    """Function that returns the free and total bytes of the device, other processes included; 0 and
+    0 on a host."""
     uncache: Callable[[], None]
-    """Returns to the device the memory that torch's allocator caches."""
+    """Function that returns to the device the memory that torch's allocator caches."""
 
 
 def make_backend(settings: EngineSettings) -> Backend:
-    """Raises `vmm` errors if there is no such device."""
+    """Return the backend of the device in `settings`. Raise `vmm` errors if there is no such
+    device."""
     return _cuda(settings) if settings.device == "cuda" else _host(settings)
 
 
@@ -48,7 +51,8 @@ def _host(settings: EngineSettings) -> Backend:
 
 
 def computed_by_host(driver: Driver, compute: HostCompute) -> Backend:
-    """Compute is synchronous on the calling thread, with any memory driver."""
+    """Return a backend with any memory driver whose compute is synchronous in the calling
+    thread."""
 
     @contextmanager
     def timed(stepped: Stepped) -> Iterator[None]:
@@ -82,7 +86,7 @@ def _cuda(settings: EngineSettings) -> Backend:
 
 
 class _TimedWaits(StreamCompute):
-    """Lets the clock see how long the device waits for copies."""
+    """Compute stream that lets the clock measure how long the device waits for copies."""
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class _TimedWaits(StreamCompute):
 
     @property
     def stall_s(self) -> float:
-        """Stall seconds of the steps that have passed."""
+        """Seconds of waits in the steps that have ended."""
         return self._clock.stall_s
 
     def wait(self, event: Event) -> None:

@@ -1,9 +1,9 @@
-"""vLLM's free blocks, of which each has memory.
+"""vLLM's free blocks, all of which have memory.
 
-vLLM's block pool gives, takes back and takes again every block through its free queue, which only
-the pool has. `ElasticBlocks` stands in that queue's place and writes an `ExtentBook`. One
-invariant carries everything: the queue only holds blocks whose memory is mapped. A block that is
-unmapped or retiring is not in it, so nothing in vLLM can hand it out.
+vLLM's block pool gives out, takes back and reuses every block through its free queue, which no
+other object uses. `ElasticBlocks` takes that queue's place and writes an `ExtentBook`. Everything
+depends on one invariant: the queue holds only blocks whose memory is mapped. A block that is
+unmapped or retiring is not in it, so vLLM cannot give it to a request.
 """
 
 from __future__ import annotations
@@ -18,54 +18,55 @@ from mirage.control.engine.extent_book import Extent, ExtentBook
 
 
 class ContentBelow(Protocol):
-    """The content of cached blocks that is kept below the device."""
+    """Content of cached blocks that is kept in a tier below the device."""
 
     def has_copy(self, block: Any) -> bool:
-        """True if the content of a cached block is kept there."""
+        """True if the content of a cached block is kept below the device."""
 
     def evicting(self, block: Any) -> None:
-        """A cached block is given to a request: it forgets its content next."""
+        """Note that a cached block is given to a request: it loses its content next."""
 
 
 class NothingBelow:
-    """`ContentBelow` without a place for any."""
+    """`ContentBelow` of an engine without tiers."""
 
     def has_copy(self, block: Any) -> bool:
-        """False."""
+        """Return False: no content is kept below."""
         return False
 
     def evicting(self, block: Any) -> None:
-        """Its content is lost."""
+        """Do nothing: the block's content is lost."""
 
 
 class ElasticBlocks(FreeKVCacheBlockQueue):
-    """The free queue of a pool over a universe of blocks of which only some have memory."""
+    """Free queue of a block pool in which only some of the blocks have memory."""
 
     def __init__(
         self, pool: BlockPool, book: ExtentBook, below: ContentBelow | None = None
     ) -> None:
-        """Free blocks of a `pool` that has given none yet; `book` says which of them are usable."""
+        """Make the queue of a `pool` that has given no block yet; `book` has the usable blocks."""
         for block in pool.blocks:
             block.prev_free_block = block.next_free_block = None
         usable = pool.blocks[: book.usable_blocks]
         super().__init__([block for block in usable if not block.is_null])
         self.book, self._pool, self._below = book, pool, below or NothingBelow()
         self.blocks_again = 0
-        """Cached blocks that no request had and that one took again for what they hold."""
+        """Number of cached blocks without a request that a request took again for their content."""
         self.pinned: dict[int, Any] = {}
         """Blocks that a copy reads, by number."""
         pool.free_block_queue = self
         self._size_pool()
 
     def _size_pool(self) -> None:
-        """The pool compares free blocks with `num_gpu_blocks`: those that are free or in use."""
+        """Set `num_gpu_blocks` to the blocks that are free or in use, since the pool compares free
+        blocks with it."""
         book = self.book
         self._pool.num_gpu_blocks = max(1, book.usable_blocks + book.retiring_blocks)
 
     # -- vLLM's pool calls these ----------------------------------------------------------
 
     def popleft_n(self, n: int) -> list[Any]:
-        """vLLM's: blocks are given to a request, which evicts what they hold."""
+        """Override vLLM's: give blocks to a request; their cached content is lost on the device."""
         given: list[Any] = super().popleft_n(n)
         for block in given:
             if block.block_hash is not None:
@@ -74,20 +75,21 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         return given
 
     def remove(self, block: Any) -> None:
-        """vLLM's: a request takes a block again for what it holds."""
+        """Override vLLM's: a request takes a cached block again for its content."""
         self._take(block)
         self.blocks_again += 1
 
     def prepend_n(self, blocks: list[Any]) -> None:
-        """vLLM's: blocks come back, to be given first."""
+        """Override vLLM's: blocks come back, to be given first."""
         super().prepend_n(self._given_back(blocks))
 
     def append_n(self, blocks: list[Any]) -> None:
-        """vLLM's: blocks come back, to be given last."""
+        """Override vLLM's: blocks come back, to be given last."""
         super().append_n(self._given_back(blocks))
 
     def _given_back(self, blocks: list[Any]) -> list[Any]:
-        """Blocks that may be given again: those of a retiring extent are not, nor found again."""
+        """Return the blocks that may be given again; those of a retiring extent are dropped from
+        the prefix cache."""
         leaving = self.book.free([block.block_id for block in blocks])
         if not leaving:
             return blocks
@@ -102,18 +104,19 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- extents that come and go -----------------------------------------------------------
 
     def blocks_of(self, extent: int) -> Sequence[Any]:
-        """The blocks of one extent."""
+        """Return the blocks of one extent."""
         numbers = self.book.blocks_of(extent)
         return self._pool.blocks[numbers.start : numbers.stop]
 
     def add(self, extents: Sequence[int]) -> None:
-        """Memory has been mapped: the blocks may be handed out, before cached prefixes are."""
+        """Note that memory has been mapped under these extents: their blocks are given before
+        cached ones."""
         self.book.add(extents)
         super().prepend_n([block for extent in extents for block in self.blocks_of(extent)])
         self._size_pool()
 
     def call_back(self, count: int) -> int:
-        """Call back up to `count` retiring extents; returns how many came back."""
+        """Make up to `count` retiring extents usable again; return their number."""
         back = self.book.call_back(count)
         for extent in back:
             super().prepend_n([block for block in self.blocks_of(extent) if not block.ref_cnt])
@@ -121,9 +124,9 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         return len(back)
 
     def to_retire(self, count: int) -> list[int]:
-        """Extents to hand back: those in the least use, then with the fewest cached blocks that are
-        nowhere else, then with the fewest cached blocks, then highest.
-        """
+        """Return up to `count` extents to hand back: those with the fewest blocks in use, then with
+        the fewest cached blocks that have no copy below, then with the fewest cached blocks, then
+        the highest."""
         return self.book.to_retire(count, self._loss)
 
     def _loss(self, extent: int) -> tuple[int, int]:
@@ -131,7 +134,8 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         return sum(not self._below.has_copy(block) for block in cached), len(cached)
 
     def retire(self, extents: Sequence[int]) -> None:
-        """Take the extents out of circulation; cached prefixes in them are forgotten."""
+        """Retire these extents: none of their blocks is given any more, and their cached prefixes
+        are dropped."""
         self.book.retire(extents)
         for extent in extents:
             self._pool.evict_blocks(set(self.book.blocks_of(extent)))
@@ -143,15 +147,16 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- cached blocks ----------------------------------------------------------------------
 
     def idle_cached_blocks(self) -> int:
-        """Cached blocks that no request has: about, since those in use count as cached.
+        """Return about the number of cached blocks without a request: blocks in use are counted as
+        cached.
 
-        Counting them exactly would be a look at every block for each report.
+        An exact count would look at every block for each report.
         """
         used = self.book.usable_blocks - 1 - self.num_free_blocks
         return max(0, len(self._pool.cached_block_hash_to_block) - max(0, used))
 
     def is_cached(self, key: Any) -> bool:
-        """True if a block holds what `key`, a hash with its group, names."""
+        """True if a cached block has the content that `key`, a hash with its group, names."""
         return self._pool.cached_block_hash_to_block.get_one_block(key) is not None
 
     def forget(self, blocks: Iterable[Any]) -> None:
@@ -167,10 +172,10 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- copies that read blocks ------------------------------------------------------------
 
     def pin(self, blocks: Iterable[Any]) -> None:
-        """A copy begins to read these, which is a use of them.
+        """Note that a copy begins to read these blocks, which counts as a use of them.
 
-        It has a reference of its own, as copies of vLLM's own offloading have: vLLM writes
-        into a block with one reference, and nobody is given a block that has any.
+        The copy has a reference of its own, as copies of vLLM's own offloading have: vLLM writes
+        into a block with one reference, and gives no block that has any to a request.
         """
         for block in blocks:
             if not block.ref_cnt:
@@ -179,14 +184,16 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
             self.pinned[block.block_id] = block
 
     def unpin(self, blocks: Sequence[Any]) -> None:
-        """The copy is done. What nobody else uses is evicted first: its content is kept below."""
+        """Note that the copy is done. Blocks without another user are given first: their content is
+        kept below."""
         for block in blocks:
             del self.pinned[block.block_id]
             block.ref_cnt -= 1
         self.prepend_n([block for block in blocks if not block.ref_cnt])
 
     def only_pinned(self) -> int:
-        """Blocks that copies read and no request uses: soon free."""
+        """Return the number of blocks that copies read and no request uses, which will soon be
+        free."""
         return sum(block.ref_cnt == 1 for block in self.pinned.values())
 
     def check_integrity(self) -> None:

@@ -1,4 +1,4 @@
-"""KV block sizes that vLLM's attention can read, settled as its model runner does at start."""
+"""KV block sizes that vLLM's attention can read, chosen as its model runner does at start."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from vllm.v1.worker.utils import (
 )
 
 SEARCHED = 1 << 12
-"""Sizes that are tried for one that can be read; no backend asks for a multiple of more."""
+"""Number of sizes that are tried for one that can be read; no backend needs a multiple of a larger
+number."""
 
 
 def unread(config: Any, plan: Any) -> str | None:
-    """Reason why attention cannot read the KV blocks of vLLM's KVCacheConfig `plan`, or None.
+    """Return the reason why attention cannot read the KV blocks of vLLM's KVCacheConfig `plan`;
+    None if it can.
 
-    An engine with such a plan would end at start.
+    An engine with a plan that cannot be read would end at start.
     """
     return next(_problems(config, plan), None)
 
@@ -38,7 +40,7 @@ def _problems(config: Any, plan: Any) -> Iterator[str]:
 
 
 def _readers(config: Any, group: Any) -> list[AttentionGroup]:
-    """Each layer's backend and its spec, as groups of one layer."""
+    """Return each layer's backend and spec, as attention groups of one layer."""
     layers = get_layers_from_vllm_config(config, AttentionLayerBase, group.layer_names)
     specs = getattr(group.kv_cache_spec, "kv_cache_specs", {})
     return [
@@ -48,7 +50,8 @@ def _readers(config: Any, group: Any) -> list[AttentionGroup]:
 
 
 def _settle(plan: Any, readers: list[AttentionGroup]) -> None:
-    """Settle block sizes for all layers, then per backend. Raises `ValueError` if there is none."""
+    """Choose block sizes for all layers, then for each backend. Raise `ValueError` if there is
+    none."""
     for size in prepare_kernel_block_sizes(plan, [readers]):
         for reader in readers:
             if isinstance(reader.kv_cache_spec, AttentionSpec):
@@ -76,9 +79,10 @@ def _can_read(size: int, readers: list[AttentionGroup]) -> bool:
 
 
 def _words(reader: AttentionGroup) -> str:
-    """``"vLLM's CPU_ATTN reads KV blocks of a multiple of 32 tokens"``.
+    """Return a sentence such as ``"vLLM's CPU_ATTN reads KV blocks of a multiple of 32 tokens"``.
 
-    A kernel's own size stands for its multiples: vLLM divides larger blocks into such ones.
+    A kernel's own size stands for its multiples, since vLLM divides larger blocks into blocks of
+    that size.
     """
     sizes = reader.backend.get_supported_kernel_block_sizes(reader.kv_cache_spec)
     bases = [str(size.base if isinstance(size, MultipleOf) else size) for size in sizes]

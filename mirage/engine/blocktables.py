@@ -1,11 +1,10 @@
 """Rows of block tables that name no block but a request's own.
 
-The second model runner copies as many block ids into a step's row as the request has. What an
-earlier, longer request left behind in that row stays. And blocks that fell behind a sliding window
-are freed without a word to either runner: rows name them until the request ends. vLLM's whole KV
-cache is memory, so it does not matter there if a kernel loads a tile across an end and masks it.
-Here such a block may have been given away, and reading it is an illegal address. Block 0, the null
-block, always is memory.
+The second model runner copies as many block ids into a step's row as the request has. Ids of an
+earlier, longer request in that row stay. And neither runner is told of blocks that are freed behind
+a sliding window: rows name them until the request ends. In plain vLLM all of the KV cache is
+memory, so a kernel may load a tile beyond an end and mask it. Here such a block may have been given
+away, and reading it is an illegal address. Block 0, the null block, always has memory.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)
-"""Kinds of layers whose requests have all of their blocks until they end."""
+"""Specs of layers whose requests keep all of their blocks until they end."""
 
 
 def zero_tails(runner: Any) -> bool:
@@ -50,7 +49,8 @@ def zero_tails(runner: Any) -> bool:
 
 
 def letting_go(kv_cache_config: Any) -> list[int]:
-    """KV groups whose requests may let go of blocks before they end, sliding windows for one."""
+    """Return the KV groups whose requests may free blocks before they end, such as those of sliding
+    windows."""
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     return [number for number, spec in enumerate(specs) if not _keeps_all(spec)]
 
@@ -62,9 +62,10 @@ def _keeps_all(spec: Any) -> bool:
 
 
 def forget(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
-    """Let rows of these KV groups name the null block instead of `blocks`, which no request has.
+    """Replace `blocks`, which no request has, by the null block in rows of these KV groups.
 
-    Only before a step tells the runner of new blocks: of `blocks` some may be among those.
+    Call it only before a step tells the runner of new blocks, because `blocks` may contain some of
+    these.
     """
     if not groups or not blocks:
         return
@@ -79,7 +80,8 @@ def forget(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
 
 
 def _forget_on_host(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
-    """The first runner's, whose rows are copied to the device in each step."""
+    """Do it for the first runner, whose rows are copied from the host to the device in each
+    step."""
     copied = getattr(runner, "prepare_inputs_event", None)
     if copied is not None:
         copied.synchronize()
@@ -93,12 +95,13 @@ def _forget_on_host(runner: Any, groups: Sequence[int], blocks: Collection[int])
 
 
 def _forget_on_device(rows: torch.Tensor, gone: torch.Tensor) -> None:
-    """The second runner's: enqueued as steps are, so behind those before; the host never waits."""
+    """Do it for the second runner: enqueued like steps, so after all earlier ones; the host never
+    waits."""
     rows.masked_fill_(gone.index_select(0, rows.reshape(-1)).view_as(rows), 0)
 
 
 def _among(universe: int, blocks: Collection[int], device: torch.device) -> torch.Tensor:
-    """One truth value for each block there is: whether it is one of these."""
+    """Return a mask over all blocks that is true for these ones."""
     numbers = torch.tensor(list(blocks), dtype=torch.int64)
     if device.type == "cuda":
         numbers = numbers.pin_memory().to(device, non_blocking=True)

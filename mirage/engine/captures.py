@@ -1,4 +1,4 @@
-"""A capture of a CUDA graph that failed, seen from torch's allocator. Imports nothing of vLLM."""
+"""Clean-up of torch's allocator after a failed capture of a CUDA graph. Imports nothing of vLLM."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 def end_allocation(device: torch.device, pools: set[tuple[int, int]]) -> None:
-    """Tell torch's allocator that no capture into `pools` is under way.
+    """Tell torch's allocator that no capture into `pools` is in progress.
 
-    A capture that failed does not: as long as the allocator believes in it, memory that several
-    streams used is never free again.
+    A failed capture does not tell it. Until then the allocator does not free memory that several
+    streams used.
     """
     for pool in pools:
         with suppress(RuntimeError):  # most captures have ended as they should

@@ -1,7 +1,7 @@
 """Check of a checkpoint against its model: vLLM loads its headers into the model without memory.
 
 vLLM's loader and the model's own function that loads weights decide. They are given tensors without
-memory, so nothing large is read. A few such functions look at numbers; they give no verdict.
+memory, so nothing large is read. Some of these functions look at values; then there is no result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader import default_loader, get_model_loader
 
 SMALL = 256
-"""Elements of a tensor that is read at most: loaders look at the numbers of scales and shapes."""
+"""Largest number of elements of a tensor that is read, since loaders look at the values of scales
+and shapes."""
 NUMPY = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -31,14 +32,14 @@ NUMPY = {
     "F32": torch.float32,
     "F64": torch.float64,
 }
-"""Types of stored tensors that numpy knows as well."""
+"""Types of stored tensors that numpy has too."""
 DTYPES = NUMPY | {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
 DIFFERENT = ("must match", "size", "shape")
-"""Words of torch's errors where dimensions differ."""
+"""Words in torch's errors about different dimensions."""
 
 MATRICES = (LinearBase, VocabParallelEmbedding)
 
@@ -46,18 +47,19 @@ Weights = Iterator[tuple[str, torch.Tensor]]
 
 
 class Unreadable(Exception):
-    """Files that cannot be read; the message says why."""
+    """Error: the files cannot be read; the message says why."""
 
 
 class Last:
-    """The tensor that was handed out last, for the message."""
+    """Tensor that was handed out last, for error messages."""
 
     name: str = ""
     shape: tuple[int, ...] = ()
 
 
 def refusal(config: Any, model: Any) -> str | None:
-    """Reason why vLLM could not load `model` from its folder; None if it could, or none is known.
+    """Return the reason why vLLM could not load `model` from its folder; None if it could, or if
+    that is not known.
 
     `model` is as vLLM built it; afterwards it is as if its weights were loaded.
     """
@@ -89,7 +91,8 @@ def refusal(config: Any, model: Any) -> str | None:
 
 
 def _readable(weights: Weights) -> Weights:
-    """All of `weights`. Raises `Unreadable` for what the files raise, and not the model."""
+    """Yield all of `weights`. Raise `Unreadable` for errors of the files, as opposed to errors of
+    the model."""
     try:
         yield from weights
     except Exception as error:
@@ -119,11 +122,12 @@ def _pickles(files: Iterable[str], last: Last) -> Weights:
 
 
 def _lacking(model: torch.nn.Module, loaded: set[str]) -> list[str]:
-    """Parameters that a plain checkpoint has and `loaded` lacks, by name.
+    """Return the names of parameters that a plain checkpoint has and `loaded` lacks.
 
-    vLLM itself leaves out what a module processes after loading, each linear layer included, and
-    would serve what happened to lie in their memory. Some models do not tell that they loaded
-    those: such a layer counts if they told of the same one elsewhere in the model.
+    vLLM itself does not check parameters that a module processes after loading, those of each
+    linear layer included, and would serve whatever is in their memory. Some models do not report
+    that they loaded those: such a layer counts as lacking only if the model reported the same one
+    elsewhere.
     """
     names: dict[int, list[str]] = {}
     linear: set[int] = set()
@@ -147,12 +151,13 @@ def _lacking(model: torch.nn.Module, loaded: set[str]) -> list[str]:
 
 
 def _anywhere(name: str) -> str:
-    """The name of a tensor without the number of its layer."""
+    """Return a tensor's name with the number of its layer replaced."""
     return re.sub(r"\d+", "#", name)
 
 
 def _mismatch(error: Exception, last: Last) -> str | None:
-    """Refusal over an `error` of loading; None if the lack of numbers may have caused it."""
+    """Return the refusal for an `error` of loading; None if the missing values may have caused the
+    error."""
     words = str(error).strip()
     of_sizes = isinstance(error, RuntimeError) and any(word in words for word in DIFFERENT)
     if "meta" in words or not (

@@ -1,4 +1,5 @@
-"""Checksums of tensors, made where they are: a step's outputs are gigabytes, too many to bring."""
+"""Checksums of tensors, computed on their device: a step's outputs are gigabytes, too much to
+copy."""
 
 from __future__ import annotations
 
@@ -8,22 +9,23 @@ from functools import cache
 import torch
 
 ROW = 1 << 16
-"""Words of a row. The sum of their products with weights of 31 bits fits into 64 bits."""
+"""Words in a row. The sum of their products with weights of 31 bits fits into 64 bits."""
 CHUNK = 16 * ROW
-"""Words that are summed at a time: integers of 8 bytes are made of them."""
+"""Words that are summed at a time, because each becomes an integer of 8 bytes."""
 
 
 def checksum(tensor: torch.Tensor) -> int:
-    """Checksum of the bytes, so that NaN equals NaN. Strides do not count, the device may."""
+    """Return a checksum of the tensor's bytes, so that NaN equals NaN. It does not depend on
+    strides; it may depend on the device."""
     flat = tensor.detach().contiguous().reshape(-1)
     told = flat if flat.device.type == "cpu" else weighted_sums(flat).cpu()
     return zlib.crc32(told.view(torch.uint8).numpy().data)
 
 
 def weighted_sums(flat: torch.Tensor) -> torch.Tensor:
-    """The weighted sum of each row of words, the last one of what is left (n,).
+    """Return the weighted sum of each row of words, the last one of the remaining words (n,).
 
-    A word that changes, changes its row's sum; two that change, but for one case in 2^30.
+    If one word changes, its row's sum changes; if two change, it does except in one case of 2^30.
     """
     words = flat.view(torch.int16 if flat.element_size() % 2 == 0 else torch.uint8)
     weights = _weights(flat.device)
@@ -38,6 +40,6 @@ def weighted_sums(flat: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _weights(device: torch.device) -> torch.Tensor:
-    """Numbers between 1 and 2^31, the same in each process."""
+    """Return numbers between 1 and 2^31, the same in each process."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(1, 1 << 31, (ROW,), generator=generator).to(device)

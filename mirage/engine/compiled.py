@@ -1,9 +1,8 @@
-"""Steps that torch.compile has made, beside layers that stream.
+"""Steps compiled by torch.compile, with layers that stream.
 
-vLLM compiles what a step computes between two attentions, and calls attention as it is. Code of
-ours that waits for a layer stands there, where no compiler looks: see `pieces`. Steps of a model
-that cannot be told apart like that are not compiled, for a hook around a layer would be compiled
-away.
+vLLM compiles the computation between two attentions, and calls attention as it is. Code of ours
+that waits for a layer runs there, where nothing is compiled: see `pieces`. Steps of a model that
+cannot be divided like that are not compiled, because a hook around a layer would be compiled away.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from vllm.compilation.wrapper import TorchCompileWithNoGuardsWrapper
 
 
 def compiling(model: torch.nn.Module) -> list[Any]:
-    """The parts of `model` that vLLM will compile when they are first called, or has."""
+    """Return the parts of `model` that vLLM will compile when they are first called, or has
+    compiled."""
     return [
         part
         for part in model.modules()
@@ -29,7 +29,7 @@ def compiling(model: torch.nn.Module) -> list[Any]:
 
 @contextmanager
 def eagerly(model: torch.nn.Module) -> Iterator[None]:
-    """Compute `model` as it is written, and compile nothing."""
+    """Context in which `model` is computed without compilation."""
     parts = compiling(model)
     _forbid(parts, True)
     try:
@@ -39,7 +39,7 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
 
 
 def stay_eager(model: torch.nn.Module) -> None:
-    """Never compile `model`, and run nothing of it that was compiled."""
+    """Never compile `model`, and do not run parts of it that are compiled already."""
     _forbid(compiling(model), True)
 
 
@@ -49,12 +49,12 @@ def _forbid(parts: list[Any], forbidden: bool) -> None:
 
 
 class NotHashed(UserDict[str, Any]):
-    """Our part of vLLM's configuration, which compiled code does not depend on.
+    """Our part of vLLM's configuration, left out of the hash of the configuration.
 
-    vLLM names the folder of what it compiles by a hash of its configuration. A grant or a socket's
-    path in there would make every start compile anew.
+    vLLM names the folder of compiled code by that hash. A grant or the path of a socket in it would
+    make every start compile anew.
     """
 
     def compute_hash(self) -> str:
-        """The same for all."""
+        """Return the same value for all settings."""
         return "mirage"

@@ -8,16 +8,17 @@ from pathlib import Path
 import torch
 
 WIDTH = 4096
-"""Bytes of a row."""
+"""Bytes in a row."""
 CHUNK = 16 << 20
-"""Bytes that are summed at a time: torch makes integers of 8 bytes of each of them first."""
+"""Bytes that are summed at a time, because torch makes an integer of 8 bytes of each byte."""
 
 
 def digest(parameter: torch.Tensor) -> bytes:
-    """Digest of a parameter's bytes, laid out in rows: the sum of each row and of each column.
+    """Return a digest of a parameter's bytes, laid out in rows: it hashes the sum of each row and
+    of each column.
 
-    A byte that changes, or bytes that change places, change a sum. The device, CPU or GPU, and the
-    strides do not count.
+    A changed byte, or bytes that change places, change a sum. The digest does not depend on the
+    device or the strides.
     """
     flat = parameter.detach().contiguous().view(-1)
     hashed = hashlib.sha256()
@@ -31,9 +32,9 @@ def digest(parameter: torch.Tensor) -> bytes:
 
 
 def of_files(folder: Path, pattern: str) -> str:
-    """Digest over names and contents of the files in `folder` that match the glob `pattern`.
+    """Return a digest of names and contents of the files in `folder` that match the glob `pattern`.
 
-    Raises `OSError`.
+    Raises `OSError` if a file cannot be read.
     """
     hashed = hashlib.sha256()
     for path in sorted(filter(Path.is_file, folder.glob(pattern))):

@@ -1,4 +1,4 @@
-"""Conversation of an engine with the control server. Without one it says nothing."""
+"""Conversation of an engine with the control server. Without a server it sends nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirage.protocol import (
 )
 
 INTERVAL_S = 0.02
-"""Least time between two reports that nobody waits for."""
+"""Least seconds between two reports that are not urgent."""
 
 
 class Conversation:
@@ -31,12 +31,12 @@ class Conversation:
     def __init__(self, agent: Agent | None, reports: EngineReports, turn: EngineTurn) -> None:
         self._agent, self._reports, self._turn = agent, reports, turn
         self._reported_s = 0.0
-        """Time of the last report, on `time.monotonic`."""
+        """Time of the last report, in seconds of `time.monotonic`."""
         self._said_holding: bool | None = None
         self._newest: Allotment | None = None
-        """Allotment that was seen last."""
+        """Newest allotment that the engine has seen; None before the first."""
         self._serves = False
-        """True once the first step is over."""
+        """True once the first step has been computed."""
 
     def begin(
         self,
@@ -62,27 +62,28 @@ class Conversation:
 
     @property
     def revision(self) -> int:
-        """Revision of the newest allotment that was obeyed; 0 before the first."""
+        """Revision of the newest allotment that was seen; 0 before the first."""
         return 0 if self._newest is None else self._newest.revision
 
     def obeyed(self, allotment: Allotment) -> None:
-        """An allotment was seen."""
+        """Note that the engine has seen an allotment."""
         if allotment.revision > self.revision:
             self._newest = allotment
 
     def _holdings(self) -> EngineHoldings | None:
-        """EngineHoldings from the last server; None of an engine that has not served."""
+        """Return the memory that the last server allotted; None if the engine has not served
+        yet."""
         if self._newest is None or not self._serves:
             return None
         return EngineHoldings(self._newest, self.report())
 
     def report(self) -> Report:
-        """The present state, as if it were said."""
+        """Return a report of the present state, and note that its turn is reported."""
         self._said_holding = self._turn.held
         return self._reports.make(revision=self.revision, holds_turn=self._said_holding)
 
     def report_now(self) -> None:
-        """Something changed that others wait for."""
+        """Send a report, because something changed that others wait for."""
         if self._agent is not None:
             self._reported_s = time.monotonic()
             self._agent.send(self.report())
@@ -94,13 +95,15 @@ class Conversation:
             self.report_now()
 
     def stepped(self, free_bytes: int, total_bytes: int) -> None:
-        """The first step is over; memory of the device in bytes."""
+        """Note that the first step has been computed, and send it with the free and total bytes of
+        the device."""
         self._serves = True
         if self._agent is not None:
             self._agent.send(Stepped(free_bytes, total_bytes))
 
     def end(self) -> None:
-        """End it. An exception that is being handled, if there is one, is told as the reason."""
+        """End the conversation. An exception that is being handled, if there is one, is sent as the
+        reason."""
         if self._agent is not None:
             error = sys.exception()
             self._agent.close(error if isinstance(error, Exception) else None)

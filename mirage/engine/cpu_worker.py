@@ -1,4 +1,4 @@
-"""vLLM's CPU worker with its parameters and its KV cache in memory that can move."""
+"""vLLM's CPU worker with parameters and KV cache in memory that can move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
     """Worker on host memory."""
 
     def load_model(self, **kwargs: Any) -> None:
-        """Load the model as `ElasticWorker` does; adapters and drafts get their fixes for CPUs."""
+        """Load the model as `ElasticWorker` does, with fixes for adapters and drafts on CPUs."""
         if self.vllm_config.lora_config is not None:
             # Not at the top: few engines have adapters.
             from mirage.engine.unadapted import stay_unadapted
@@ -28,13 +28,14 @@ class MirageCPUWorker(ElasticWorker, CPUWorker):
         super().load_model(**kwargs)
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """KV cache layouts that can grow; see `layouts_on_cpu`."""
+        """Return the KV cache layouts that can grow; see `layouts_on_cpu`."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         if not self.mirage.settings.elastic:
             return layouts
         return layouts_on_cpu(layouts, mla=self.model_config.use_mla)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """vLLM's own, which ends on a CPU when it turns back a seeded request's generator."""
+        """Sample as vLLM does, without the error that a CPU raises when a seeded request's
+        generator is set back."""
         with seeded.discarded_draw_nothing(self.model_runner):
             return super().sample_tokens(grammar_output)

@@ -1,8 +1,7 @@
-"""Values that a model holds beside its parameters, and those that came of loading its weights.
+"""Values that a model holds besides its parameters, and those that loading its weights left in it.
 
-A model whose weights were put in place by us must hold the same as one that vLLM loaded: other
-tensors, numbers and answers that loading or processing left in it. They are held against each
-other by content.
+A model whose weights MIRAGE put in place must hold the same as one that vLLM loaded: the same other
+tensors, numbers and flags from loading or processing. They are compared by content.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from mirage.engine.content import digest
 from mirage.engine.tensors import held, helps, storage_of
 
 NUMBERS = (bool, float)
-"""Types of numbers that are compared; integers may be addresses and handles of kernels."""
+"""Types of numbers that are compared; integers are left out, because they may be addresses and
+handles of kernels."""
 
 
 def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
-    """Contents by name, without parameters and without storages that are `known`."""
+    """Return contents by name, without parameters and without storages in `known`."""
     found: dict[str, str] = {}
     digests: dict[tuple[int, ...], str] = {}
     for name, module in model.named_modules():
@@ -31,7 +31,7 @@ def seen(model: torch.nn.Module, known: Collection[int] = ()) -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
-    """Values that were not there before, or were others."""
+    """Return the values of `after` that are new or differ from `before`."""
     contents = {value for name, value in before.items() if "#" in name}
     return {
         name: value
@@ -48,7 +48,7 @@ def _tensors(module: torch.nn.Module, known: Collection[int]) -> Iterator[torch.
 
 
 def _handle(tensor: torch.Tensor) -> bool:
-    """True if it may be the address of what a kernel keeps, as oneDNN's on a CPU."""
+    """True if the tensor may be the address of a kernel's own data, as for oneDNN on a CPU."""
     return tensor.dtype is torch.int64 and tensor.numel() == 1
 
 
@@ -60,7 +60,7 @@ def _said(tensor: torch.Tensor, digests: dict[tuple[int, ...], str]) -> str:
 
 
 def _numbers(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Its own, and those of objects that compute for it."""
+    """Yield the numbers and flags of a module, and of objects that compute for it."""
     for key, value in sorted(vars(module).items()):
         if isinstance(value, NUMBERS):
             yield key, value

@@ -1,4 +1,4 @@
-"""Processor time of the descendants of a process."""
+"""Processor time of a process's descendants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from mirage.processes.proc_stat import proc_stat
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor seconds of all descendants of `pid`, those that were waited for included.
+    """Return the processor seconds of all descendants of `pid`, those that ended and were waited
+    for included.
 
     A descendant that ended and was not waited for is left out, so the sum may fall.
     """

@@ -20,7 +20,7 @@ UNLIMITED = 1 << 62
 
 
 class DeviceMemory:
-    """Pages of this process and what is in them. `StartUp` fills it."""
+    """Pages of this process and their contents. `StartUp` fills it."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -31,9 +31,9 @@ class DeviceMemory:
         """Streamer of the layers; None while they stay where vLLM put them."""
         self.kv: KVBuffer | None = None
         self.masters: list[HostBuffer] = []
-        """The parameters of each layer that can move, in host memory."""
+        """Parameters of each layer that can move, in host memory."""
         self.kept: Keeping | None = None
-        """Masters that outlive this process instead, if they do."""
+        """Masters in the keeper, which outlive this process; None if masters are in `masters`."""
         self.layers = 0
         """Number of decoder layers."""
         self.layer_bytes = self.fixed_bytes = 0
@@ -45,30 +45,30 @@ class DeviceMemory:
         self.compiled = False
         """True if steps are compiled, and proven to compute the same while layers stream."""
         self.kv_outlives_steps = False
-        """True if KV blocks are still worked on when a step's output is there."""
+        """True if work on KV blocks may still be in progress when a step's output is there."""
         self.emptied: set[int] = set()
-        """KV extents that no request had blocks of any more at some time since a step began."""
+        """KV extents that at some time since the last step began had no block of a request."""
 
     # -- what is where ------------------------------------------------------------------
 
     @property
     def layers_remapped(self) -> int:
-        """Layers whose memory was given away."""
+        """Number of layers whose memory was given away."""
         return self.streamer.layers_remapped if self.streamer else 0
 
     @property
     def stream_slots(self) -> int:
-        """Slots that the streamed layers share."""
+        """Number of slots that the streamed layers share."""
         return self.streamer.stream_slots if self.streamer else 0
 
     @property
     def giver(self) -> ExpertStreamer | None:
-        """The streamer, if it can give experts away as well."""
+        """Streamer, if it can give experts away; else None."""
         return self.streamer if isinstance(self.streamer, ExpertStreamer) else None
 
     @property
     def experts(self) -> int:
-        """Experts of each layer that were given away."""
+        """Number of experts of each layer that were given away."""
         return self.giver.experts if self.giver else 0
 
     @property
@@ -78,12 +78,12 @@ class DeviceMemory:
 
     @property
     def streaming(self) -> bool:
-        """True if any layer is loaded step by step, or has not come back yet."""
+        """True if any layer is loaded in each step, or is still on its way back."""
         return self.streamer is not None and self.streamer.streaming
 
     @property
     def interrupted(self) -> bool:
-        """True if this step stops in its middle: for layers, for experts, or to see the routing.
+        """True if this step stops inside: for layers, for experts, or to read the routing.
 
         No graph of a whole step may run then.
         """
@@ -91,16 +91,18 @@ class DeviceMemory:
 
     @property
     def outside_bytes(self) -> int:
-        """Device memory that is not the pool's: what never moves."""
+        """Bytes of device memory outside the page pool, which never move."""
         return self.fixed_bytes + (0 if self.moves else self.layers * self.layer_bytes)
 
     def held_bytes(self, kv_extents: int, extent_bytes: int) -> int:
-        """Device memory held now. Static engines hold vLLM's own allocations."""
+        """Return the bytes of device memory held now. Static engines hold vLLM's own
+        allocations."""
         kv = self.pool.held_bytes if self.settings.elastic else kv_extents * extent_bytes
         return self.outside_bytes + kv
 
     def layer_pages(self, remapped: int, experts: int) -> int:
-        """Pages of layers, slots and spare frames of experts; 0 if no layer moves."""
+        """Return the number of pages of layers, slots and spare frames of experts; 0 if no layer
+        moves."""
         if self.giver is not None:
             return self.giver.pages(remapped, experts)
         if self.streamer is None:
@@ -108,7 +110,7 @@ class DeviceMemory:
         return (len(self.streamer.layers) - remapped) * self.streamer.frame_pages
 
     def affordable_extents(self) -> int:
-        """Extents that could be mapped with the pages at hand."""
+        """Return the number of extents that could be mapped with the available pages."""
         if self.kv is None:
             return 0
         return self.pool.available * self.settings.page // self.kv.extents.extent_bytes
@@ -116,9 +118,9 @@ class DeviceMemory:
     # -- steps --------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """The last piece reaches into the next step: it must be there before that begins.
+        """Begin a step. The last piece extends into the next step, so it is awaited here.
 
-        Raises `TransferError` if layers are absent.
+        Raise `TransferError` if layers are absent.
         """
         if self.streamer is None:
             return
@@ -127,7 +129,8 @@ class DeviceMemory:
             self.streamer.before(len(self.streamer.layers) - 1)
 
     def left_blocks(self) -> Collection[int]:
-        """Blocks of what was emptied, once: before a step tells the runner of new ones."""
+        """Return the blocks of emptied extents and clear `emptied`: before a step tells the runner
+        of new blocks."""
         if self.kv is None or not self.emptied:
             return ()
         size = self.kv.extents.blocks_per_extent
@@ -138,13 +141,13 @@ class DeviceMemory:
     # -- moves, between steps -----------------------------------------------------------
 
     def regrant(self, grant_bytes: int) -> None:
-        """A new grant for everything this engine holds."""
+        """Set a new grant, in bytes, for everything that this engine holds."""
         self.pool.set_grant(max(0, grant_bytes - self.outside_bytes))
 
     def move_layers(self, remapped: int, slots: int, experts: int = 0) -> None:
         """Change the streamed set, or the experts that are away, between steps.
 
-        Raises `TransferError`, `GrantExceeded`.
+        Raises `TransferError` and `GrantExceeded`.
         """
         assert self.streamer is not None, "only policy mirage moves layers"
         if self.giver is not None:
@@ -153,15 +156,16 @@ class DeviceMemory:
             self.streamer.set(remapped, slots)
 
     def map_extents(self, extents: list[int]) -> list[int]:
-        """Back and clear KV extents, the first that the device has memory for; those."""
+        """Back and clear the first of these KV extents that the device has memory for; return
+        them."""
         assert self.kv is not None
         return self.kv.extents.map_most(extents)
 
     def unmap_extents(self, extents: list[int]) -> None:
-        """Take the memory of KV extents that no scheduled step touches.
+        """Release the memory of KV extents that no scheduled step touches.
 
-        Unmapping does not wait for the device by itself. A step's output comes behind all that the
-        step does to its blocks, unless `kv_outlives_steps`.
+        Unmapping does not itself wait for the device. A step's output arrives after everything that
+        the step does to its blocks, unless `kv_outlives_steps`.
         """
         assert self.kv is not None
         if self.kv_outlives_steps:
@@ -169,15 +173,16 @@ class DeviceMemory:
         self.kv.extents.unmap(extents)
 
     def uncache(self) -> None:
-        """Give the device what torch's allocator keeps and nobody uses. Between steps."""
+        """Return to the device the unused memory that torch's allocator caches. Call it between
+        steps."""
         self.backend.uncache()
 
     # -- checks -------------------------------------------------------------------------
 
     def self_check(self) -> None:
-        """After each move, in O(1): the pages in use are the layers' and the KV cache's.
+        """Check in O(1), after each move, that the pages in use are the layers' and the KV cache's.
 
-        Raises `RuntimeError`, which ends the engine: its memory could no longer be trusted.
+        Raise `RuntimeError` if not, which ends the engine: its memory could no longer be trusted.
         """
         layers = self.layer_pages(self.layers_remapped, self.experts) * self.settings.page
         kv = 0

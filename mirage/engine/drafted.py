@@ -1,9 +1,9 @@
 """Sampled requests in a step with drafted tokens, on a CPU.
 
 To verify drafts vLLM repeats each request's temperature, top-p and top-k for its drafted tokens.
-Its kernel for CPUs writes numbers that are no integers into a copy, and what is then divided by is
-memory as it was found: all texts of the step are wrong, those of greedy requests too. Here they
-are repeated without a kernel.
+Its kernel for CPUs writes numbers that are no integers into a copy, so later steps divide by
+uninitialised memory: all texts of the step are wrong, those of greedy requests too. Here the
+numbers are repeated without a kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vllm.v1.sample import rejection_sampler
 
 
 def repeat_settings() -> None:
-    """From now on in this process. A second call does nothing."""
+    """Replace vLLM's function in this process. A second call does nothing."""
     rejection_sampler.expand_batch_to_tokens = _repeated
 
 
@@ -24,7 +24,8 @@ def _repeated(
     replace_from: int = 0,
     replace_to: int = 0,
 ) -> torch.Tensor:
-    """Each of `x`, [requests], for as many of `num_tokens` tokens as `cu_num_tokens` counts up."""
+    """Return each of `x`, [requests], repeated for its number of tokens by the cumulative counts
+    `cu_num_tokens`."""
     counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
     replaced = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
     return replaced.repeat_interleave(counts.to(torch.int64), output_size=num_tokens)

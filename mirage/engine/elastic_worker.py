@@ -1,7 +1,7 @@
-"""Parts of a vLLM worker whose parameters and KV cache lie in memory that can move.
+"""Parts of a vLLM worker whose parameters and KV cache are in memory that can move.
 
-This module imports nothing of a particular device: vLLM's CPU worker puts stand-ins in the place of
-torch's CUDA streams and events for its whole process.
+This module imports nothing of a particular device: vLLM's CPU worker replaces torch's CUDA streams
+and events for its whole process.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from mirage.vllm_hooks.versions import tried
 
 
 class ElasticWorker(WorkerBase):
-    """vLLM's worker with elastic memory. It overrides vLLM's own hooks only; with policy static
-    it merely observes."""
+    """vLLM's worker with elastic memory. It overrides only vLLM's own hooks; with policy static it
+    merely observes."""
 
     mirage: MemoryWorker
     start_up: StartUp
-    """Start-up, until the engine is warm."""
+    """State of the start, until the engine is warm."""
     start_times: StartTimes
     proof_tokens: ClassVar[tuple[int, ...]] = (TOKENS,)
-    """Sizes of forwards that are proven to compute the same. A host's kernels read plain weights
-    where they are at each call, whatever the size."""
+    """Numbers of tokens of the forward passes that are proven to compute the same. A host's kernels
+    read plain weights in place at each call, whatever the number, so one is enough."""
 
     def init_device(self) -> None:
-        """Before the model is loaded."""
+        """Make the memory, before the model is loaded."""
         if why := verify(self.vllm_config):
             raise RuntimeError(why)
         self.start_times = StartTimes()
@@ -60,15 +60,15 @@ class ElasticWorker(WorkerBase):
     # A worker of another name may have others.
 
     def make_memory(self, settings: EngineSettings) -> DeviceMemory:
-        """The memory of this engine, with nothing in it."""
+        """Return the empty memory of this engine."""
         return DeviceMemory(settings)
 
     def make_start_up(self) -> StartUp:
-        """The start of an engine with this memory."""
+        """Return the start-up of an engine with this memory."""
         return StartUp(self.mirage.memory, self.mirage.times)
 
     def join_pool(self, member: Member) -> Pool:
-        """The pool of KV blocks that the settings name."""
+        """Join the pool of KV blocks that the settings name, and return it."""
         socket = self.mirage.settings.tier_socket
         assert socket is not None
         return PoolClient(Path(socket), member)
@@ -76,9 +76,10 @@ class ElasticWorker(WorkerBase):
     # -- vLLM's hooks -------------------------------------------------------------------
 
     def load_model(self, **kwargs: Any) -> None:
-        """Load and process the weights, then fix where the layers live, and prove it.
+        """Load and process the weights, then put the layers in their final places, and prove the
+        model.
 
-        Raises `UnsupportedModel` if the model does not compute the same then.
+        Raise `UnsupportedModel` if the model does not compute the same afterwards.
         """
         keeping = self.start_up.keeping
         self.start_up.knows(self.vllm_config)
@@ -99,7 +100,8 @@ class ElasticWorker(WorkerBase):
         self.start_times.lap("layers placed" if recalled else "layers placed and proven")
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Serve vLLM's KV allocation from the reserved range."""
+        """Serve vLLM's KV allocation from the reserved range. Raise `RuntimeError` if vLLM
+        allocated otherwise."""
         self._kv_config, settings = kv_cache_config, self.mirage.settings
         self._letting_go = letting_go(kv_cache_config)
         memory = self.mirage.memory
@@ -123,7 +125,7 @@ class ElasticWorker(WorkerBase):
         self.start_times.lap("KV cache")
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's own, whose steps also compile kernels and say nothing about T_c."""
+        """Warm up as vLLM does. These steps also compile kernels, so they are not used for T_c."""
         with set_current_vllm_config(self.vllm_config):
             self.start_up.prove_compiled(self.model_runner, partial(_dummy_step, self))
         done = super().compile_or_warm_up_model(*args, **kwargs)
@@ -144,9 +146,9 @@ class ElasticWorker(WorkerBase):
         return self._allocation
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """vLLM's step, during which no memory moves.
+        """Execute vLLM's step with the engine held, so that no memory moves.
 
-        Its compute time, stalls left out, is what T_c is made of.
+        T_c is learned from its compute time, waits for loads left out.
         """
         memory = self.mirage.memory
         with self.mirage.mailbox.hold():
@@ -162,31 +164,30 @@ class ElasticWorker(WorkerBase):
             return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """vLLM's. Its second runner begins and ends copies of KV blocks here, and drafts run."""
+        """Sample as vLLM does. Its second runner begins and ends copies of KV blocks here, and
+        drafts run."""
         with self.mirage.mailbox.hold():
             return super().sample_tokens(grammar_output)
 
 
 def _forget_layers(compilation_config: Any) -> None:
-    """Forget the layers of a model that was built, and is built once more."""
+    """Forget the layers of a model that is about to be built a second time."""
     compilation_config.static_forward_context.clear()
     compilation_config.static_all_moe_layers.clear()
 
 
 def _outlives_steps(vllm_config: Any, kv_cache_config: Any) -> bool:
-    """True if vLLM enqueues work on KV blocks behind a step's output.
-
-    A drafter's work, and copies of states between their blocks.
-    """
+    """True if vLLM enqueues work on KV blocks after a step's output: a drafter's, or copies of
+    states between blocks."""
     groups = kv_cache_config.kv_cache_groups
     states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
     return vllm_config.speculative_config is not None or states
 
 
 def _dummy_step(worker: Any) -> None:
-    """Compute the model without requests, as vLLM does to see what memory it takes.
+    """Compute the model without requests, as vLLM does to measure the memory that it takes.
 
-    Once with each number of tokens, the fewest last.
+    It runs once for each of the worker's `proof_tokens`, the smallest number last.
     """
     most = worker.scheduler_config.max_num_batched_tokens
     more = {"skip_attn": True} if getattr(worker, "use_v2_model_runner", False) else {}

@@ -18,12 +18,12 @@ class EngineTimes:
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory, self._compute_time = memory, memory.backend.compute_time
         self.layer_load_s = 0.0
-        """T_T."""
+        """T_T: seconds to load one layer; 0 while unknown."""
         self.sleep_s = self.wake_s = 0.0
-        """Seconds of the last sleep and the last wake; see `Report`."""
+        """Seconds of memory moves of the last sleep and the last wake; see `Report`."""
         self.token_cost = TokenCost()
         self.warm = False
-        """True if steps are those of requests, and tell T_c."""
+        """True once steps are those of requests, which count for T_c."""
 
     @contextmanager
     def timed_step(self, tokens: int) -> Iterator[None]:
@@ -43,14 +43,14 @@ class EngineTimes:
             raise
 
     def stepped(self, compute_s: float) -> None:
-        """Note the seconds of compute of the first step whose time was not known."""
+        """Note the seconds of compute of the oldest step without a time."""
         if (giver := self._memory.giver) is not None:
             compute_s = max(0.0, compute_s - giver.spent_s())
         self.token_cost.end(compute_s)
         self._compute_time.end(compute_s)
 
     def moved(self, seconds: float, *, was_absent: bool) -> None:
-        """Note orders that took so long, if the engine fell asleep by them or woke."""
+        """Note that orders took `seconds`, if the engine fell asleep or woke by them."""
         if self._memory.absent and not was_absent:
             self.sleep_s = seconds
         elif was_absent and not self._memory.absent:
@@ -62,7 +62,7 @@ class EngineTimes:
         return self._compute_time.step_s / max(self._memory.layers, 1)
 
     def layer_times(self) -> LayerTimes:
-        """T_T and T_c, and what is known of experts."""
+        """Return T_T, T_c, and the times of tokens, sleeps, wakes and experts."""
         giver, token_s = self._memory.giver, self.token_cost.token_s
         times = LayerTimes(
             self.layer_load_s,
@@ -79,7 +79,8 @@ class EngineTimes:
         return replace(times, expert_s=load_s, expert_routed=giver.observed())
 
     def expert_counts(self) -> dict[str, int]:
-        """The fields of `Counters` that count experts; empty if none can be given away."""
+        """Return the fields of `Counters` that count experts; empty if no expert can be given
+        away."""
         if (giver := self._memory.giver) is None:
             return {}
         books = giver.residency

@@ -1,9 +1,9 @@
-"""One process per engine: scheduler and worker side by side, as vLLM has it on one GPU.
+"""Executor with scheduler and worker in one process, as vLLM has it on one GPU.
 
 vLLM's CPU platform turns the executor named ``uni`` into a multi-process one to bind OpenMP
-threads. The launcher sets those in the environment before the process starts, so the engine
-can keep its worker in the EngineCore process here too, and memory is mapped by the very
-thread that schedules.
+threads. The launcher sets those in the environment before the process starts. So the engine can
+keep its worker in the EngineCore process here too, and memory is mapped by the thread that
+schedules.
 """
 
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -13,7 +13,7 @@ from mirage.engine.unfinished import answer_with_errors
 
 
 class InProcessExecutor(UniProcExecutor):
-    """vLLM's own single-process executor, under a name that the CPU platform leaves alone."""
+    """vLLM's single-process executor, under a name that the CPU platform leaves alone."""
 
     def _init_executor(self) -> None:
         super()._init_executor()

@@ -1,9 +1,10 @@
 """vLLM's call of a layer's experts as an operator of ours, at which graphs are split.
 
-Which experts a step needs is known in its middle. Code of ours that waits for them can only run
-between two graphs. vLLM's own operators (`moe_forward`, `moe_forward_shared`) return new tensors:
-a captured graph behind one would read where its output was when it was captured. Ours writes into
-tensors that the graph before it has allocated, as vLLM's operator of attention does.
+The experts that a step needs are known only inside it. Code of ours that waits for them can only
+run between two graphs. vLLM's own operators (`moe_forward`, `moe_forward_shared`) return new
+tensors: a captured graph after such an operator would read the address that its output had when it
+was captured. Ours writes into tensors that the graph before it has allocated, as vLLM's operator of
+attention does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ UNSPLIT = (
 
 
 def runner_of(layer: torch.nn.Module, experts: torch.nn.Module) -> MoERunner | None:
-    """Runner that calls `experts` in `layer`; None if it is not vLLM's usual one."""
+    """Return the runner that calls `experts` in `layer`; None if it is not vLLM's usual one."""
     runners = (m for m in layer.modules() if isinstance(m, MoERunner))
     for runner in runners:
         if runner.routed_experts is experts:
@@ -36,7 +37,8 @@ def runner_of(layer: torch.nn.Module, experts: torch.nn.Module) -> MoERunner | N
 
 
 def split(runners: Iterable[MoERunner], compilation: CompilationConfig) -> None:
-    """Let each call its experts by our operator, and vLLM split there what it will compile."""
+    """Let each runner call its experts by our operator, and let vLLM split there what it will
+    compile."""
     for runner in runners:
         runner._forward_entry = _routed if runner.shared_experts is None else _shared_and_routed
     if compilation.splitting_ops is not None and OPERATOR not in compilation.splitting_ops:
@@ -44,9 +46,10 @@ def split(runners: Iterable[MoERunner], compilation: CompilationConfig) -> None:
 
 
 def captured(device: torch.device) -> bool:
-    """True while the graph of a whole step is captured, which only runs with all experts there.
+    """True while the graph of a whole step is captured, which only runs with all experts on the
+    device.
 
-    Raises `RuntimeError` for the graph of a piece: it runs while experts are away.
+    Raise `RuntimeError` in a capture of a piece, since that graph would run while experts are away.
     """
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
         return False
@@ -63,7 +66,7 @@ def _routed(
     layer_name: Any,
     hidden_dim_unpadded: int,
 ) -> torch.Tensor:
-    """Output of the experts, (tokens, hidden), as of vLLM's `moe_forward`."""
+    """Return the output of the experts, (tokens, hidden), as vLLM's `moe_forward` does."""
     output = torch.empty_like(hidden_states)
     torch.ops.mirage.moe_forward(
         output, None, hidden_states, router_logits, shared_experts_input, input_ids, layer_name
@@ -79,7 +82,8 @@ def _shared_and_routed(
     layer_name: Any,
     hidden_dim_unpadded: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs of the shared experts and of the others, as of vLLM's `moe_forward_shared`."""
+    """Return the outputs of the shared experts and of the others, as vLLM's `moe_forward_shared`
+    does."""
     output = torch.empty_like(hidden_states)
     like = hidden_states if shared_experts_input is None else shared_experts_input
     shared = torch.empty_like(like)
@@ -101,7 +105,7 @@ def _computed(
 
 
 _between_graphs = eager_break_during_capture(_computed)
-"""Point at which vLLM interrupts a capture, where no step is compiled."""
+"""Our operator's function, at which vLLM interrupts a capture if no step is compiled."""
 
 
 def _moe_forward(
@@ -126,7 +130,7 @@ def _fake(
     input_ids: torch.Tensor | None,
     layer_name: LayerNameType,
 ) -> None:
-    """Shape rule of the operator: it returns nothing, its outputs exist already."""
+    """Shape function of the operator: it returns nothing, its outputs exist already."""
 
 
 direct_register_custom_op(

@@ -3,7 +3,7 @@
 vLLM routes first and then calls a layer's experts with the ids that were chosen (`topk_ids`), and
 its kernels touch no other expert's weights. So a missing expert can be put in place in between;
 with graphs or compiled steps only if their caller is known (`expert_call`). Only weights as vLLM
-loads them can go, with whole pages for each expert: kernels do not take strides.
+loads them can be given away, with whole pages for each expert, because kernels do not take strides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNKNOWN_CALL = (
 
 
 class ExpertsStay(Exception):
-    """Why a model's experts are not given away."""
+    """Error: a model's experts cannot be given away; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,18 @@ class ExpertLayer:
 
     index: int
     weights: list[torch.Tensor]
-    """Tensors of (experts, ...) each."""
+    """Tensors of the experts' weights, (experts, ...) each."""
     kernel: Any
-    """Kernel that vLLM calls with the ids; None before a model has weights."""
+    """Kernel that vLLM calls with the ids; None before the model has weights."""
     runner: Any = None
-    """Runner that routes and calls them; None if it is not as known here."""
+    """Runner that routes and calls the experts; None if it is not vLLM's usual one."""
 
 
 def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[ExpertLayer]:
-    """Experts of all layers that have some. Raises `ExpertsStay` if they are not as known here.
+    """Return the experts of all layers that have some. Raise `ExpertsStay` if they are not of a
+    known kind.
 
-    `called`: so must what calls them be, since a graph has to end there.
+    With `called` their caller must be of a known kind too, since a graph has to end there.
     """
     found = []
     for index, layer in enumerate(layers):
@@ -66,9 +67,9 @@ def find(layers: Sequence[torch.nn.Module], *, called: bool = False) -> list[Exp
 
 
 def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
-    """Layout of experts if each layer's weights come first in its range.
+    """Return the layout of experts, with each layer's expert weights first in its range.
 
-    Raises `ExpertsStay` if an expert is not of whole pages, or layers differ.
+    Raise `ExpertsStay` if an expert does not fill whole pages, or layers differ.
     """
     shapes = {tuple((tuple(w.shape), w.dtype) for w in one.weights) for one in found}
     if len(shapes) > 1:
@@ -86,14 +87,14 @@ def layout(found: Sequence[ExpertLayer], page_bytes: int) -> ExpertLayout:
 
 
 def facts(found: Sequence[ExpertLayer]) -> ExpertFacts:
-    """Their number and size, by those of the first layer that has some."""
+    """Return the number and size of experts, by those of the first layer that has some."""
     weights = found[0].weights
     slices = tuple(weight[0].numel() * weight.element_size() for weight in weights)
     return ExpertFacts(len(found), len(weights[0]), slices)
 
 
 def hook(found: Sequence[ExpertLayer], streamer: ExpertStreamer) -> None:
-    """Let each layer's experts be there when they are called."""
+    """Hook each layer's kernel, so that experts are in place when they are called."""
     for one in found:
         one.kernel.apply = _routed(one.kernel.apply, streamer, one.index)
 
@@ -119,7 +120,7 @@ def _whole(weight: torch.Tensor) -> bool:
 
 
 def _routed(apply: Callable[..., Any], streamer: ExpertStreamer, index: int) -> Callable[..., Any]:
-    """`apply` once the experts that it is told of are in place."""
+    """Return `apply` with a wait for the experts in its arguments before."""
 
     def applied(*args: Any, **kwargs: Any) -> Any:
         ids = kwargs["topk_ids"] if "topk_ids" in kwargs else args[5]

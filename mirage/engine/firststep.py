@@ -1,10 +1,11 @@
-"""A request of the engine's own, computed before its tenant is ready: whether its model computes.
+"""First step of an engine: a request of its own, computed before its tenant is ready, which shows
+that its model computes.
 
 A model may load, and its kernels refuse the first real step. So the scheduler begins with a prompt
 of a few tokens, which goes its usual way (turn, KV blocks, prefill, decode or pooling) whatever the
 policy and the runner. It is made here and not sent to the API server, where keys, templates,
-tokenizers and each runner's routes would be in its way. Nobody is sent its output, nothing counts
-it, and no prompt can find its KV blocks.
+tokenizers and each runner's routes would be in its way. Its output is sent to no client and counted
+nowhere, and no prompt can find its KV blocks.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from vllm.v1.request import Request
 
 NAME = "mirage-first-step"
 PROMPT, ANSWER = 4, 2
-"""Tokens, fewer if the model takes no more: a prefill and a decode."""
+"""Tokens of the prompt and of the answer, fewer if the model takes no more: a prefill and a
+decode."""
 
 
 class FirstStep:
-    """An engine's own first request, which shows that its model computes."""
+    """Engine's own first request, which shows that its model computes."""
 
     def __init__(self, vllm_config: Any, tasks: Collection[str], hash_tokens: int) -> None:
-        """`tasks` are those of the model, `hash_tokens` as many as a KV block's name stands for."""
+        """Make the request. `tasks` are those of the model; `hash_tokens` is the number of tokens
+        in a named KV block."""
         model = vllm_config.model_config
         length = max(1, min(PROMPT, model.max_model_len - ANSWER))
         named = set(special_tokens(model.hf_config.to_dict()))
@@ -42,14 +45,16 @@ class FirstStep:
         )
 
     def processed(self, outputs: Mapping[int, Any]) -> bool:
-        """Take its part out of a step's outputs, vLLM's by client; true if it has ended."""
+        """Remove its part from a step's outputs, vLLM's by client; True if the request has
+        ended."""
         for output in outputs.values():
             output.outputs = [each for each in output.outputs if each.request_id != NAME]
         return bool(self.request.is_finished())
 
 
 def lacks_input(model: Any) -> str | None:
-    """Reason why a model with this configuration cannot compute on token ids alone, or None."""
+    """Return the reason why a model with this configuration cannot compute on token ids alone; None
+    if it can."""
     if model.is_encoder_decoder:
         return "its decoder needs what an encoder has seen or heard"
     if model.is_multimodal_raw_input_only_model:
@@ -58,7 +63,8 @@ def lacks_input(model: Any) -> str | None:
 
 
 def special_tokens(config: Mapping[Any, Any]) -> Iterator[int]:
-    """Ids to which a model's configuration gives a meaning, a picture's place for one."""
+    """Yield the token ids to which a model's configuration gives a meaning, such as a picture's
+    place."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from special_tokens(value)
@@ -67,7 +73,7 @@ def special_tokens(config: Mapping[Any, Any]) -> Iterator[int]:
 
 
 def plain_tokens(special: Collection[int], vocabulary: int, length: int) -> list[int]:
-    """The first ids that are not special, and any where there are too few."""
+    """Return the first `length` ids that are not special; if there are too few, any ids follow."""
     plain = [token for token in range(vocabulary) if token not in special]
     return (plain + list(range(vocabulary)) * length)[:length]
 
@@ -83,6 +89,7 @@ def _pooling(model: Any, tasks: Collection[str]) -> PoolingParams:
 
 
 def _names(request: Request, tokens: int) -> list[bytes]:
-    """Names of its full blocks that lack one, of `tokens` tokens each: of no prompt's."""
+    """Return random names for its full blocks of `tokens` tokens that have none, so that no prompt
+    finds them."""
     lacking = request.num_tokens // tokens - len(request.block_hashes)
     return [os.urandom(32) for _ in range(lacking)]

@@ -1,7 +1,7 @@
-"""The device memory that never moves: everything that models hold beside the moving layers.
+"""Device memory that never moves: everything that models hold besides the moving layers.
 
-Other parameters and buffers, plain attributes (MLA's absorbed weights, LoRA's stacked adapters),
-a drafter's model. Each storage counts once, so what models share does, too.
+It includes other parameters and buffers, plain attributes (MLA's absorbed weights, LoRA's stacked
+adapters), and a drafter's model. Each storage counts once, also one that models share.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import torch
 from mirage.engine.tensors import held, total_bytes
 
 DRAFTERS = ("drafter", "speculator")
-"""Attributes by which vLLM's two model runners hold a drafter."""
+"""Attributes of vLLM's two model runners that hold a drafter."""
 
 
 def fixed_bytes(models: Iterable[torch.nn.Module], moving: set[int], *devices: str) -> int:
-    """Bytes on `devices` ("cpu", "cuda") of the storages of `models` that do not move.
+    """Return the bytes on `devices` ("cpu", "cuda") of the storages of `models` that do not move.
 
-    `moving` are the ids of the tensors that do.
+    `moving` are the ids of the tensors that move.
     """
     tensors = chain.from_iterable(held(part) for model in models for part in model.modules())
     return total_bytes((t for t in tensors if id(t) not in moving), *devices)
 
 
 def models_of(runner: Any) -> Iterator[torch.nn.Module]:
-    """The model that a model runner serves, and the one that proposes tokens, if any."""
+    """Yield the model that a model runner serves, and the model that proposes tokens, if there is
+    one."""
     yield runner.get_model()
     for name in DRAFTERS:
         model = getattr(getattr(runner, name, None), "model", None)

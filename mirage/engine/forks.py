@@ -1,7 +1,7 @@
-"""Programs of Python's as forks of a process that has imported vLLM: engines start warm.
+"""Python programs as forks of a process that has imported vLLM, so that engines start warm.
 
-To import vLLM takes some ten seconds of computing, and an engine is two processes. A fork has the
-imports and is otherwise what the program would be: it leads a session of its own, has the
+Importing vLLM takes some ten seconds of computing, and an engine is two processes. A fork has the
+imports and is otherwise what the program would be: it leads a session of its own, and has the
 environment, the folder and the files that it is given, and none of its parent's.
 """
 
@@ -30,18 +30,18 @@ ROLE = "program"
 
 
 class ForkedProgram:
-    """State of this process: true once it has become a program."""
+    """State of this process: `here` is True once it has become a program."""
 
     here = False
 
 
 class ForkedCore(ForkProcess):
-    """An engine core, as a fork of its server, whose sockets and signals are not its own."""
+    """Engine core, as a fork of its server without the server's sockets and signals."""
 
     def start(self) -> None:
-        """Start it beside the server's resource tracker, which one that is spawned has as well.
+        """Start it with the server's resource tracker running, as a spawned core has it.
 
-        A tracker of the core's own is killed with the core, and shared memory stays.
+        A tracker of the core's own would be killed with the core, and shared memory would stay.
         """
         resource_tracker.ensure_running()
         super().start()
@@ -59,16 +59,18 @@ class CoresAreForks(ForkContext):
 
 
 def fork_of_the_server() -> CoresAreForks:
-    """vLLM's start method for cores. On a CPU it spawns them, and each would import it again."""
+    """Return the start method for cores that replaces vLLM's, which on a CPU spawns them and
+    imports everything again."""
     return CoresAreForks()
 
 
 def begin_program(question: dict[str, Any]) -> int:
-    """Start one; the number of its process. Its files are open then: the caller may close them.
+    """Fork a program and return the number of its process. Its files are open then, so the caller
+    may close its own.
 
-    `question` has its `command` line as Python has it, the `environment`, the `folder` to work in,
-    the paths `out` and `err`, and `until` when, in seconds of the monotonic clock, it may be
-    started. Raises `TimeoutError` later on: who asked has given it up.
+    `question` has its `command` line as Python takes it, the `environment`, the `folder` to work
+    in, the paths `out` and `err`, and `until`: the time in seconds of the monotonic clock up to
+    which it may be started. Raise `TimeoutError` after that time, since the caller no longer waits.
     """
     if time.monotonic() > question["until"]:
         raise TimeoutError(f"too late to start {question['command']}")
@@ -93,7 +95,8 @@ def begin_program(question: dict[str, Any]) -> int:
 
 
 def _become(command: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
-    """Do as ``python -m MODULE``, ``python -c CODE`` or ``python FILE``, and words, would."""
+    """Do what ``python -m MODULE``, ``python -c CODE`` or ``python FILE``, with arguments, would
+    do."""
     os.setsid()
     for number, file in enumerate(files):
         os.dup2(file, number)
@@ -122,7 +125,8 @@ def _run(first: str, *words: str) -> None:
 
 
 def let_go(of: Callable[[int], bool], keep: int = -1) -> None:
-    """Give up open files of these modes. Their numbers stay taken: objects may close them yet."""
+    """Give up open files whose modes `of` accepts, except `keep`. Their numbers stay in use,
+    because objects may still close them."""
     null = os.open(os.devnull, os.O_RDWR)
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)

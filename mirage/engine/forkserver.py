@@ -1,11 +1,12 @@
-"""A process that has imported vLLM, and whose forks need not: engines of `mirage serve` start so.
+"""Process that has imported vLLM and forks others that need not import it: engines of `mirage
+serve` start so.
 
-python -m mirage.engine.forkserver PARENT LISTENER
+    python -m mirage.engine.forkserver PARENT LISTENER
 
-LISTENER is the descriptor of a listening Unix socket, see `mirage.processes.answering`. The
-process ends with PARENT, the one that started it; if that ends while it imports, it does so after.
-vLLM's worker for a CPU is not imported here: it changes torch for the whole process, and is each
-engine's own.
+LISTENER is the descriptor of a listening Unix socket, see `mirage.processes.answering`. The process
+ends with PARENT, the process that started it; if PARENT ends during the imports, it ends after
+them. vLLM's worker for a CPU is not imported here: it changes torch for the whole process, so each
+engine imports it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mirage.engine import executor, forks, probe, scheduler, steptimes  # noqa: 
 from mirage.processes.answering import Roles, answer_in_forks
 
 READY = "ready"
-"""Role of a process that has imported all."""
+"""Role that answers True once everything is imported."""
 ROLES: Roles = {
     "probe": probe.said,
     "steptimes": steptimes.measure,
@@ -48,7 +49,7 @@ def answer(listener: socket.socket, parent: int) -> None:
 
 
 def main() -> None:
-    """Answer at the descriptor that the command line names."""
+    """Answer at the socket whose descriptor the command line names."""
     setproctitle.getproctitle()  # finds its room in the environment as it was
     answer(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[1]))
 

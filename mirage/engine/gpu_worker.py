@@ -1,4 +1,4 @@
-"""vLLM's GPU worker with its parameters and its KV cache in memory that can move."""
+"""vLLM's GPU worker with parameters and KV cache in memory that can move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from mirage.engine.proof import TOKENS
 logger = logging.getLogger("mirage.engine.gpu_worker")
 
 MANY_TOKENS = 512
-"""GPU libraries choose kernels by the number of rows, and by 512 those of prompts are taken."""
+"""Number of tokens for the second proof: GPU libraries choose kernels by the number of rows, and
+with 512 they choose those of prompts."""
 STREAMING = (
     "CUDA graphs are to be captured while layers stream ({} remapped, {} slots), or experts "
     "are away ({}): a graph would hold no waits for them. "
@@ -31,12 +32,13 @@ EAGERLY = "no CUDA graphs, every step runs eagerly: %s"
 
 
 class MirageGPUWorker(ElasticWorker, Worker):
-    """On an NVIDIA GPU. Steps are enqueued, so memory moves behind vLLM's own fence."""
+    """Worker on an NVIDIA GPU. Steps are enqueued, so memory moves behind vLLM's own fence."""
 
     proof_tokens = (TOKENS, MANY_TOKENS)
 
     def init_device(self) -> None:
-        """Before the model is loaded, which may be wrapped for graphs."""
+        """Initialise the device, and turn graphs off if necessary, before the model is loaded and
+        perhaps wrapped for graphs."""
         super().init_device()
         eager, runner = self.model_config.enforce_eager, type(self.model_runner)
         if self.mirage.settings.policy is Policy.MIRAGE and (why := _why_eager(eager, runner)):
@@ -45,18 +47,20 @@ class MirageGPUWorker(ElasticWorker, Worker):
             self.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """KV cache layouts of the attention backends that `layouts_on_gpu` takes, best first."""
+        """Return the KV cache layouts of the attention backends that `layouts_on_gpu` takes, best
+        first."""
         layouts: list[str] = super().get_supported_kv_cache_layouts()
         return layouts_on_gpu(layouts, elastic=self.mirage.settings.elastic)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Rows of block tables end in the null block, wherever blocks may go."""
+        """Initialise the KV cache; rows of block tables end in the null block if blocks may be
+        given away."""
         super().initialize_from_config(kv_cache_config)
         if self.mirage.memory.kv is not None:
             zero_tails(self.model_runner)
 
     def compile_or_warm_up_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Capture graphs as vLLM does, all layers resident; then stand before them."""
+        """Capture graphs as vLLM does, with all layers resident; then gate their replays."""
         memory = self.mirage.memory
         moves = memory.streamer is not None
         if moves:
@@ -69,10 +73,11 @@ class MirageGPUWorker(ElasticWorker, Worker):
 
 
 def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
-    """vLLM's own capture, in bytes of graphs; it may fail, and steps run eagerly then.
+    """Return a replacement for vLLM's capture, which returns the bytes of the graphs, or 0 after a
+    failure: steps then run eagerly.
 
-    For want of memory, or in a kernel that cannot be captured. What a device does not recover
-    from, vLLM's next call tells.
+    A capture may fail because memory lacks, or in a kernel that cannot be captured. If the device
+    does not recover, vLLM's next call fails.
     """
     runner = worker.model_runner
     capture = runner.capture_model
@@ -95,7 +100,7 @@ def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
 
 
 def _why_eager(eager: bool, runner: type) -> str:
-    """Empty if graphs may be captured."""
+    """Return the reason why no graphs may be captured; empty if they may."""
     if eager:
         return "device.graphs is false"
     return "" if known(runner) else "this vLLM chooses its graphs where we do not know"
@@ -103,7 +108,8 @@ def _why_eager(eager: bool, runner: type) -> str:
 
 @contextmanager
 def only_mapped_blocks(runner: Any, kv: KVBuffer | None) -> Iterator[None]:
-    """The second model runner warms up with as many blocks as it believes there are."""
+    """Context in which vLLM's second model runner warms up with the mapped blocks only, not with
+    all that there may be."""
     config = runner.kv_cache_config
     if kv is None:
         yield

@@ -1,10 +1,10 @@
-"""Captured CUDA graphs beside parameters that stream.
+"""Captured CUDA graphs in a model whose parameters may stream.
 
-No parameter changes its address, so a graph that was captured with all layers resident stays
-valid while they are. A graph of a whole step has no place for the waits that streaming needs;
-a row of graphs with attention between them (PIECEWISE) has, and with the call of a layer's experts
-(`expert_call`). So FULL graphs are replayed while nothing streams, no expert is away and nobody
-looks at the routing, and pieces or nothing else.
+No parameter changes its address, so a graph that was captured with all layers resident stays valid
+while they are. A graph of a whole step has no place for the waits that streaming needs. A row of
+graphs (PIECEWISE) has: between them are attention and the call of a layer's experts
+(`expert_call`). So FULL graphs are replayed while nothing streams, no expert is away and no step
+reads the routing; otherwise pieces are replayed, or no graph.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mirage.engine.captures import end_allocation
 logger = logging.getLogger("mirage.engine.graphs")
 
 DISPATCHER, MANAGER = "cudagraph_dispatcher", "cudagraph_manager"
-"""Attributes by which vLLM's first and second model runner choose a graph."""
+"""Attributes by which vLLM's first and second model runners choose a graph."""
 WRAPPERS = (CUDAGraphWrapper, BreakableCUDAGraphWrapper)
 
 
 def known(runner: type) -> bool:
-    """True if a class of model runners will choose its graphs where `gate` stands.
+    """True if model runners of a class will choose their graphs where `gate` intercepts.
 
-    This is asked before an object of it has loaded its model, so the names that its methods mention
+    This is asked before a runner has loaded its model, so the names in the code of its methods
     decide.
     """
     functions = (value for base in runner.__mro__ for value in vars(base).values())
@@ -42,10 +42,10 @@ def known(runner: type) -> bool:
 
 
 def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
-    """Let a model runner that is known replay whole graphs only while nothing is `streaming`.
+    """Let a model runner replay whole graphs only while `streaming` is false.
 
-    After it has captured them. With `pieces`, it may replay PIECEWISE graphs meanwhile, if it
-    has some. Raises `RuntimeError` if they are not where they should be.
+    Call it after the graphs are captured. With `pieces`, the runner may replay PIECEWISE graphs
+    meanwhile, if it has some. Raise `RuntimeError` if its graphs are not where they should be.
     """
     fitting = {CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE} if pieces else {CUDAGraphMode.NONE}
     has = _gate(runner, streaming, fitting)
@@ -54,7 +54,7 @@ def gate(runner: Any, streaming: Callable[[], bool], pieces: bool) -> None:
 
 
 def abandon(runner: Any) -> None:
-    """Let go what a model runner has captured; it replays nothing from now on."""
+    """Release what a model runner has captured; it replays nothing from now on."""
     set_cudagraph_capturing_enabled(False)
     pools = {one.graph_pool for kind in WRAPPERS for one in kind._all_instances}
     for wrapper in WRAPPERS:
@@ -67,7 +67,8 @@ def abandon(runner: Any) -> None:
 
 
 def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
-    """Only `fitting` modes while `streaming`; whether there are graphs of such a mode."""
+    """Allow only `fitting` modes while `streaming`; return True if there are graphs of such a
+    mode."""
     streaming = _telling(_for_graphs(runner), streaming)
     if (manager := getattr(runner, MANAGER, None)) is not None:
         return _gate_manager(manager, streaming, fitting)
@@ -77,10 +78,11 @@ def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode
 
 
 def _for_graphs(runner: Any) -> list[Any]:
-    """Builders of attention metadata that keep something for each size of a whole step's graph.
+    """Return the builders of attention metadata that keep data for each size of a whole step's
+    graph.
 
     FlashInfer's have a wrapper with workspaces for each number of requests in a step that only
-    decodes, whatever way the step runs. Whole graphs have few sizes; steps in pieces have all.
+    decodes, however the step runs. Whole graphs have few sizes; steps in pieces have all.
     """
     groups = (group for each in getattr(runner, "attn_groups", ()) for group in each)
     builders = (builder for group in groups for builder in group.metadata_builders)
@@ -88,7 +90,7 @@ def _for_graphs(runner: Any) -> list[Any]:
 
 
 def _telling(builders: list[Any], streaming: Callable[[], bool]) -> Callable[[], bool]:
-    """`streaming`, of which `builders` hear before each step: no whole graph runs then."""
+    """Return `streaming`, made to tell `builders` before each step that no whole graph runs."""
 
     def telling() -> bool:
         now = streaming()
@@ -102,7 +104,7 @@ def _telling(builders: list[Any], streaming: Callable[[], bool]) -> Callable[[],
 def _gate_dispatcher(
     dispatcher: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]
 ) -> bool:
-    """Gate of the first model runner: modes can be left out of a question."""
+    """Gate of the first model runner: its dispatcher takes the modes that are allowed."""
     original = dispatcher.dispatch
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:

@@ -1,20 +1,20 @@
-"""Holding a running request that lacks KV blocks, where vLLM would preempt one.
+"""Hold of a running request that lacks KV blocks, where vLLM would preempt a request.
 
-One `schedule()` of vLLM's comes by here three times, in this order:
+One `schedule()` of vLLM's calls this code three times, in this order:
 
-1. Of each running request it asks `KVCacheManager.allocate_slots` for blocks. None means that there
-   are none; then `HoldingKVCacheManager` counts what is missing, and `StepHold` decides.
-2. Before it preempts anybody for it, it asks `Scheduler._request_blocks_can_be_freed`. False leaves
-   this request, and the running ones behind it, out of the step, and nobody is preempted.
-3. It admits waiting requests, unless `Scheduler._pause_state` says that none is to be: they would
-   take the blocks that the held request is short of.
+1. For each running request it asks `KVCacheManager.allocate_slots` for blocks. None means that
+   there are none; then `HoldingKVCacheManager` counts the missing blocks, and `StepHold` decides.
+2. Before it preempts a request for that, it asks `Scheduler._request_blocks_can_be_freed`. False
+   leaves this request, and the running ones after it, out of the step, and none is preempted.
+3. It admits waiting requests, unless `Scheduler._pause_state` forbids it: they would take the
+   blocks that the held request lacks.
 
-Both answers follow from `StepBounds.held`. A request is held until memory comes or a refusal; how
-long at most, `GrowthHold` says.
+Both answers follow from `StepBounds.held`. A request is held until memory comes or a refusal;
+`GrowthHold` limits the time.
 
 A waiting request may hold blocks as well: those that it has loaded. vLLM admits loads only as far
-as the blocks that they need beside them are free. If these have gone to others since, and nothing
-runs that will free some, it is held as a running one is; after a refusal the newest makes way.
+as the blocks that they need besides are free. If these have gone to others since, and no running
+request will free any, it is held as a running one is; after a refusal the newest makes way.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mirage.engine.step_hold import StepHold
 
 
 class HoldingKVCacheManager(KVCacheManager):
-    """vLLM's KV cache manager, which tells what a running request lacked."""
+    """vLLM's KV cache manager, which reports the blocks that a running request lacked."""
 
     hold: StepHold
 
     @staticmethod
     def of(manager: Any, hold: StepHold) -> None:
-        """Make vLLM's `manager` one that tells `hold`."""
+        """Turn vLLM's `manager` into one that reports to `hold`."""
         manager.__class__ = HoldingKVCacheManager
         manager.hold = hold
 
@@ -47,10 +47,10 @@ class HoldingKVCacheManager(KVCacheManager):
         num_lookahead_tokens: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """vLLM's; a waiting request that finds no memory simply waits.
+        """Allocate as vLLM does. A waiting request that finds no memory simply waits.
 
-        A running one gets nothing while memory is called back: vLLM then preempts the request
-        that it thinks right, and asks again.
+        A running one gets nothing while memory is recalled: vLLM then preempts the request of its
+        own choice, and asks again.
         """
         running = request.status == RequestStatus.RUNNING
         if running and self.hold.recalls():
@@ -76,10 +76,10 @@ class HoldingKVCacheManager(KVCacheManager):
         return blocks
 
     def _missing(self, request: Any, new_tokens: int, lookahead_tokens: int) -> int:
-        """Blocks that a running request lacks.
+        """Return the number of blocks that a running request lacks.
 
-        vLLM's own count for a request that has nothing to find in the prefix cache any more. The
-        blocks that newcomers leave free are for it, so they are none of what it lacks.
+        It is vLLM's own count for a request that can find nothing more in the prefix cache. The
+        blocks that newcomers leave free are available to it.
         """
         most = self.max_model_len
         computed = min(request.num_computed_tokens, most)

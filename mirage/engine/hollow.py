@@ -1,7 +1,7 @@
 """Models as vLLM builds them, without memory: on torch's meta device.
 
-A few models look at a number while they are built, which a tensor without memory does not have.
-Those are built on the CPU, where memory that nobody writes to is not taken either.
+A few models read a value of a tensor while they are built, which a tensor without memory does not
+have. Those are built on the CPU, where memory that is never written is not allocated either.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ NO_DATA = "Cannot copy out of meta tensor"
 
 
 def alone() -> None:
-    """A world of one process, which layers ask for their part of."""
+    """Make a world of one process, which layers ask for their part of the model."""
     with tempfile.NamedTemporaryFile(prefix="mirage-probe-") as file:
         parallel_state.init_distributed_environment(1, 0, f"file://{file.name}", 0, "gloo")
         parallel_state.ensure_model_parallel_initialized(1, 1)
 
 
 class NeedsNumbers(Exception):
-    """This model cannot be built on the meta device."""
+    """Error: this model cannot be built on the meta device."""
 
 
 def built(
     config: Any, found: Callable[[torch.nn.Module], None], device: str
 ) -> list[torch.nn.Module]:
-    """The model of vLLM's configuration, with room for its adapters, and its draft model.
+    """Return the model of vLLM's configuration, with room for its adapters, and its draft model.
 
-    `found` sees the model as vLLM built it, before adapters change its modules. `device` is one
-    of `DEVICES`. Raises `NeedsNumbers`; then ask again, in a new process, for the other one.
-    The layers of both are noted in `config`, where vLLM looks for what needs a KV cache.
+    `found` is called with the model as vLLM built it, before adapters change its modules. `device`
+    is one of `DEVICES`. Raise `NeedsNumbers` if the other device is needed; then call it in a new
+    process for that one. The layers of both models are noted in `config`, where vLLM looks for what
+    needs a KV cache.
     """
     try:
         with set_default_torch_dtype(config.model_config.dtype), torch.device(device):
@@ -73,7 +74,8 @@ def _make_room_for_adapters(config: Any, model: torch.nn.Module, device: torch.d
 
 
 def _draft(config: Any, draft: Any, target: torch.nn.Module) -> torch.nn.Module:
-    """As vLLM's proposers do: a draft model is one of its own, a head belongs to the model."""
+    """Return the draft model as vLLM's proposers build it: a model of its own, or a head of the
+    served model."""
     if config.speculative_config.method == "draft_model":
         own = replace(config, quant_config=None, model_config=draft)
         return initialize_model(vllm_config=own, prefix="draft_model")
@@ -84,9 +86,9 @@ def _draft(config: Any, draft: Any, target: torch.nn.Module) -> torch.nn.Module:
 
 
 def _share(draft: torch.nn.Module, target: torch.nn.Module, names: Iterable[str]) -> None:
-    """Give a head of EAGLE's the embeddings of `target` that its checkpoint does not have.
+    """Give a head of EAGLE's the embeddings of `target` that its own checkpoint lacks.
 
-    vLLM also shares what is there and equal, which only numbers show.
+    vLLM also shares embeddings that are present and equal, which only their values show.
     """
     for name in names:
         process_eagle_weight(draft, name)
@@ -99,13 +101,14 @@ def _share(draft: torch.nn.Module, target: torch.nn.Module, names: Iterable[str]
 
 
 def _embeddings(model: torch.nn.Module) -> Any:
-    """Under either name that vLLM's models have for them."""
+    """Return a model's embeddings under either name that vLLM's models use; None without."""
     inner = getattr(model, "model", None)
     return getattr(inner, "embed_tokens", getattr(inner, "embedding", None))
 
 
 def _tensor_names(folder: Path) -> list[str]:
-    """Names of all tensors in the folder's files; none where only loading could tell."""
+    """Return the names of all tensors in the folder's safetensors files; empty if there are
+    none."""
     names: list[str] = []
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as tensors:

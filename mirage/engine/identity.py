@@ -13,10 +13,12 @@ import vllm
 
 
 def identity_of(vllm_config: Any) -> str | None:
-    """Identity of the files (device, inode, size, time of change) and of all that processes them.
+    """Return a hash of the files (device, inode, size, time of change) and of all settings that
+    process them.
 
-    All files of the model's folder: weights, configuration, code. None if it is no folder, or
-    cannot be read. The environment is not part of it: engines of one server have the same.
+    The files are all those in the model's folder: weights, configuration, code. None if it is no
+    folder, or cannot be read. The environment is not part of it: engines of one server have the
+    same.
     """
     model, cache = vllm_config.model_config, vllm_config.cache_config
     if (files := _files(Path(model.model))) is None:

@@ -1,4 +1,4 @@
-"""A module whose forward is another one for a while."""
+"""Module whose forward function is replaced for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def instead(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Inside the block `module` computes by `forward`, after it as before."""
+    """Context in which `module` computes by `forward`; afterwards it computes as before."""
     before, own = module.forward, "forward" in vars(module)
     module.forward = forward
     try:

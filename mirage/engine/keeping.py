@@ -1,9 +1,10 @@
-"""Weights that outlive their engine: in the keeper's memory when it starts, or put there.
+"""Weights that outlive their engine: they are in the keeper's memory when it starts, or are put
+there.
 
-vLLM builds its model as ever. If the keeper has its weights, no file is read: parameters get what
-they had after loading, vLLM processes them as after loading, and the layers' get what came of that.
-Else what vLLM loads and makes of it is noted, and goes to the keeper when the layers are placed.
-Either way the layers stream from that one copy.
+vLLM builds its model as usual. If the keeper has its weights, no file is read: parameters get the
+values that they had after loading, vLLM processes them, and parameters of layers get their
+processed values. Otherwise the loaded and processed values are noted, and go to the keeper when the
+layers are placed. In both cases the layers stream from that one copy.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ UNFIT = "weights in host memory are not what this engine needs, it reads its che
 
 
 class UnfitMaster(Exception):
-    """A master from which a model cannot be made as loading makes it; the message says why."""
+    """Error: a model cannot be made from a master as it is by loading; the message says why."""
 
 
 class FilledMaster:
-    """A master that this engine fills while it loads."""
+    """Master that this engine fills while it loads."""
 
     def __init__(self, client: KeeperClient, layers: Sequence[torch.nn.Module]) -> None:
         self._fd, self._filled, self._layers = client.fd, client.filled, layers
@@ -50,7 +51,8 @@ class FilledMaster:
         self._derived: dict[str, str] = {}
 
     def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
-        """Load, and write down what is outside the layers. Raises `VmmError`, after loading."""
+        """Call `load`, and write down all tensors outside the layers. Raise `VmmError` only after
+        loading."""
         self._before = derived.seen(model)
         load()
         raw = _as_loaded(model, self._layers)
@@ -63,13 +65,14 @@ class FilledMaster:
         file.close()
 
     def processed(self, model: torch.nn.Module) -> None:
-        """Note what processing has made of it."""
+        """Note the values that processing has produced."""
         self._named = _inside(model, self._layers)
         after = derived.seen(model, _storages(self._named))
         self._derived = derived.changed(self._before, after)
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> tuple[HostFile, list[int]]:
-        """Write the layers, and let nobody write any more. Raises `VmmError`."""
+        """Write the layers to the master and seal it; return its file and the units' host
+        addresses. Raises `VmmError`."""
         units, end = master.unit_places([one.nbytes for one in placed], self._raw_end)
         moved = _offsets(placed, units)
         inside = {n: moved[id(p)] for n, p in self._named.items() if id(p) in moved}
@@ -94,7 +97,7 @@ class FilledMaster:
 
 
 class WholeMaster:
-    """A master that is there. Raises `UnfitMaster`, `VmmError`."""
+    """Master that is complete. Raise `UnfitMaster` or `VmmError` if it cannot be read."""
 
     def __init__(self, client: KeeperClient, layers: Sequence[torch.nn.Module]) -> None:
         self._layers, self._file = layers, HostFile(client.fd)
@@ -104,7 +107,7 @@ class WholeMaster:
             raise UnfitMaster(str(error)) from None
 
     def load(self, model: torch.nn.Module, load: Callable[[], None]) -> None:
-        """Put in place what was loaded; `load` is not called."""
+        """Put the loaded values in place from the master; `load` is not called."""
         table, raw = self._table, _as_loaded(model, self._layers)
         if raw.keys() != table.raw.keys():
             raise UnfitMaster(_other("tensors", raw.keys() ^ table.raw.keys()))
@@ -120,7 +123,8 @@ class WholeMaster:
                 parameter.data.zero_()
 
     def processed(self, model: torch.nn.Module) -> None:
-        """Put in place what processing made of the layers when they were loaded."""
+        """Put the processed values of the layers in place from the master. Raise `UnfitMaster` if
+        others are needed."""
         table, named = self._table, _inside(model, self._layers)
         wanted = {name for name, parameter in named.items() if parameter.numel()}
         if wanted != table.processed.keys():
@@ -133,7 +137,8 @@ class WholeMaster:
         self._named = named
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> tuple[HostFile, list[int]]:
-        """Raises `UnfitMaster` if its layers are cut another way."""
+        """Return its file and the units' host addresses. Raise `UnfitMaster` if the layers are
+        divided differently."""
         units, table = self._table.units, self._table
         if [one.nbytes for one in placed] != [unit.nbytes for unit in units]:
             raise UnfitMaster("its layers are of another size")
@@ -150,9 +155,9 @@ class WholeMaster:
 
 
 class Keeping:
-    """The weights of one engine that starts. Without a `socket` of a keeper nothing is kept.
+    """Weights of one engine that starts. Without a `socket` of a keeper nothing is kept.
 
-    `parameters` know the layers as soon as vLLM has built its model.
+    `parameters` knows the layers as soon as vLLM has built its model.
     """
 
     def __init__(self, socket: str | None, tenant: str, parameters: PlacedLayers) -> None:
@@ -163,14 +168,15 @@ class Keeping:
 
     @property
     def whole(self) -> bool:
-        """True if the layers' masters are there, whatever the layers hold themselves."""
+        """True if the keeper has complete masters of the layers."""
         return isinstance(self._master, WholeMaster)
 
     @contextmanager
     def loading(self, vllm_config: Any) -> Iterator[None]:
-        """Around the load of the model, whose drafter may be loaded after it.
+        """Context around the load of the model, whose drafter may be loaded after it.
 
-        Raises `UnfitMaster` if what is kept was not what is needed: `gives_up`, and load anew.
+        Raise `UnfitMaster` if the kept weights were not the needed ones: then call `gives_up`, and
+        load anew.
         """
         if self._socket is None:
             yield
@@ -197,9 +203,9 @@ class Keeping:
             loader.load_weights, base_loader.process_weights_after_loading = load, process
 
     def masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> Sequence[int] | None:
-        """Host addresses of the masters of the placed units, page-locked.
+        """Return the host addresses of the masters of the placed units, page-locked.
 
-        None if there is no master that can be used.
+        None if there is no usable master.
         """
         if self._master is None:
             return None
@@ -220,12 +226,12 @@ class Keeping:
         return addresses
 
     def gives_up(self, error: UnfitMaster) -> None:
-        """The keeper is not to offer these weights any more."""
+        """Tell the keeper not to offer these weights any more."""
         logger.warning(UNFIT, error)
         self._refuse(str(error))
 
     def close(self) -> None:
-        """Let go of the master. Idempotent."""
+        """Release the master. A second call does nothing."""
         self._master = None
         if self._client is not None:
             self._client.close()
@@ -295,7 +301,7 @@ def _layer_parameters(layers: Sequence[torch.nn.Module]) -> set[int]:
 def _inside(
     model: torch.nn.Module, layers: Sequence[torch.nn.Module]
 ) -> dict[str, torch.nn.Parameter]:
-    """Parameters of the layers, by their names in the model."""
+    """Return the parameters of the layers, by their names in the model."""
     inside = _layer_parameters(layers)
     return {name: one for name, one in model.named_parameters() if id(one) in inside}
 
@@ -303,9 +309,11 @@ def _inside(
 def _as_loaded(
     model: torch.nn.Module, layers: Sequence[torch.nn.Module]
 ) -> dict[str, torch.Tensor]:
-    """Tensors kept as loaded: all other parameters, and buffers that a checkpoint may have.
+    """Return the tensors that are kept as loaded: all parameters outside the layers, and buffers
+    that a checkpoint may have.
 
-    Of the layers what is small and of which processing makes more than a parameter.
+    Small parameters of the layers are included, because processing makes more than a parameter of
+    them.
     """
     inside = _layer_parameters(layers)
     parameters: dict[str, torch.Tensor] = {
@@ -316,7 +324,7 @@ def _as_loaded(
 
 
 def _small(parameter: torch.Tensor) -> bool:
-    """True of numbers, vectors and convolutions along a sequence."""
+    """True for numbers, vectors and convolutions along a sequence."""
     return parameter.dim() < 2 or (parameter.dim() == 3 and parameter.shape[1] == 1)
 
 
@@ -325,7 +333,7 @@ def _storages(named: dict[str, torch.nn.Parameter]) -> set[int]:
 
 
 def _offsets(placed: Sequence[PlacedUnit], units: Sequence[master.StoredUnit]) -> dict[int, int]:
-    """First byte in the master of each tensor that was placed, by its id."""
+    """Return the offset in the master of each tensor that was placed, by the tensor's id."""
     both = zip(placed, units, strict=True)
     return {key: unit.offset + at for one, unit in both for key, at in one.offsets.items()}
 

@@ -1,6 +1,7 @@
-"""Kernels that a build of vLLM for CPUs lacks: vLLM itself notices when it has loaded, or later.
+"""Kernels that a build of vLLM for CPUs lacks, which vLLM itself detects only after loading, or
+later.
 
-What only a CPU has is imported only there: on a GPU nothing here may end an engine.
+Modules that only a CPU has are imported only there: on a GPU nothing here may end an engine.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from vllm.platforms import current_platform
 SCAN = "selective_scan_fwd"
 FOUR_BITS = "cpu_gemm_wna16"
 QUANTISE = "static_scaled_fp8_quant"
-"""Builds that cannot do it register it without arguments."""
+"""Kernel that builds without support register without arguments."""
 
 
 def missing(model: torch.nn.Module) -> str | None:
-    """Why `model` could be loaded but not computed here; None if nothing is known."""
+    """Return the reason why `model` could be loaded but not computed here; None if none is
+    known."""
     if not current_platform.is_cpu():
         return None
     return next(_missing(model), None)
 
 
 def unread(config: Any) -> str | None:
-    """Why vLLM's attention on a CPU cannot read this configuration's KV cache; None if it can."""
+    """Return the reason why vLLM's attention on a CPU cannot read this configuration's KV cache;
+    None if it can."""
     from vllm.v1.attention.backends import cpu_attn
 
     cache, model = config.cache_config, config.model_config
@@ -62,12 +65,13 @@ def _takes_arguments(operator: str) -> bool:
 
 
 def _quantises_inputs(part: Any) -> bool:
-    """True if it quantises its inputs to eight bits; kernels for AMX hold the means, and do not."""
+    """True if it quantises its inputs to eight bits; kernels for AMX have the function and do not
+    use it."""
     return hasattr(part, "quant_fp8") and getattr(part, "apply_input_quant", True)
 
 
 def _has(module: torch.nn.Module, wanted: Callable[[Any], bool]) -> bool:
-    """True if the object that computes a linear layer has such a part."""
+    """True if the object that computes a linear layer has a part that `wanted` accepts."""
     for owner in ("quant_method", "scheme"):
         parts: dict[str, Any] = getattr(getattr(module, owner, None), "__dict__", {})
         if any(map(wanted, parts.values())):

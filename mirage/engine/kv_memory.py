@@ -1,4 +1,4 @@
-"""KV memory as an engine's scheduler sees it: what is there, what is wanted, and what moves now."""
+"""KV memory as an engine's scheduler sees it: its extents, its demand, and its moves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KVExtents(NamedTuple):
 
 
 class BookedMemory(NamedTuple):
-    """The device memory of an engine by its books."""
+    """Device memory of an engine by its books."""
 
     held_bytes: int
     layers_remapped: int
@@ -42,12 +42,12 @@ class BookedMemory(NamedTuple):
 
 
 class KVMemory:
-    """KV memory of policy static: all of vLLM's blocks have memory, for good."""
+    """KV memory of policy static: all of vLLM's blocks always have memory."""
 
     retiring = False
-    """True while extents wait for their requests to let go of them."""
+    """True while retiring extents wait for their requests to free them."""
     asleep = False
-    """True if the engine was told to sleep, and holds nothing any more that it could give."""
+    """True if the engine was told to sleep, and holds only memory that it cannot give."""
     fills = False
     """True if the engine woke, and another pass would bring more of its memory at once."""
 
@@ -56,56 +56,57 @@ class KVMemory:
         self._pool, self._shape = pool, shape
 
     def extents(self) -> KVExtents:
-        """Extents as they would be if blocks were given in order."""
+        """Return the extents, counted as if blocks were given in order."""
         blocks = self._pool.num_gpu_blocks
         used = blocks - self._pool.get_num_free_blocks()
         per_extent = self._shape.extent_blocks
         return KVExtents(ceil_div(blocks, per_extent), ceil_div(used, per_extent), blocks)
 
     def booked(self) -> BookedMemory:
-        """Device bytes that the engine holds."""
+        """Return the device memory that the engine holds."""
         return BookedMemory(footprint(self._shape, 0, self.extents().backed), 0, 0, 0)
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that requests may be given now."""
+        """Number of blocks that requests may be given now."""
         return int(self._pool.get_num_free_blocks())
 
     def demand(self) -> Demand:
-        """KV blocks that are wanted."""
+        """Return the KV blocks that are wanted: none, since nothing moves."""
         return Demand()
 
     def cached(self) -> Cached:
-        """Cached prefixes, which nobody asks of an engine that gives none."""
+        """Return no cached prefixes: they matter only if an engine can give memory."""
         return Cached()
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt an allotment; False for one that is not newer than the present."""
+        """Adopt an allotment; False if it is not newer than the present one."""
         return False
 
     def recalls(self) -> bool:
         """True if a running request must be preempted although blocks are free.
 
-        That is so after a recall: the allotment is smaller than what running requests use.
+        That is so after a recall: the allotment is smaller than the memory of running requests.
         """
         return False
 
     def spill(self) -> None:
-        """Let suspended requests give up KV, as far as the end of the turn told."""
+        """Let suspended requests give up the KV that the end of the turn asked for."""
 
     def reconcile(self) -> bool:
         """Move memory towards the allotment; True if any moved."""
         return False
 
     def leave_free(self) -> None:
-        """Tell vLLM how many blocks a request that it admits leaves free for running ones."""
+        """Tell vLLM the number of blocks that a newly admitted request leaves free for running
+        ones."""
 
     def preempted(self, request: Any) -> None:
         """Note a request that is about to lose its blocks."""
 
 
 class ElasticKVMemory(KVMemory):
-    """KV memory that grows and shrinks by allotments, with tiers below it or none."""
+    """KV memory that grows and shrinks by allotments, with or without tiers below it."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class ElasticKVMemory(KVMemory):
         tiers: SchedulerTiers,
         counts: StepCounts,
     ) -> None:
-        """`blocks` are those of vLLM's KV cache `manager`."""
+        """Make it. `blocks` are those of vLLM's KV cache `manager`."""
         super().__init__(manager.block_pool, shape)
         self._worker, self._manager, self.blocks = worker, manager, blocks
         self._turn, self._queues, self._tiers = turn, queues, tiers
@@ -142,19 +143,19 @@ class ElasticKVMemory(KVMemory):
     # -- what there is, and what is wanted ------------------------------------------------
 
     def extents(self) -> KVExtents:
-        """Extents that have memory."""
+        """Return the extents that have memory."""
         book = self.blocks.book
         return KVExtents(book.backed_extents(), book.busy_extents(), book.usable_blocks)
 
     def booked(self) -> BookedMemory:
-        """Memory as the worker answered its last orders."""
+        """Return the memory as the worker answered its last orders."""
         books = self.reconciler.books
         return BookedMemory(
             self.reconciler.held_bytes, books.layers_remapped, books.stream_slots, books.experts
         )
 
     def demand(self) -> Demand:
-        """KV blocks that running and waiting requests want."""
+        """Return the KV blocks that running and waiting requests want."""
         blocks, queues = self.blocks, self._queues
         idle = blocks.num_free_blocks + blocks.only_pinned()
         starting = self._wants.groups.to_start(queues.to_compute(), queues.may_begin)
@@ -162,38 +163,39 @@ class ElasticKVMemory(KVMemory):
         return self._wants.demand(used, queues.running, starting)
 
     def cached(self) -> Cached:
-        """Cached prefixes that no request has."""
+        """Return the cached prefixes that no request uses."""
         blocks = self.blocks
         return Cached(blocks.idle_cached_blocks(), blocks.blocks_again, self._tiers.there)
 
     @property
     def retiring(self) -> bool:  # type: ignore[override]
-        """True while extents wait for their requests to let go of them."""
+        """True while retiring extents wait for their requests to free them."""
         return bool(self.blocks.book.retiring)
 
     @property
     def asleep(self) -> bool:  # type: ignore[override]
-        """True if the engine was told to sleep, and holds nothing any more that it could give."""
+        """True if the engine was told to sleep, and holds only memory that it cannot give."""
         held_bytes = self.reconciler.held_bytes
         return self.reconciler.asleep and held_bytes == asleep_bytes(self._shape)
 
     # -- moves ----------------------------------------------------------------------------
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt a newer allotment, and move what can be moved at once."""
+        """Adopt a newer allotment, and move what can be moved at once; False if it is not newer."""
         newer = self.reconciler.aim(allotment)
         self._turn.rest(self.reconciler.rests)
         self.fills = self.reconciler.wakes
         return newer
 
     def recalls(self) -> bool:
-        """True if a running request must be preempted. Blocks that only copies hold go first."""
+        """True if a running request must be preempted. Blocks that only finished copies hold are
+        freed first."""
         if not self.reconciler.recalls(self._queues.running):
             return False
         return not self._tiers.copied() or self.reconciler.recalls(self._queues.running)
 
     def reconcile(self) -> bool:
-        """One pass, if the engine does not hold its allotment."""
+        """Make one pass towards the allotment, unless it is reached; True if anything moved."""
         if self.reconciler.reconciled:
             return False
         moved = self.reconciler.reconcile()
@@ -202,7 +204,8 @@ class ElasticKVMemory(KVMemory):
         return moved
 
     def leave_free(self) -> None:
-        """Leave free what `EngineSettings.kept` says, and the blocks closed to waiting requests."""
+        """Tell vLLM to leave free the blocks that `EngineSettings.kept` asks for, and those closed
+        to waiting requests."""
         if self._keeps:
             reconciler, queues = self.reconciler, self._queues
             self._manager.watermark_blocks = self._wants.left_free(
@@ -215,12 +218,13 @@ class ElasticKVMemory(KVMemory):
             )
 
     def _steps_soon(self) -> bool:
-        """True if requests wait for a step, and the engine has the turn to make it."""
+        """True if requests wait for a step, and the engine may make it now."""
         resting = self.reconciler.rests
         return not resting and not self._queues.idle and self._turn.may_step
 
     def _may_demote(self) -> bool:
-        """False between schedule() and its step: blocks do not hold yet what they are named by."""
+        """False between schedule() and its step, when blocks do not yet hold the content that they
+        are named by."""
         return not self._tiers.there or not self._worker.planned
 
     def _demote(self, extents: list[int]) -> None:
@@ -229,7 +233,7 @@ class ElasticKVMemory(KVMemory):
     # -- requests that lose their blocks --------------------------------------------------
 
     def spill(self) -> None:
-        """Suspended requests' KV may go down then."""
+        """Let suspended requests give up KV, which may then go to the tier below."""
         self._turn.spill(self, self._shape.extent_bytes // self._shape.extent_blocks)
 
     @property
@@ -239,7 +243,7 @@ class ElasticKVMemory(KVMemory):
 
     @property
     def used_blocks(self) -> int:
-        """Blocks in use: see `Suspended`."""
+        """Number of blocks in use: see `Suspended`."""
         return self.blocks.book.usable_blocks - int(self.blocks.num_free_blocks)
 
     def give_up_newest(self) -> bool:
@@ -247,10 +251,11 @@ class ElasticKVMemory(KVMemory):
         return self._queues.give_up_newest()
 
     def preempted(self, request: Any) -> None:
-        """Forget names of blocks that the request was given in this very schedule().
+        """Forget names of blocks that the request was given in this schedule().
 
-        By priority vLLM preempts such a one as well. Its new blocks are named by what they would
-        have held, and nobody computes that now: who believed them would read something else.
+        When it preempts by priority, vLLM may preempt a request that it has just scheduled. Its new
+        blocks are named by the content that they would have had, and that is not computed now: a
+        request that found them would read something else.
         """
         coordinator = self._manager.coordinator
         groups = coordinator.get_blocks(request.request_id)

@@ -1,4 +1,4 @@
-"""The KV buffer in a reserved range: vLLM's one allocation served from our addresses."""
+"""KV buffer in a reserved range: vLLM's one allocation is served from our addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from vmm.space import ExtentMap, Range, extent_blocks
 
 
 class KVAllocation(TorchFunctionMode):
-    """Gives vLLM's `allocate_kv_cache` the tensor for its one ``torch.zeros(size, int8)``."""
+    """Torch function mode that answers the one ``torch.zeros(size, int8)`` of vLLM's
+    `allocate_kv_cache` with our tensor."""
 
     def __init__(self, nbytes: int, make: Callable[[], torch.Tensor]) -> None:
         super().__init__()
@@ -33,10 +34,10 @@ class KVAllocation(TorchFunctionMode):
 
 
 class KVBuffer:
-    """The range of all KV blocks, its extents, and the tensor that vLLM slices.
+    """Range of all KV blocks, its extents, and the tensor that vLLM divides.
 
-    `config` is vLLM's KVCacheConfig, whose `num_blocks` is the universe: the most blocks
-    that could ever be mapped.
+    `config` is vLLM's KVCacheConfig, whose `num_blocks` is the largest number of blocks that could
+    ever be mapped.
     """
 
     def __init__(self, config: Any, driver: Driver, pool: PagePool) -> None:
@@ -48,30 +49,31 @@ class KVBuffer:
         usable = config.num_blocks // per_extent * per_extent
         self.extents = ExtentMap(self.range, pool, regions, block_bytes, usable)
         self.regions, self.block_bytes = regions, block_bytes
-        """Offsets of each contiguous run of blocks, and the bytes of one block in it."""
+        """Offset of each contiguous run of blocks, and the bytes of one block in it."""
 
     def tensor(self) -> torch.Tensor:
-        """The whole buffer, int8; only mapped extents may be touched."""
+        """Return the whole buffer, int8; only mapped extents may be touched."""
         return self.range.tensor(0, self.nbytes).view(torch.int8)
 
 
 def block_geometry(config: Any) -> tuple[int, int]:
-    """(bytes, contiguous runs) of one KV block of vLLM's KVCacheConfig, over all layers."""
+    """Return the bytes of one KV block of vLLM's KVCacheConfig over all layers, and its number of
+    contiguous runs."""
     regions, block_bytes = _regions(config)
     return block_bytes * len(regions), len(regions)
 
 
 def counted_extent(config: Any, page_bytes: int) -> tuple[int, int]:
-    """(blocks, bytes) of the fewest whole blocks, over all layers, that fill pages."""
+    """Return the blocks and bytes of the fewest whole blocks, over all layers, that fill pages."""
     whole, _ = block_geometry(config)
     blocks = extent_blocks(whole, page_bytes)
     return blocks, blocks * whole
 
 
 def _regions(config: Any) -> tuple[list[int], int]:
-    """Offsets of each contiguous run of blocks, and the bytes of one block in it.
+    """Return the offset of each contiguous run of blocks, and the bytes of one block in it.
 
-    Raises `ValueError` for layouts whose runs differ in block size.
+    Raise `ValueError` for layouts whose runs differ in block size.
     """
     offsets: set[int] = set()
     strides: set[int] = set()

@@ -1,4 +1,4 @@
-"""The KV groups of a model, as vLLM's own specs describe them."""
+"""KV groups of a model, as vLLM's own specs describe them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mirage.facts import KVGroup, KVGroups
 from mirage.units import ceil_div
 
 HELD_WHOLE = {KVCacheSpecKind.MAMBA, KVCacheSpecKind.CROSS_ATTENTION, KVCacheSpecKind.UNKNOWN}
-"""Kinds of which a request holds all its blocks from its first step on."""
+"""Kinds of layers for which a request holds all its blocks from its first step on."""
 
 
 def kv_groups(vllm_config: Any, groups: Any) -> KVGroups:
-    """From vLLM's list of KVCacheGroupSpec."""
+    """Return our KV groups for vLLM's list of KVCacheGroupSpec."""
     return KVGroups(tuple(_group(vllm_config, group) for group in groups))
 
 
@@ -35,7 +35,8 @@ def _group(vllm_config: Any, group: Any) -> KVGroup:
 
 
 def _most_blocks(vllm_config: Any, spec: Any) -> int:
-    """Blocks that vLLM reckons one request of `max_model_len` tokens to hold."""
+    """Return the number of blocks that vLLM expects one request of `max_model_len` tokens to
+    hold."""
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return int(spec.max_memory_usage_pages(vllm_config))
     return ceil_div(int(spec.max_memory_usage_bytes(vllm_config)), spec.page_size_bytes)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 BLOCK_OUTERMOST = ("BLHNC", "BLNHC")
-"""All layers of a block together: growing is one contiguous range, extents are small."""
+"""Layouts with all layers of a block together: the cache grows in one contiguous range, and extents
+are small."""
 LAYER_OUTERMOST = ("LBHNC", "LBNHC")
-"""A run of blocks for each layer: an extent is a piece of every run, and larger."""
+"""Layouts with a run of blocks for each layer: an extent is a piece of every run, and larger."""
 
 
 def elastic_layouts(
     declared: Sequence[str], kinds: Sequence[Sequence[str]] = (BLOCK_OUTERMOST, LAYER_OUTERMOST)
 ) -> list[str]:
-    """Layouts that can grow, of those that the attention backends declare, best first.
+    """Return the layouts that can grow, of those that the attention backends declare, best first.
 
-    Raises `RuntimeError` if there is none.
+    Raise `RuntimeError` if there is none.
     """
     for kind in kinds:
         if fitting := [layout for layout in declared if layout in kind]:
@@ -29,9 +30,11 @@ def elastic_layouts(
 
 
 def layouts_on_gpu(declared: Sequence[str], *, elastic: bool) -> list[str]:
-    """The same under every policy, or texts could not be compared: kernels add in another order.
+    """Return the layouts for a GPU, the same under every policy, since kernels add in another order
+    with another layout and texts would differ.
 
-    A KV cache that does not grow may have any layout. Raises `RuntimeError` as `elastic_layouts`.
+    A KV cache that does not grow may have any layout. Raises `RuntimeError` as `elastic_layouts`
+    does.
     """
     try:
         return elastic_layouts(declared)
@@ -42,9 +45,9 @@ def layouts_on_gpu(declared: Sequence[str], *, elastic: bool) -> list[str]:
 
 
 def layouts_on_cpu(declared: Sequence[str], *, mla: bool) -> list[str]:
-    """On a CPU, whose attention kernels read blocks through strides.
+    """Return the layouts for a CPU, whose attention kernels read blocks through strides.
 
-    They declare fewer layouts than they can read. Those of latent attention (MLA) view the
-    cache of a layer as one array of tokens, so its blocks must lie side by side.
+    The backends declare fewer layouts than they can read. Those of latent attention (MLA) view the
+    cache of a layer as one array of tokens, so its blocks must be contiguous.
     """
     return elastic_layouts(declared, (LAYER_OUTERMOST,)) if mla else [BLOCK_OUTERMOST[0]]

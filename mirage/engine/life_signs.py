@@ -1,6 +1,6 @@
-"""Signs of life of an engine, by which the control server tells one that is stuck from one at work.
+"""Signs of life of an engine, by which the control server tells a stuck engine from a busy one.
 
-The agent's writer thread asks for them, also during a step: only numbers and lengths are read.
+The agent's writer thread asks for them, also during a step, so only numbers and lengths are read.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from mirage.protocol import Pulse
 
 
 class LifeSigns:
-    """Passes of vLLM's loop over the scheduler, and the pulse that tells of them."""
+    """Count of the passes of vLLM's loop over the scheduler, and the pulse that reports it."""
 
     def __init__(self, mailbox: Mailbox, requests: Callable[[], tuple[int, int]]) -> None:
-        """`requests` counts those that run and those that wait."""
+        """Make it. `requests` returns the number of running and of waiting requests."""
         self._mailbox, self._requests = mailbox, requests
         self.passes = self._passes_told = 0
         self.begins_alone = False
-        """True while the only request is one that the engine gave itself."""
+        """True while the only request is the engine's own first step."""
 
     def pulse(self) -> Pulse:
-        """The next pulse.
+        """Return the next pulse.
 
-        A call that is stuck counts as a request, as one that ends the last request may be.
+        A call that is stuck counts as a request, because it may be the call that ends the last
+        request.
         """
         requests = sum(self._requests()) or int(self._mailbox.is_held)
         if self.begins_alone and not self.passes:

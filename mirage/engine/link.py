@@ -1,4 +1,4 @@
-"""The speed of the link between host memory and the device, where no layer is loaded over it."""
+"""Speed of the link between host memory and the device, where no layer is loaded over it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from vmm.space import Range
 logger = logging.getLogger("mirage.engine.link")
 
 LARGEST = 64 << 20
-"""Bytes of a copy that is timed, at most: the first byte's latency is nothing beside them."""
+"""Largest number of bytes of a timed copy, for which the latency of the first byte is
+negligible."""
 
 
 def load_s(driver: Driver, pool: PagePool, nbytes: int, rounds: int = 3) -> float:
-    """Seconds to copy `nbytes` of host memory to pages of the pool; 0 if that cannot be told.
+    """Return the seconds to copy `nbytes` of host memory to pages of the pool; 0 if they cannot be
+    measured.
 
-    The least of `rounds`: engines that start beside this one can only make it longer. What the
-    pool's grant leaves is used, and given back.
+    It is the least of `rounds` copies, because engines that start at the same time can only make it
+    longer. It uses pages that the pool's grant leaves, and gives them back.
     """
     page = driver.page_bytes
     pages = min(min(nbytes, LARGEST) // page, pool.available)
@@ -36,7 +38,7 @@ def load_s(driver: Driver, pool: PagePool, nbytes: int, rounds: int = 3) -> floa
 
 
 def _copied(driver: Driver, pool: PagePool, nbytes: int, rounds: int) -> list[float]:
-    """Seconds of each copy but the first, which touches memory that was never used."""
+    """Return the seconds of each copy but the first, which touches memory that was never used."""
     with ExitStack() as ends:
         host = HostBuffer(nbytes, driver.host_node)
         ends.callback(host.close)

@@ -1,9 +1,10 @@
-"""One engine, two threads: how a control message reaches an engine between its steps.
+"""Mailbox between two threads of one engine: a control message reaches the engine between its
+steps.
 
-The engine thread holds the engine while it schedules, executes and updates. The agent's
-reader thread posts messages; whoever holds the engine next handles them. So a busy engine
-acts on a message between two calls, and an idle one, whose thread sleeps in vLLM's input
-queue, is acted upon by the reader thread itself.
+The engine thread holds the engine while it schedules, executes and updates. The agent's reader
+thread posts messages; the thread that holds the engine next handles them. So a busy engine handles
+a message between two calls. For an idle one, whose thread sleeps in vLLM's input queue, the reader
+thread handles it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mirage.protocol import ToEngine
 
 
 class Mailbox:
-    """Messages in order, and the lock that stands for "no call into the engine is running"."""
+    """Messages in order, and the lock that a call into the engine holds."""
 
     __slots__ = ("_depth", "_engine", "_messages", "_read", "_wanted")
 
@@ -29,13 +30,15 @@ class Mailbox:
         self._wanted = False
 
     def read_by(self, reader: Callable[[ToEngine], None]) -> None:
-        """`reader` acts on all messages; called once, before the first. Raises `ValueError`."""
+        """Set the function that handles all messages; call it once, before the first. Raise
+        `ValueError` the second time."""
         if self._read is not None:
             raise ValueError("this mailbox has a reader already")
         self._read = reader
 
     def post(self, message: ToEngine) -> None:
-        """From the reader thread. Handles it here and now unless the engine is busy."""
+        """Post a message, from the reader thread. It is handled here and now unless the engine is
+        busy."""
         self._messages.append(message)
         # Not taken: then the holder is inside `hold` and looks again after letting go.
         while self._messages and self._engine.acquire(blocking=False):
@@ -47,7 +50,7 @@ class Mailbox:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """The engine is busy inside. Messages are handled on entry and after leaving."""
+        """Context in which the engine is busy. Messages are handled on entry and after leaving."""
         self._wanted = True
         with self._engine:
             self._wanted = False
@@ -66,28 +69,28 @@ class Mailbox:
 
     @property
     def is_held(self) -> bool:
-        """True while a call into the engine runs. Another thread may ask."""
+        """True while a call into the engine runs. Any thread may read it."""
         return self._depth > 0
 
     @property
     def is_wanted(self) -> bool:
-        """True while a call into the engine waits for another thread to let go of it.
+        """True while a call into the engine waits for another thread to release the engine.
 
-        Any thread may ask.
+        Any thread may read it.
         """
         return self._wanted
 
     def wait(self, seconds: float) -> None:
-        """Inside `hold`: let go until a message was handled, at most `seconds`.
+        """Release the engine, inside `hold`, until a message was handled, at most for `seconds`.
 
-        One that was posted while the engine was busy here is handled first, at once.
+        A message that was posted while the engine was busy is handled at once, without waiting.
         """
         if not self._drain():
             self._engine.wait(seconds)
             self._drain()
 
     def _drain(self) -> int:
-        """Handle what has come; how many messages that was."""
+        """Handle the posted messages; return their number."""
         handled = 0
         while self._messages:
             assert self._read is not None, "a message without a reader"

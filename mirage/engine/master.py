@@ -1,8 +1,8 @@
 """Layout of a master: tensors by their names, and units as they are streamed.
 
-From its start: parameters outside the layers, buffers and small ones of the layers, as they were
-loaded and before anything was made of them. Then the units, of processed parameters. Then what else
-the layers have. Last the table that says so, and its length.
+First come parameters outside the layers, buffers, and small parameters of the layers, as they were
+loaded and before processing. Then come the units, of processed parameters, then the other
+parameters of the layers. Last come the table of all these, and its length.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     import torch
 
 ALIGN = 4096
-"""Bytes on which units and tensors start: whole pages of the operating system."""
+"""Bytes to which the offsets of units and tensors are aligned: whole pages of the operating
+system."""
 LENGTH = struct.Struct("!Q")
 
 
 class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor's place. `offset` in bytes, `stride` in elements."""
+    """Place of a tensor in a master. `offset` is in bytes, `stride` in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -35,36 +36,37 @@ class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredUnit(msgspec.Struct, frozen=True, array_like=True):
-    """A unit's place, in bytes."""
+    """Place of a unit in a master, in bytes."""
 
     offset: int
     nbytes: int
 
 
 class MasterTable(msgspec.Struct, frozen=True, array_like=True):
-    """Contents of a master. Tensors by the names that vLLM's model gives them."""
+    """Contents of a master. Tensors are named as in vLLM's model."""
 
     raw: dict[str, StoredTensor]
-    """Tensors as loaded: vLLM processes them again."""
+    """Tensors as loaded, which vLLM processes again."""
     processed: dict[str, StoredTensor]
-    """The layers' parameters after that."""
+    """Parameters of the layers after processing."""
     units: list[StoredUnit]
     derived: dict[str, str]
-    """Other values of the model that came of loading, by their content."""
+    """Other values of the model that loading left in it, by name, as digests of their content."""
 
 
 class OddMaster(Exception):
-    """A master that cannot be read; the message says why."""
+    """Error: a master cannot be read; the message says why."""
 
 
 def stored(tensor: torch.Tensor, offset: int) -> StoredTensor:
-    """A tensor that lies there as it lies in memory."""
+    """Return the place of a tensor at `offset`, with the strides that it has in memory."""
     name = str(tensor.dtype).removeprefix("torch.")
     return StoredTensor(name, tuple(tensor.shape), tuple(tensor.stride()), offset)
 
 
 def packed(tensors: Mapping[str, torch.Tensor], offset: int) -> tuple[dict[str, StoredTensor], int]:
-    """Places one behind another, each without gaps, from `offset` on; and their end."""
+    """Return places for tensors one after another from `offset` on, each without gaps, and the end
+    of the last."""
     places = {}
     for name, tensor in tensors.items():
         places[name] = StoredTensor(
@@ -75,7 +77,7 @@ def packed(tensors: Mapping[str, torch.Tensor], offset: int) -> tuple[dict[str, 
 
 
 def unit_places(sizes: Iterable[int], offset: int) -> tuple[list[StoredUnit], int]:
-    """Units one behind another from `offset` on; and their end."""
+    """Return places for units one after another from `offset` on, and the end of the last."""
     units = []
     for nbytes in sizes:
         units.append(StoredUnit(offset, nbytes))
@@ -84,7 +86,7 @@ def unit_places(sizes: Iterable[int], offset: int) -> tuple[list[StoredUnit], in
 
 
 def view(address: int, place: StoredTensor) -> torch.Tensor:
-    """The tensor in a master that is mapped there. It must be written to by nobody."""
+    """Return the tensor in a master that is mapped at `address`. It must not be written to."""
     import torch
 
     dtype = getattr(torch, place.dtype)
@@ -97,18 +99,18 @@ def view(address: int, place: StoredTensor) -> torch.Tensor:
 
 
 def fits(place: StoredTensor, tensor: torch.Tensor) -> bool:
-    """True if what lies there can be copied to `tensor` as it is."""
+    """True if the tensor stored at `place` can be copied to `tensor` as it is."""
     return place.shape == tuple(tensor.shape) and f"torch.{place.dtype}" == str(tensor.dtype)
 
 
 def encoded(table: MasterTable) -> bytes:
-    """Bytes for the end of a master."""
+    """Return the bytes of the table for the end of a master."""
     data = msgspec.msgpack.encode(table)
     return data + LENGTH.pack(len(data))
 
 
 def decoded(memory: memoryview) -> MasterTable:
-    """The table at the end of a master. Raises `OddMaster`."""
+    """Return the table at the end of a master. Raise `OddMaster` if it cannot be read."""
     try:
         (length,) = LENGTH.unpack_from(memory, len(memory) - LENGTH.size)
         start = len(memory) - LENGTH.size - length
@@ -118,7 +120,7 @@ def decoded(memory: memoryview) -> MasterTable:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Strides without gaps, in the order of the dimensions."""
+    """Return strides without gaps, in the order of the dimensions."""
     strides, step = [], 1
     for size in reversed(tensor.shape):
         strides.append(step)

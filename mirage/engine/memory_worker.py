@@ -1,4 +1,4 @@
-"""The side of a worker on which memory is: one in each process that computes for an engine."""
+"""Memory side of a worker: one in each process that computes for an engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MISSING = "granted and not free yet: %s"
 
 
 class MeasuredSteps(NamedTuple):
-    """Numbers that a worker counts and times."""
+    """Counts and times of a worker."""
 
     bytes_streamed: int
     stall_s: float
@@ -52,29 +52,31 @@ class MemoryWorker:
         self.times = EngineTimes(memory)
         self.mailbox = Mailbox()
         self.tasks: tuple[str, ...] = ()
-        """vLLM's names of what the model can do."""
+        """vLLM's names of the tasks that the model supports."""
         self.planned = False
-        """True if a step was scheduled that has not been issued: vLLM names blocks by what it will
-        compute."""
+        """True if a step was scheduled and not issued yet: its blocks are named by content that it
+        will compute."""
         self._clock, self._epoch = clock, 0
         self._failed: Exception | None = None
 
     # -- facts --------------------------------------------------------------------------
 
     def shape(self, kv_cache_config: Any, groups: KVGroups) -> ModelShape:
-        """Shape that the control server is told, once the KV buffer is there."""
+        """Return the shape for the control server; call it once the KV buffer is made."""
         return model_shape(self.memory, kv_cache_config, groups)
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of the device, with what other processes use; 0 on a host."""
+        """Return the free and total bytes of the device, other processes included; 0 and 0 on a
+        host."""
         return self.memory.backend.memory_info()
 
     def times_steps(self, of_requests: bool) -> None:
-        """False from now on for steps that say nothing of requests'."""
+        """Set if steps from now on are those of requests; steps that are not do not count for
+        times."""
         self.times.warm = of_requests
 
     def measured(self) -> MeasuredSteps:
-        """Counts and times up to now."""
+        """Return the counts and times so far."""
         memory, times = self.memory, self.times
         streamed = memory.streamer.bytes_streamed if memory.streamer else 0
         stall_s = memory.compute.stall_s
@@ -83,7 +85,8 @@ class MemoryWorker:
     # -- orders -------------------------------------------------------------------------
 
     def obey(self, orders: MemoryOrders) -> MemoryAnswer:
-        """Carry the orders out, between steps. Epoch 0 begins anew, and moves nothing."""
+        """Carry the orders out, between steps. Epoch 0 restarts the numbering, and moves
+        nothing."""
         done: list[Done] = []
         if orders.epoch == 0:
             self._epoch = 0
@@ -150,7 +153,7 @@ class MemoryWorker:
         return int(error is None)
 
     def _refusal(self, wanted: SetParameters) -> OutOfMemory | None:
-        """The device's, where granted memory is asked for; None once parameters have moved."""
+        """Return the device's refusal of granted memory; None once the parameters have moved."""
         try:
             self.memory.move_layers(wanted.layers_remapped, wanted.stream_slots, wanted.experts)
         except OutOfMemory as error:
@@ -160,7 +163,8 @@ class MemoryWorker:
         return None
 
     def _map(self, extents: list[int], *, insists: bool) -> int:
-        """Extents that the device has memory for; it is asked once more if torch cached some."""
+        """Map the first of these extents that the device has memory for; return their number. With
+        `insists`, torch's cache is emptied and the rest tried again."""
         mapped = self._mapped(extents)
         if mapped < len(extents) and insists:
             logger.warning(MISSING, f"{mapped} of {len(extents)} KV extents could be had")
@@ -169,7 +173,8 @@ class MemoryWorker:
         return mapped
 
     def _mapped(self, extents: list[int]) -> int:
-        """Extents that were mapped; 0 if the device has pages and no memory to map them."""
+        """Map the first of these extents that can be mapped; return their number, 0 if the device
+        runs out of memory."""
         try:
             return len(self.memory.map_extents(extents))
         except OutOfMemory as error:

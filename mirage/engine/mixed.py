@@ -1,7 +1,7 @@
-"""Names of the KV blocks of prompts in which embeddings stand, alone or among tokens.
+"""Names of the KV blocks of prompts with embeddings, alone or among tokens.
 
-vLLM names such a block by its ids and rows. A token has a row of zeros, and an embedding has id 0:
-a token of id 0 and an embedding of zeros are named alike, and their KV differs.
+vLLM names such a block by its ids and embedding rows. A token has a row of zeros, and an embedding
+has id 0: so a token of id 0 and an embedding of zeros get the same name, though their KV differs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 
 def name_by_mask(request: Any) -> None:
-    """Let block names tell which positions are tokens; those of prompts of tokens stay vLLM's.
+    """Make block names depend on the positions that are tokens; names of prompts without embeddings
+    stay vLLM's.
 
     The mask goes into the salt of a request that is new to the scheduler; all of its names depend
     on the salt. A longer prompt keeps the names of its beginning, unless an embedding is added.
@@ -25,7 +26,8 @@ def name_by_mask(request: Any) -> None:
 
 
 def _mark(tokens: Sequence[bool] | None) -> str:
-    """Digest of a mask up to its last embedding: one word, as the salt is behind a space.
+    """Return a digest of a mask up to its last embedding: one word, since a space separates it from
+    the salt.
 
     None stands for a prompt of embeddings alone.
     """

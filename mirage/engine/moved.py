@@ -1,4 +1,4 @@
-"""Functions of vLLM that have another place in its next version, or take something more there."""
+"""Functions of vLLM that are in another place, or take more arguments, in its next version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def server_arguments(parser: Any) -> Any:
-    """`parser` with the arguments of vLLM's OpenAI server."""
+    """Return `parser` with the arguments of vLLM's OpenAI server."""
     # Not at the top: every engine imports what imports this, and this import takes seconds.
     try:
         from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -17,7 +17,7 @@ def server_arguments(parser: Any) -> Any:
 
 
 def check_server_arguments(args: argparse.Namespace) -> None:
-    """Raise what vLLM's command line raises, before parsers of plugins are known."""
+    """Raise the errors that vLLM's command line raises before parsers of plugins are known."""
     try:
         from vllm.entrypoints.common.cli_args import validate_parsed_serve_args
     except ImportError:  # 0.32
@@ -26,7 +26,7 @@ def check_server_arguments(args: argparse.Namespace) -> None:
 
 
 def check_parsers(args: argparse.Namespace) -> None:
-    """Raise what vLLM's server raises for parsers that nobody has registered."""
+    """Raise the errors that vLLM's server raises for parsers that are not registered."""
     try:
         from vllm.entrypoints.common.cli_args import validate_api_server_args
     except ImportError:  # 0.32
@@ -35,7 +35,7 @@ def check_parsers(args: argparse.Namespace) -> None:
 
 
 def kv_cache_config(config: Any, specs: dict[str, Any], nbytes: int) -> Any:
-    """vLLM's plan of a KV cache of `nbytes` bytes for one worker with these `specs`."""
+    """Return vLLM's plan of a KV cache of `nbytes` bytes for one worker with these `specs`."""
     try:
         from vllm.v1.core.kv_cache_planning import get_global_kv_cache_groups, get_kv_cache_configs
     except ImportError:  # 0.32

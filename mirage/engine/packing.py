@@ -1,9 +1,9 @@
-"""Packing of weights by vLLM's kernels for a CPU, done to a model without memory.
+"""Packing of weights by vLLM's kernels for a CPU, applied to a model without memory.
 
-Quantised matrices are packed in place: they may grow, and may let go of zero points. For AMX small
-matrices of heads and embeddings get a packed copy, and latent attention keeps packed copies of a
-matrix that it then lets go. vLLM's own functions decide and pack, over zeros, a module at a time.
-Other packing changes no size that torch knows of: oneDNN has its copies in memory of its own.
+Quantised matrices are packed in place: they may grow, and may lose their zero points. For AMX,
+small matrices of heads and embeddings get a packed copy, and latent attention keeps packed copies
+of a matrix that it then drops. vLLM's own functions decide and pack, over zeros, a module at a
+time. Other packing changes no size that torch knows of: oneDNN has its copies in memory of its own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PLAIN = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 MATRIX = 2
 
 Packed = dict[str, torch.Tensor | None]
-"""Parameters by name, on the meta device."""
+"""Parameters by name, on the meta device; None for one that packing has removed."""
 
 
 def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Let `model` hold what it holds on this processor once its weights are loaded."""
+    """Give `model` the parameters that it has on this processor once its weights are loaded."""
     if not current_platform.is_cpu():
         return
     tiles = torch.cpu._is_amx_tile_supported()
@@ -45,9 +45,8 @@ def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _pack_small(module: Any, method: Any) -> None:
-    """Pack a small weight as vLLM would. What the module's function then holds is on the CPU: a
-    mebibyte at most.
-    """
+    """Pack a small weight as vLLM would. The function that the module gets holds up to a mebibyte
+    on the CPU."""
     if (weight := module._parameters.get("weight")) is None:
         return  # it stands for another module, or has no weight of its own
     plain = getattr(module, "_cpu_skip_gemm_dispatch", False) or weight.ndim != MATRIX
@@ -70,7 +69,7 @@ def _pack_quantised(module: Any, known: dict[Any, Packed]) -> None:
 
 
 def _absorb(attention: Any, dtype: torch.dtype) -> None:
-    """As vLLM's attention does: its `impl` has packed copies, and their matrix is gone."""
+    """Pack as vLLM's attention does: its `impl` gets packed copies, and their matrix is removed."""
     impl, projection = attention.impl, attention.kv_b_proj
     device = projection.weight.device
     impl.kv_b_proj = _with_zeros(projection)
@@ -83,7 +82,7 @@ def _absorb(attention: Any, dtype: torch.dtype) -> None:
 
 
 def _with_zeros(module: Any) -> Any:
-    """A copy of `module` whose parameters are zeros on the CPU."""
+    """Return a copy of `module` whose parameters are zeros on the CPU."""
     copied = copy.copy(module)
     own = {name: p if p is None else _zeros(p) for name, p in module._parameters.items()}
     copied.__dict__ = vars(module) | {"_parameters": own}
@@ -91,7 +90,7 @@ def _with_zeros(module: Any) -> Any:
 
 
 def _zeros(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """vLLM's parameters say more of themselves than torch's, which packing asks for."""
+    """Return zeros of the type of vLLM's parameter, with the attributes that packing needs."""
     zeros = torch.zeros(parameter.shape, dtype=parameter.dtype, device="cpu")
     made = torch.Tensor._make_subclass(type(parameter), zeros, False)  # type: ignore[attr-defined]
     vars(made).update(vars(parameter))

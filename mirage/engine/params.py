@@ -1,9 +1,9 @@
-"""Decoder layers' parameters at fixed addresses.
+"""Parameters of decoder layers at fixed addresses.
 
 The layers are found when vLLM has built its model. After the weights are loaded and processed,
-`place` moves every parameter that is a layer's own into that layer's reserved range: the same
-tensor objects, new storage, for good. What a layer shares with another, or with anything
-outside, stays where it is.
+`place` moves every parameter that belongs to one layer alone into that layer's reserved range: the
+same tensor objects get new storage for good. A parameter that a layer shares with another, or with
+anything outside, stays where it is.
 """
 
 from __future__ import annotations
@@ -35,47 +35,51 @@ from vmm.space import Range
 logger = logging.getLogger("mirage.engine.params")
 
 SMALL = MIB
-"""Bytes up to which the place that a parameter left is kept until the model is proven: freed,
-it could be handed out again with the right content in it."""
+"""Size in bytes up to which the old place of a parameter is kept until the model is proven: freed
+memory could be allocated again with the right content in it."""
 
 Masters = Callable[[Driver, Sequence[PlacedUnit]], Sequence[int] | None]
-"""Gives the host addresses of the units' masters; None if they are to be made here."""
+"""Function that returns the host addresses of the units' masters; None if they are to be made
+here."""
 
 
 NOT_HOLLOW = "the weights of its layers are not in host memory: it needs its share of the device"
 
 
 class HollowError(RuntimeError):
-    """A start without memory for layers that cannot be had; the message says why."""
+    """Error: a start without memory for the layers is not possible; the message says why."""
 
 
 class PlacedLayers:
-    """The decoder layers; with `place`, in fixed, streamable homes.
+    """Decoder layers; with `place`, in fixed ranges from which they can stream.
 
-    Without, they only keep plain weights on a CPU, so that all policies run the same kernels.
+    Without `place` they only keep plain weights on a CPU, so that all policies run the same
+    kernels.
     """
 
     def __init__(
         self, moves: bool = True, experts_stay: str | None = None, *, split: bool = False
     ) -> None:
-        """`experts_stay`: why experts are not to be given away, if they are not.
+        """Make it. `experts_stay` is the reason why experts are not to be given away; None if they
+        may be.
 
-        `split`: whether graphs or compiled pieces would have to be split where they are called.
+        `split` is True if graphs or compiled pieces would have to be split where experts are
+        called.
         """
         self.experts_stay = experts_stay
         self._split = split
         self.experts: list[ExpertLayer] = []
-        """The experts of each layer that has some, if they can be given away."""
+        """Experts of each layer that has some, if they can be given away; else empty."""
         self.layers: list[torch.nn.Module] = []
         self.stays: str | None = None if moves else "max_percent is 0"
-        """Why the layers stay where vLLM put them."""
+        """Reason why the layers stay where vLLM put them; None if they move."""
         self.pieces: GraphPieces | None = None
-        """Pieces that stream instead of whole layers, if steps are to run in pieces."""
+        """Pieces that stream instead of whole layers, if steps run in pieces; else None."""
         self.units: list[Unit] = []
-        """Storages that move of each layer, in the order in which they are needed."""
+        """Moving storages of each layer, in the order in which they are needed."""
         self.masters: list[HostBuffer] = []
         self.left: list[torch.Tensor] = []
-        """Places that small parameters left, poisoned."""
+        """Old places of small parameters, poisoned."""
         self._sizes = stack.MatrixSizes(())
         self._built = False
         self._built_bytes = 0
@@ -83,7 +87,7 @@ class PlacedLayers:
     # -- finding ------------------------------------------------------------------------
 
     def found(self, model: torch.nn.Module) -> None:
-        """vLLM has built `model`, and will load its weights next."""
+        """Note that vLLM has built `model`, and will load its weights next."""
         self._built = True
         self.layers = stack.find(model)
         why = stack.why_stays(self.layers, model)
@@ -96,7 +100,7 @@ class PlacedLayers:
             stack.keep_plain_weights(self.layers)
 
     def loaded(self, model: torch.nn.Module) -> None:
-        """The weights are there: see what of them can move."""
+        """Note that the weights are loaded, and find what of them can move."""
         if not self._built:
             self.stays = self.stays or "vLLM built it in a way that is not known here"
             self.found(model)
@@ -107,9 +111,11 @@ class PlacedLayers:
             self._find_experts()
 
     def _find_experts(self) -> None:
-        """Their weights come first in their layers, so that they begin on a page.
+        """Find experts that can be given away, and put their weights first in their layers, so that
+        they begin on a page.
 
-        Also if they are to stay: a layer is as large as `mirage check` said in any case.
+        That is done also if they are to stay: a layer then has the size that `mirage check`
+        computed.
         """
         try:
             self.experts = find(self.layers, called=self._split)
@@ -128,7 +134,8 @@ class PlacedLayers:
             unit.sort(key=lambda storage: min(first.get(id(t), len(first)) for t in storage))
 
     def expert_layout(self, page_bytes: int) -> ExpertLayout | None:
-        """Layout of experts that can be given away; None if none can, as `experts_stay` says."""
+        """Return the layout of experts that can be given away; None if none can: `experts_stay`
+        then has the reason."""
         if self.experts_stay is not None:
             return None
         try:
@@ -138,16 +145,18 @@ class PlacedLayers:
             return None
 
     def hidden(self) -> str | None:
-        """Why nobody can tell what the layers contain; None if their parameters can be read."""
+        """Return the reason why the content of the layers cannot be read; None if their parameters
+        can be read."""
         if not self.layers:
             return "its layers are not known"
         name = self._sizes.emptied()
         return stack.GONE.format(name) if name else None
 
     def in_pieces(self, pieces: GraphPieces) -> None:
-        """Let pieces move. Raises `UnknownPieces` if two need parts of one storage.
+        """Let pieces move instead of layers. Raise `UnknownPieces` if two need parts of one
+        storage.
 
-        Of experts that are in another piece than their layer's it is as if there were none.
+        Experts that are in another piece than their layer's are treated as if there were none.
         """
         home = {id(t): storage for unit in self.units for storage in unit for t in storage}
         sorted_units: list[Unit] = []
@@ -162,17 +171,18 @@ class PlacedLayers:
         self._experts_first()
 
     def moving(self) -> set[int]:
-        """The ids of all tensors that move."""
+        """Return the ids of all tensors that move."""
         return {id(t) for unit in self.units for storage in unit for t in storage}
 
     def unit_bytes(self) -> list[int]:
-        """Bytes of each unit that moves."""
+        """Return the bytes of each unit that moves."""
         return [placements_of(unit)[1] for unit in self.units]
 
     def layer_bytes(self, page_bytes: int) -> int:
-        """Page-rounded size of the largest layer, the unit that moves.
+        """Return the page-rounded size in bytes of the largest layer, the unit that moves.
 
-        Of layers that stay as vLLM built them: a kernel may have packed them away since.
+        Layers that stay count as vLLM built them, since a kernel may have packed their weights
+        away.
         """
         largest = max((placements_of(unit)[1] for unit in self.units), default=0)
         if self.stays is not None:
@@ -189,9 +199,10 @@ class PlacedLayers:
         chunk_bytes: int | None = None,
         masters: Masters = lambda driver, placed: None,
     ) -> LayerStreamer:
-        """Move all layers into reserved ranges and hook their forwards.
+        """Move all layers into reserved ranges and hook their forward functions.
 
-        `masters` may have some already. Raises `vmm` errors if the grant does not hold the layers.
+        `masters` may return existing masters. Raises `vmm` errors if the grant does not hold the
+        layers.
         """
         driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
@@ -209,9 +220,10 @@ class PlacedLayers:
     def place_hollow(
         self, backend: Backend, pool: PagePool, *, chunk_bytes: int | None, masters: Masters
     ) -> LayerStreamer:
-        """The same without memory for any layer: they are absent, and come from `masters`.
+        """Place the layers without memory for any: they are absent, and will be loaded from
+        `masters`.
 
-        Raises `HollowError` if there are none.
+        Raise `HollowError` if there are no masters.
         """
         driver = backend.driver
         frame = self.layer_bytes(driver.page_bytes)
@@ -233,7 +245,8 @@ class PlacedLayers:
         *,
         absent: bool,
     ) -> LayerStreamer:
-        """Layers that wait for their parameters wherever a step reaches them."""
+        """Return a streamer, with hooks where a step reaches a layer that wait for its
+        parameters."""
         homes = [
             LayerFrame(index, one.home, address, one.nbytes, backend.driver.event())
             for index, (one, address) in enumerate(zip(placed, addresses, strict=True))
@@ -269,7 +282,7 @@ class PlacedLayers:
         return streamer
 
     def _own_masters(self, driver: Driver, placed: Sequence[PlacedUnit]) -> list[int]:
-        """Copies that go with this process."""
+        """Make masters that last as long as this process, and return their addresses."""
         for one in placed:
             master = HostBuffer(one.nbytes, driver.host_node)
             _lock(driver, master.address, one.nbytes)
@@ -278,7 +291,7 @@ class PlacedLayers:
         return [master.address for master in self.masters]
 
     def _fill(self, home: Range, unit: Unit, *, copies: bool) -> PlacedUnit:
-        """Move one unit."""
+        """Move the tensors of one unit to `home`, with their content if `copies`."""
         placed = planned(home, unit)
         for placement in placements_of(unit)[0]:
             old = moved(placement, home, copies=copies)
@@ -288,7 +301,7 @@ class PlacedLayers:
 
 
 def units(layers: Sequence[torch.nn.Module], model: torch.nn.Module) -> list[Unit]:
-    """Storages of parameters that belong to one layer alone, for each layer: these can move."""
+    """Return for each layer the storages of parameters that belong to it alone: these can move."""
     holdings = Holdings(layers, model)
     return [
         [holdings.tensors[storage] for storage in holdings.only_of(index)]
@@ -304,7 +317,8 @@ def _within(weights: Sequence[torch.Tensor], unit: Unit) -> bool:
 def _ordered(
     forward: Callable[..., Any], streamer: LayerStreamer, index: int
 ) -> Callable[..., Any]:
-    """`forward` between the two waits that streaming needs; free while nothing streams."""
+    """Return `forward` with the streamer's `before` and `after` around it; they are skipped while
+    nothing streams."""
 
     def ordered(*args: Any, **kwargs: Any) -> Any:
         if not streamer.streaming:
@@ -318,7 +332,7 @@ def _ordered(
 
 
 def _lock(driver: Driver, address: int, nbytes: int) -> None:
-    """Lock a master. Raises `DeviceError`, which says what serves without."""
+    """Lock a master's memory. Raise `DeviceError`, which says how to serve without that."""
     try:
         driver.pin(address, nbytes)
     except DeviceError as error:

@@ -2,11 +2,11 @@
 
 vLLM can capture a step as a row of CUDA graphs with attention between them, which runs eagerly
 (PIECEWISE). Code of ours that waits for a layer can only run there. So the unit that is streamed is
-not a decoder layer then but the *piece* after attention i: the rest of layer i, and the part of
-layer i + 1 before its attention. The last piece goes on with the first layer of the next step: the
-pieces are a circle, as many as there are layers and as large.
+then not a decoder layer but the *piece* after attention i: the rest of layer i, and the part of
+layer i + 1 before its attention. The last piece continues with the first layer of the next step:
+the pieces are a circle, as many as there are layers and as large.
 
-The assignment of parameters to pieces is seen, not guessed: one step is watched.
+Which parameters a piece needs is observed in one step.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Forward = Callable[..., Any]
 
 
 class UnknownPieces(Exception):
-    """A model whose pieces cannot be told apart; the message says why."""
+    """Error: a model's pieces cannot be told apart; the message says why."""
 
 
 class GraphPieces:
-    """The parameters of each piece, and the attention that it follows."""
+    """Parameters of each piece, and the attentions that the pieces follow."""
 
     def __init__(
         self, attentions: Sequence[Any], parameters: Sequence[list[torch.nn.Parameter]]
@@ -38,13 +38,15 @@ class GraphPieces:
         """Attention implementation of each layer."""
 
     def order(self, streamer: LayerStreamer) -> None:
-        """Let every piece wait for its parameters, and give its slot away, at attentions."""
+        """Hook the attentions: there each piece waits for its parameters, and gives its slot to the
+        next."""
         for index, attention in enumerate(self.attentions):
             attention.forward = _between(attention.forward, streamer, index)
 
 
 def _between(attend: Forward, streamer: LayerStreamer, index: int) -> Forward:
-    """Attention `index`: the piece before it was issued, the one after it comes next."""
+    """Return attention `index` with hooks: the piece before it has been issued, the piece after it
+    waits for its parameters."""
     before = (index - 1) % len(streamer.layers)
 
     def attending(*args: Any, **kwargs: Any) -> Any:
@@ -61,11 +63,12 @@ def _between(attend: Forward, streamer: LayerStreamer, index: int) -> Forward:
 def watched(
     layers: Sequence[torch.nn.Module], step: Callable[[], Any], moving: set[int] | None = None
 ) -> GraphPieces:
-    """Run `step`, which computes the model once or more, and see what each piece needs.
+    """Run `step`, which computes the model once or more, and return the parameters that each piece
+    needs.
 
-    Only of parameters whose ids are in `moving`; None for all. Raises `UnknownPieces` for a model
-    with another number of attentions than layers, or with a parameter that several pieces need,
-    or that no module's forward tells of.
+    Only parameters whose ids are in `moving` count; None: all. Raise `UnknownPieces` for a model
+    with another number of attentions than layers, or with a parameter that several pieces need, or
+    that is in no module whose forward was called.
     """
     attentions = [_attention(index, layer) for index, layer in enumerate(layers)]
     watch = _Watch(len(layers))
@@ -81,7 +84,8 @@ def watched(
 
 
 def _attention(index: int, layer: torch.nn.Module) -> Any:
-    """Attention implementation of a layer: vLLM calls its `forward` outside of graphs."""
+    """Return the attention implementation of a layer, whose `forward` vLLM calls outside of
+    graphs."""
     found = [module.impl for module in layer.modules() if _attends(module)]
     if len(found) != 1:
         raise UnknownPieces(f"layer {index} has {len(found)} attentions where one was looked for")
@@ -89,23 +93,23 @@ def _attention(index: int, layer: torch.nn.Module) -> Any:
 
 
 def _attends(module: torch.nn.Module) -> bool:
-    """As vLLM's attentions do: by an `impl` whose forward computes."""
+    """True if the module has an `impl` whose forward computes, as vLLM's attentions have."""
     return hasattr(getattr(module, "impl", None), "forward")
 
 
 class _Watch:
-    """Notes the piece in which each parameter is needed."""
+    """Observer of the piece in which each parameter is needed."""
 
     def __init__(self, count: int) -> None:
         self.pieces: dict[int, set[int]] = {}
-        """By the parameter's id."""
+        """Pieces that need a parameter, by the parameter's id."""
         self._count = count
         self._now = count - 1
         self._called: set[int] = set()
 
     @contextmanager
     def attention(self, attention: Any, index: int) -> Iterator[None]:
-        """Piece `index` begins when `attention` is called."""
+        """Context in which piece `index` begins when `attention` is called."""
         forward = attention.forward
 
         def counting(*args: Any, **kwargs: Any) -> Any:
@@ -119,16 +123,19 @@ class _Watch:
             yield
 
     def check(self) -> None:
-        """Raises `UnknownPieces` for an attention that computes by something else of its `impl`."""
+        """Raise `UnknownPieces` for an attention that computes without the forward of its
+        `impl`."""
         if missing := sorted(set(range(self._count)) - self._called):
             raise UnknownPieces(f"attention {missing[0]} was never called by its forward")
 
     @contextmanager
     def module(self, module: torch.nn.Module) -> Iterator[None]:
-        """Note that the parameters of `module` are needed where its forward begins.
+        """Context that notes the parameters of `module` as needed by the piece in which its forward
+        begins.
 
-        All of them: a module may use its parts without calling their forwards (experts). But not if
-        it has an attention inside, and so reaches into the next piece.
+        All of them, because a module may use its parts without calling their forward functions
+        (experts). Only its own if it has an attention inside, because then it reaches into the next
+        piece.
         """
         whole = not any(_attends(part) for part in module.modules())
         has = [id(parameter) for parameter in module.parameters(recurse=whole)]
@@ -147,7 +154,7 @@ class _Watch:
 def _sorted(
     layers: Sequence[torch.nn.Module], watch: _Watch, moving: set[int] | None
 ) -> list[list[torch.nn.Parameter]]:
-    """Every parameter of the layers by the one piece that needs it."""
+    """Return every parameter of the layers under the one piece that needs it."""
     pieces: list[list[torch.nn.Parameter]] = [[] for _ in layers]
     for index, layer in enumerate(layers):
         for name, parameter in layer.named_parameters():

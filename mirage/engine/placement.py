@@ -1,7 +1,7 @@
-"""Places of a unit's parameters inside its range, and their way there.
+"""Places of a unit's parameters in its range, and their move to these places.
 
-A unit moves together: a decoder layer, or what lies between two attentions. Its tensors
-stay the same objects; their storage becomes the range's memory.
+A unit moves together: a decoder layer, or the piece between two attentions. Its tensors stay the
+same objects; their storage becomes the range's memory.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from mirage.units import align_up
 from vmm.space import Range
 
 ALIGN = 512
-"""Alignment of parameters in bytes, as allocators have it: kernels are chosen by it."""
+"""Alignment of parameters in bytes, as allocators have it, because kernels are chosen by it."""
 POISON = 0xFF
-"""Byte left where a parameter was, so that a kernel which still reads there is seen."""
+"""Byte that overwrites a parameter's old place, so that a kernel which still reads there is
+detected."""
 
 Unit = list[list[torch.Tensor]]
-"""Tensors of each storage; they move together."""
+"""Tensors of each storage of a unit; all of these move together."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +34,25 @@ class PlacedUnit:
 
 @dataclass(frozen=True)
 class Placement:
-    """Offset of one storage, or of its visible part, in its layer's address range. Bytes."""
+    """Place of one storage, or of the part that its tensors show, in its unit's address range.
+    Bytes."""
 
     tensors: list[torch.Tensor]
     start: int
-    """The first byte of the old storage that is seen."""
+    """First byte of the old storage that a tensor shows."""
     offset: int
     nbytes: int
 
     @property
     def offsets(self) -> dict[int, int]:
-        """First byte of each tensor in the range, by its id; before they move."""
+        """Return the first byte of each tensor in the range, by its id. Call it before the tensors
+        move."""
         seen = (tensor for tensor in self.tensors if tensor.numel())
         return {id(t): self.offset + _span(t)[0] - self.start for t in seen}
 
 
 def placements_of(unit: Unit) -> tuple[list[Placement], int]:
-    """Offsets of a unit's storages and their total size, both in bytes."""
+    """Return the places of a unit's storages and their total size in bytes."""
     offset, placements = 0, []
     for tensors in unit:
         offset = align_up(offset, ALIGN)
@@ -61,16 +64,18 @@ def placements_of(unit: Unit) -> tuple[list[Placement], int]:
 
 
 def planned(home: Range, unit: Unit) -> PlacedUnit:
-    """Its place in its range, before it moves there; its size is at least one byte."""
+    """Return the offsets of a unit in its range, before it moves there; its size is at least one
+    byte."""
     placements, nbytes = placements_of(unit)
     offsets = {key: at for placement in placements for key, at in placement.offsets.items()}
     return PlacedUnit(home, max(nbytes, 1), offsets)
 
 
 def moved(placement: Placement, home: Range, *, copies: bool) -> torch.Tensor:
-    """Let the tensors of one storage look at their place in the range, and poison what they left.
+    """Point the tensors of one storage to their place in the range, and poison their old place,
+    which is returned.
 
-    Without `copies` nothing is written there, where no memory need be.
+    Without `copies` nothing is written to the range, which need not have memory.
     """
     tensors = placement.tensors
     whole = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
@@ -88,7 +93,8 @@ def moved(placement: Placement, home: Range, *, copies: bool) -> torch.Tensor:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte and end of what `tensor` sees of its storage; strided views keep their gaps."""
+    """Return the first byte, and the end, of the part of its storage that `tensor` shows; strided
+    views include their gaps."""
     size = tensor.element_size()
     last = int(sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)))
     start = int(tensor.storage_offset()) * size

@@ -1,8 +1,8 @@
-"""Changes that vLLM makes in a model's memory after building it, done to a model without memory.
+"""Changes that vLLM makes in a model's memory after building it, applied to a model without memory.
 
 When weights are loaded, a CPU's kernels keep copies of convolutions, and on AMX pack much of the
 rest (`packing.py`). At the first step, rotary tables take the type of the queries. vLLM's own
-functions decide; where they read numbers they get a stand-in.
+functions decide; where they read values they get a stand-in.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ CONVOLUTION = 3
 
 ZEROS = ("q_zero_point", "k_zero_point", "v_zero_point")
 SCALES = ("q_scale", "k_scale", "v_scale", "prob_scale", *ZEROS)
-"""Parameters of an attention whose KV cache may be quantised, until they are loaded."""
+"""Parameters of an attention with a KV cache that may be quantised; they exist until weights are
+loaded."""
 
 
 def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Let `model` hold the tensors that it holds while it serves in `dtype`.
+    """Give `model` the tensors that it has while it serves in `dtype`.
 
-    Their sizes are right afterwards, their numbers are not.
+    Their sizes are right afterwards, their values are not.
     """
     packing.apply(model, dtype)
     for module in model.modules():
@@ -43,7 +44,7 @@ def apply(model: torch.nn.Module, dtype: torch.dtype) -> None:
 
 
 def _let_scales_go(attention: torch.nn.Module) -> None:
-    """Their values in a checkpoint are read as numbers then."""
+    """Remove the scales of an attention, which vLLM reads as plain numbers when it loads them."""
     for name in SCALES:
         if name in attention._parameters:
             delattr(attention, name)
@@ -52,7 +53,7 @@ def _let_scales_go(attention: torch.nn.Module) -> None:
 def _load_convolution(
     module: torch.nn.Module, weight: torch.Tensor, method: UnquantizedLinearMethod
 ) -> None:
-    """Process a stand-in of `weight` on the CPU, and give `module` what came of it."""
+    """Process a stand-in of `weight` on the CPU, and give `module` the resulting tensors."""
     stand_in = torch.nn.Module()
     before = torch.zeros(weight.shape, dtype=weight.dtype, device="cpu")
     stand_in.weight = torch.nn.Parameter(before, requires_grad=False)

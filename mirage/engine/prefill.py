@@ -1,4 +1,4 @@
-"""Prompt tokens that a step of vLLM's computes, read from its scheduler's output."""
+"""Prompt tokens that a step of vLLM's computes, from its scheduler's output."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 
 def starting(output: Any) -> Iterator[tuple[str, int]]:
-    """(request, tokens that it need not compute) of those that begin, or begin again.
+    """Yield each request that begins, or begins again, with the number of tokens that it need not
+    compute.
 
-    Such tokens were found in the prefix cache, or loaded before the request began.
+    These were found in the prefix cache, or loaded before the request began.
     """
     for new in output.scheduled_new_reqs:
         yield new.req_id, new.num_computed_tokens
@@ -20,9 +21,10 @@ def starting(output: Any) -> Iterator[tuple[str, int]]:
 
 
 def computed(output: Any, requests: Mapping[str, Any]) -> int:
-    """Tokens of prompts, and those of answers that a preempted request computes again.
+    """Return the number of tokens of prompts, and of answers that a preempted request computes
+    again.
 
-    A request that only goes on has one token in a step, and its drafts.
+    A request that only continues has one token in a step, and its drafts.
     """
     scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
     if output.total_num_scheduled_tokens == len(scheduled):
@@ -36,5 +38,6 @@ def computed(output: Any, requests: Mapping[str, Any]) -> int:
 
 
 def _in_prompt(request: Any) -> bool:
-    """vLLM has counted this step's tokens as computed already."""
+    """True if the request is still in its prompt. vLLM has already counted this step's tokens as
+    computed."""
     return request is not None and request.num_computed_tokens <= request.num_prompt_tokens

@@ -1,8 +1,9 @@
-"""Child process of `mirage check` and `mirage serve`: asks vLLM what each tenant's engine will be.
+"""Child process of `mirage check` and `mirage serve` that asks vLLM what each tenant's engine will
+be.
 
-python -m mirage.engine.probe DESCRIPTOR
+    python -m mirage.engine.probe DESCRIPTOR
 
-Questions come as `mirage.processes.answering` has them, in role `probe`: `{"tenant": name,
+Questions come as `mirage.processes.answering` defines them, in role `probe`: `{"tenant": name,
 "elastic": bool, "argv": [...]}` with the command line of the tenant's server. The answer is
 `{"tenant": name}` with either `facts` or `refused`, a line for the user. vLLM parses the arguments,
 makes its configuration, builds the model without memory (on torch's meta device) and groups its KV
@@ -58,10 +59,11 @@ from mirage.problems import one_line
 from mirage.processes import answering
 
 ENOUGH_BYTES = 1 << 50
-"""Bytes of KV memory assumed, ample for any model: `mirage.serve.fit` looks at the shares."""
+"""Bytes of KV memory that are assumed, ample for any model: `mirage.serve.fit` checks the
+shares."""
 GENERATION = "generation_config.json"
 LIMIT_S = 120.0
-"""Seconds for one question, so that no model keeps the others from an answer."""
+"""Longest time in seconds for one question, so that one model does not block the others."""
 NO_PREFIXES = (
     "engine_args.enable_prefix_caching: this model has no KV cache, in which prefixes would "
     "stay: leave it out"
@@ -69,11 +71,12 @@ NO_PREFIXES = (
 
 
 class TenantRefused(Exception):
-    """A tenant that cannot be served; the message is one line for the user."""
+    """Error: a tenant cannot be served; the message is one line for the user."""
 
 
 def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
-    """`facts`, `refused`, or nothing if the model must be built on another of `DEVICES`.
+    """Return the tenant's `facts` or `refused`; empty if the model must be built on the other of
+    `DEVICES`.
 
     Raises nothing that a model or an argument can cause.
     """
@@ -90,7 +93,8 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
-    """The facts behind one server's command line. Raises `TenantRefused`, or what vLLM raises."""
+    """Return the facts behind one server's command line. Raise `TenantRefused`, or what vLLM
+    raises."""
     args = arguments.parse(argv)
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     if reason := arguments.verify(config) or _no_generation_config(config.model_config):
@@ -140,19 +144,21 @@ def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
 
 
 def _split(config: Any) -> bool:
-    """True if steps run as graphs or compiled, and have to be split where they wait."""
+    """True if steps run as graphs or compiled, and have to be split where they wait for
+    parameters."""
     return bool((config.additional_config or {}).get("mirage", {}).get("pieces", False))
 
 
 def _built(config: Any, model: torch.nn.Module, parameters: PlacedLayers) -> None:
-    """Check and note `model` as vLLM built it. Raises `TenantRefused` if its files do not fit."""
+    """Check and note `model` as vLLM built it. Raise `TenantRefused` if its files do not fit."""
     if reason := checkpoint.refusal(config, model):
         raise TenantRefused(reason)
     parameters.found(model)
 
 
 def _no_generation_config(model: Any) -> str | None:
-    """Why the folder that shall say how to sample does not: vLLM looks for it when it is ready."""
+    """Return the reason if the folder named for sampling defaults has none: vLLM looks for them
+    only when it is ready."""
     folder = model.generation_config
     if folder in ("auto", "vllm") or (Path(folder) / GENERATION).is_file():
         return None
@@ -160,8 +166,10 @@ def _no_generation_config(model: Any) -> str | None:
 
 
 def _cached_states(config: Any, model: torch.nn.Module) -> str | None:
-    """Why prefixes must not be cached: vLLM's Mamba2 on a CPU gives the last state of a prefill
-    alone, and reads a wrong one, or beyond the end, where it wants one from between.
+    """Return the reason why prefixes must not be cached; None if they may.
+
+    vLLM's Mamba2 on a CPU has only the last state of a prefill, and reads a wrong one, or beyond
+    the end, if it needs an earlier one.
     """
     caches = current_platform.is_cpu() and config.cache_config.enable_prefix_caching
     if not caches or not any(isinstance(part, MambaMixer2) for part in model.modules()):
@@ -173,7 +181,8 @@ def _cached_states(config: Any, model: torch.nn.Module) -> str | None:
 
 
 def _kv_specs(config: Any) -> dict[str, Any]:
-    """KV cache specs as vLLM's model runner answers, of which it needs no other part."""
+    """Return the KV cache specs as vLLM's model runner does, which needs only these two
+    attributes."""
     runner = type("Asked", (), {"vllm_config": config, "shared_kv_cache_layers": {}})()
     return dict(GPUModelRunner.get_kv_cache_spec(runner))
 
@@ -190,14 +199,14 @@ def _resolve_layout(config: Any, specs: dict[str, Any], *, elastic: bool) -> Non
 
 
 def _words(error: Exception) -> str:
-    """Message of an error of vLLM, or of pydantic in its name."""
+    """Return the message of an error of vLLM, or of pydantic for vLLM."""
     errors: Callable[[], list[dict[str, Any]]] | None = getattr(error, "errors", None)
     words = errors()[0]["msg"] if callable(errors) and errors() else str(error)
     return words.removeprefix("Value error, ").strip() or type(error).__name__
 
 
 def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
-    """`answer` in a process of its own, which may die of it."""
+    """Call `answer` in a forked process, which may die."""
     context = get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=lambda: there.send(answer(question, device)))
@@ -218,7 +227,7 @@ def _forked(question: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def said(question: dict[str, Any]) -> dict[str, Any]:
-    """Answer of vLLM to a question, as `answer`, from a process that is thrown away after it."""
+    """Return vLLM's answer to a question, as `answer` does, from a process that ends afterwards."""
     # So models may be looked at here, without one more child each.
     registry._run_in_subprocess = lambda fn: fn()
     arguments.server_parser()  # made once, for all children

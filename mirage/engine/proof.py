@@ -1,9 +1,9 @@
-"""The proof at start that a model whose layers have moved computes what it did before.
+"""Proof at start that a model computes the same after its layers have moved.
 
-The same forward runs before the parameters move and after, and with all layers streamed. Of
-every module the output is compared, bit for bit: attention needs a KV cache, which there is none of
-yet, so the model's output alone would not show what queries, keys and values are made of.
-Where a parameter was, there is poison by then.
+The same forward pass runs before the parameters move and after, and with all layers streamed. The
+output of every module is compared, bit for bit: attention needs a KV cache, which does not exist
+yet, so the model's output alone would not depend on queries, keys and values. The parameters' old
+places are poisoned by then.
 """
 
 from __future__ import annotations
@@ -28,35 +28,37 @@ from mirage.streaming.transfer import LayerStreamer
 logger = logging.getLogger("mirage.engine.proof")
 
 TOKENS = 16
-"""Tokens of the forward, fewer if the model takes no more."""
+"""Number of tokens in a forward pass, fewer if the model takes no more."""
 NOISE = 4.0
-"""Outputs of a model that differ from run to run may differ so many times more than before."""
+"""Factor by which outputs that differ from run to run may differ more after the move than
+before."""
 
 
 STAY = "set the tenant's max_percent to 0, and its layers stay where they are"
 
 
 class UnsupportedModel(RuntimeError):
-    """A model whose layers cannot be moved; the message says why, and what to do."""
+    """Error: a model's layers cannot be moved; the message says why, and what to do."""
 
 
 class NoForward(Exception):
-    """A model that cannot be computed without requests; the message says why."""
+    """Error: a model cannot be computed without requests; the message says why."""
 
 
 @dataclass
 class Seen:
-    """Result of one forward: each module's name and the checksum of its output, in order."""
+    """Result of one forward pass: each module's name and the checksum of its output, in order."""
 
     outputs: list[tuple[str, int]] = field(default_factory=list)
     last: torch.Tensor | None = None
-    """The model's own output, if it is not the same each time."""
+    """Output of the model itself, which is compared if it varies from run to run."""
 
 
 def observed(model: torch.nn.Module, step: Callable[[], Any], vocabulary: int) -> Seen:
-    """Let `step` compute `model` once, over the same random inputs each time.
+    """Run `step`, which computes `model` once, over the same random inputs each time, and return
+    what was seen.
 
-    Raises `NoForward` if it does not compute it; and whatever it raises.
+    Raise `NoForward` if it does not compute the model. Errors of `step` are passed on.
     """
     seen = Seen()
     with computing(model, vocabulary) as inputs, ExitStack() as over:
@@ -75,10 +77,10 @@ def observed(model: torch.nn.Module, step: Callable[[], Any], vocabulary: int) -
 def between(
     attentions: Sequence[Any], model: torch.nn.Module, step: Callable[[], Any], vocabulary: int
 ) -> Seen:
-    """Like `observed`, for models whose modules are compiled away.
+    """Do the same as `observed` for a model whose modules are compiled away.
 
-    Records queries, keys and values of each attention, and the model's output. All that is computed
-    between two attentions shows there. Raises `NoForward` likewise.
+    It notes queries, keys and values of each attention, and the model's output. All that is
+    computed between two attentions affects these. Raises `NoForward` likewise.
     """
     seen = Seen()
     with fed(model, vocabulary) as inputs, ExitStack() as over:
@@ -96,7 +98,8 @@ def between(
 
 @contextmanager
 def _given(seen: Seen, attention: Any, name: str) -> Iterator[None]:
-    """Note queries, keys and values; instead of what attention gives, random numbers."""
+    """Context that notes queries, keys and values of an attention, and replaces its output by
+    random numbers."""
     forward = attention.forward
 
     def noting(layer: Any, *tensors: Any, **kwargs: Any) -> Any:
@@ -126,9 +129,9 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
 
 
 class Proof:
-    """Forwards of one model before its parameters move, to hold later ones against.
+    """Results of one model before its parameters move, to compare later ones with.
 
-    `observe` computes the model once, the same each time. Raises `NoForward` if it cannot.
+    `observe` computes the model once, the same each time. Raise `NoForward` if it cannot.
     """
 
     def __init__(self, observe: Callable[[], Seen], tenant: str, advice: str = STAY) -> None:
@@ -149,10 +152,12 @@ class Proof:
             raise NoForward("its output is another one each time, and not finite")
 
     def moved(self, streamer: LayerStreamer, begin: Callable[[], None]) -> None:
-        """Prove it with all layers resident, all streamed over one slot and over two, and back.
+        """Compare with all layers resident, all streamed over one slot and over two, and all
+        resident again.
 
-        `begin` is called before each forward. Raises `UnsupportedModel` where it differs. The
-        streamer is left as it was. Layers that have no memory of their own are streamed throughout.
+        `begin` is called before each forward pass. Raise `UnsupportedModel` if an output differs.
+        The streamer is left as it was. Layers that have no memory of their own are streamed in all
+        passes.
         """
         count, given = len(streamer.layers), (streamer.layers_remapped, streamer.stream_slots)
         settings = [given, (count - 1, 1), (count - 2, 2), given]
@@ -174,7 +179,8 @@ class Proof:
         )
 
     def _experts_moved(self, streamer: ExpertStreamer, begin: Callable[[], None]) -> int:
-        """The same with all experts but one of each layer away, and back; how many forwards."""
+        """Compare with all experts but one of each layer away, and with none away; return the
+        number of forward passes."""
         for experts in (streamer.layout.most, 0):
             streamer.set(0, 0, experts)
             begin()
@@ -198,7 +204,7 @@ class Proof:
             raise self._refused(f"{name} gives another output", where)
 
     def _differs(self, after: Seen) -> str | None:
-        """The first module that computes something else, if any."""
+        """Return the name of the first module whose output differs; None if none does."""
         if len(after.outputs) != len(self._before.outputs):
             return "the model"
         for steady, old, new in zip(self._steady, self._before.outputs, after.outputs, strict=True):
@@ -215,23 +221,25 @@ class Proof:
 
 
 def _forget_freed() -> None:
-    """Give freed device memory back, so that the next forward gets other memory.
+    """Give freed device memory back, so that the next forward pass gets other memory.
 
-    Torch would give it the same again: what a kernel reads and nobody wrote would look steady.
+    Torch would return the same memory: a kernel that reads memory which was never written would
+    seem to give the same output.
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def _steady(first: Seen, second: Seen) -> list[bool]:
-    """Outputs that are the same each time, as flags."""
+    """Return for each output True if it was the same both times. Raise `NoForward` if their number
+    differs."""
     if len(first.outputs) != len(second.outputs):
         raise NoForward("it calls other modules each time")
     return [a == b for a, b in zip(first.outputs, second.outputs, strict=True)]
 
 
 def _distance(first: Seen, second: Seen) -> float:
-    """The largest difference of two outputs of the model; 0 for the same bits."""
+    """Return the largest difference of two outputs of the model; 0 for the same bits."""
     if first.last is None or second.last is None or first.last.shape != second.last.shape:
         return 0.0
     if checksum(first.last) == checksum(second.last):

@@ -1,7 +1,8 @@
-"""Proofs of earlier starts: what was proven of the same weights, code and kernels stands.
+"""Records of proofs of earlier starts, which hold for the same weights, code and kernels.
 
-A record is a small file of its owner's alone, named by the hash of all that the outcome of a proof
-may depend on. One that is odd in any way is as good as none: the proof is made, and recorded anew.
+A record is a small file that only its owner can read, named by the hash of everything that the
+outcome of a proof may depend on. A record that is damaged in any way counts as missing: the proof
+is made, and recorded anew.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ def _stamps() -> list[installed.Stamp]:
 
 
 CODE = _stamps()
-"""Files of the code in this process, as they were when it was imported."""
+"""Stamps of the code's files as they were when this process imported them."""
 PLACES = {*installed.CACHES, "VLLM_RPC_BASE_PATH", "VLLM_DIST_IDENT"}
-"""Variables that say where files and sockets of one run are, and not how an engine computes."""
+"""Variables for the places of one run's files and sockets, which do not affect what an engine
+computes."""
 OF_ONE_START = {
     *("control", "tier_socket", "keeper", "proofs", "tenant"),
     *("grant_bytes", "base_blocks", "layers_remapped", "stream_slots"),
 }
-"""Settings that differ between starts, or tenants, of which one proof holds."""
+"""Settings that differ between starts or tenants and do not affect a proof."""
 CPU_INFO, DRIVER_INFO = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/version")
 LONGEST = 1 << 20
-"""Bytes of a record."""
+"""Largest size of a record in bytes."""
 
 
 class ProofRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """File that says that a proof of the layers held."""
+    """Record that a proof of the layers held."""
 
     key: str
     units: tuple[int, ...]
@@ -56,19 +58,20 @@ class ProofRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProvenBefore:
-    """Record of the proof of one engine. Without a `path` there is none, and none is made."""
+    """Record of the proof of one engine. Without a `path` there is no record, and none is made."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     @classmethod
     def of(cls, vllm_config: Any, settings: EngineSettings) -> Self:
-        """Record of this engine's proof, whether it was made or not."""
+        """Return the record of this engine's proof, which need not exist yet."""
         key = None if settings.proofs is None else key_of(vllm_config, settings)
         return cls(None if key is None else Path(settings.proofs or "") / key)
 
     def found(self, units: Sequence[int]) -> ProofRecord | None:
-        """The record, if the proof was made of layers of these sizes, in bytes."""
+        """Return the record, if the proof was made with layers of these sizes, in bytes; else
+        None."""
         if self._path is None:
             return None
         try:
@@ -85,7 +88,8 @@ class ProvenBefore:
         return record if same else None
 
     def note(self, units: Sequence[int]) -> None:
-        """The proof was made. What cannot be written is no error: it is made again then."""
+        """Record that the proof was made. If the file cannot be written, the next start makes the
+        proof again."""
         if self._path is None:
             return
         record = ProofRecord(self._path.name, tuple(units))
@@ -98,7 +102,8 @@ class ProvenBefore:
 
 
 def key_of(vllm_config: Any, settings: EngineSettings) -> str | None:
-    """Hash of all that the outcome depends on; None if something of that cannot be known."""
+    """Return the hash of everything that the outcome depends on; None if part of it cannot be
+    known."""
     facts = facts_of(vllm_config, settings)
     if None in facts.values():
         return None
@@ -106,11 +111,11 @@ def key_of(vllm_config: Any, settings: EngineSettings) -> str | None:
 
 
 def facts_of(vllm_config: Any, settings: EngineSettings) -> dict[str, Any]:
-    """Facts of the key by their kinds; None for a fact that cannot be known.
+    """Return the facts that the key is made of; None for a fact that cannot be known.
 
-    Weights are known by the same facts as the keeper's masters: name, device, inode, size and time
-    of change of each file of the model's folder. To read gigabytes for a hash of their contents
-    would take as long as the proof that it spares.
+    Weights are identified as the keeper's masters are: by name, device, inode, size and time of
+    change of each file in the model's folder. Reading gigabytes for a hash of their contents would
+    take as long as the proof that it saves.
     """
     scheduler = vllm_config.scheduler_config
     return {
@@ -132,12 +137,13 @@ def facts_of(vllm_config: Any, settings: EngineSettings) -> dict[str, Any]:
 
 
 def _code() -> list[installed.Stamp] | None:
-    """Stamps of the code that runs here; None if other code has been installed since."""
+    """Return the stamps of the code that runs here; None if other code has been installed since."""
     return CODE if _stamps() == CODE else None
 
 
 def _processor() -> list[Any]:
-    """Kind of processor and what it can do, threads, and the GPU with its driver."""
+    """Return the kind and features of the processor, the number of threads, and the GPU with its
+    driver."""
     found: list[Any] = [platform.machine(), torch.backends.cpu.get_cpu_capability()]
     found += [torch.get_num_threads(), *_told_of_cpu()]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -148,7 +154,7 @@ def _processor() -> list[Any]:
 
 
 def _told_of_cpu() -> list[str]:
-    """Model and flags of the first processor, as far as Linux tells."""
+    """Return model and flags of the first processor, if Linux has them."""
     with suppress(OSError):
         first = CPU_INFO.read_text().partition("\n\n")[0].splitlines()
         return [line for line in first if line.startswith(("model", "flags", "Features", "CPU "))]

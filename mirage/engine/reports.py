@@ -1,4 +1,4 @@
-"""The state of one engine, for the control server."""
+"""State of one engine, for the control server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirage.protocol import ModelShape, Report
 
 
 class EngineReports:
-    """Reports of what the parts of an engine hold and want."""
+    """Makes reports of what the parts of an engine hold and want."""
 
     def __init__(
         self,
@@ -34,7 +34,8 @@ class EngineReports:
         self._periods = periods
 
     def make(self, *, revision: int, holds_turn: bool) -> Report:
-        """The present state. Cheap: no loop over blocks while an extent is one block."""
+        """Return a report of the present state. It is cheap: no loop over blocks while an extent is
+        one block."""
         measured = self._worker.measured()
         step_s = self._periods.beside_s(measured.times.token_s)
         return make_report(

@@ -1,4 +1,5 @@
-"""Room for an engine's requests: KV memory, what lies below it, and who is held for lack of it."""
+"""Room for an engine's requests: KV memory, tiers below it, and the hold of requests that lack
+blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from mirage.protocol import ModelShape
 
 
 class RequestRoom(NamedTuple):
-    """Changes of a policy to a scheduler."""
+    """Parts of a scheduler that depend on the policy."""
 
     kv: KVMemory
     tiers: SchedulerTiers
@@ -38,7 +39,7 @@ class RequestRoom(NamedTuple):
 
 @dataclass(frozen=True)
 class RoomMaker:
-    """The parts of a new scheduler that its room is made of."""
+    """Parts of a new scheduler that its `RequestRoom` is made of."""
 
     worker: MemoryWorker
     manager: Any
@@ -53,7 +54,8 @@ class RoomMaker:
     agent: Agent | None
 
     def make(self, step_tokens: int) -> RequestRoom:
-        """Room by the policy of the settings. One step writes `step_tokens` tokens at most."""
+        """Return the parts by the policy of the settings. One step writes at most `step_tokens`
+        tokens."""
         heard = never if self.agent is None else self.agent.last_heard
         growth_hold = GrowthHold(self.worker.settings.hold_s, time.monotonic, heard)
         if self.worker.settings.policy is Policy.STATIC:
@@ -94,7 +96,8 @@ class RoomMaker:
         )
 
     def _book(self) -> ExtentBook:
-        """Without a KV cache there are no extents: vLLM's null block is no memory."""
+        """Return the book of the mapped extents. Without a KV cache there are no extents: vLLM's
+        null block has no memory."""
         mapped = self.worker.obey(MemoryOrders(0)).extents
         return ExtentBook(self.shape.max_extents, self.shape.extent_blocks, mapped)
 

@@ -1,6 +1,6 @@
-"""The one engine of this process: where its scheduler meets the memory of its worker.
+"""The one engine of this process: its scheduler finds its worker's memory here.
 
-vLLM builds scheduler and executor by class name, so they cannot be handed to each other.
+vLLM builds scheduler and executor by class name, so one cannot be handed to the other.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from mirage.vllm_hooks.given import EXECUTOR
 
 
 class NoEngine(RuntimeError):
-    """Scheduler and worker do not share a process."""
+    """Error: scheduler and worker are in different processes."""
 
 
 _worker: MemoryWorker | None = None
 
 
 def register(worker: MemoryWorker) -> None:
-    """The executor's only worker, for the scheduler that vLLM builds next."""
+    """Note the executor's only worker, for the scheduler that vLLM builds next."""
     global _worker
     _worker = worker
 
 
 def worker() -> MemoryWorker:
-    """Raises `NoEngine` with what to do."""
+    """Return the registered worker. Raise `NoEngine`, which says what to do, if there is none."""
     if _worker is None:
         raise NoEngine(
             "the worker runs in another process: use --distributed-executor-backend "

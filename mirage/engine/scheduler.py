@@ -1,7 +1,7 @@
-"""vLLM's scheduler, asking for memory before it preempts.
+"""vLLM's scheduler, which asks for memory before it preempts.
 
-There is one class for each of vLLM's. A policy decides what `RequestRoom` it holds, no more.
-`schedule()` is a step, in the order in which docs/architecture.md tells it.
+There is one class for each of vLLM's. A policy only decides which `RequestRoom` it has.
+`schedule()` is a step, in the order in which docs/architecture.md describes it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from mirage.protocol import Alive, Allotment, Refusal, Report, ToEngine, Turn
 logger = logging.getLogger("mirage.engine.scheduler")
 
 TURN_POLL_S = 0.05
-"""Longest sleep while another engine has the turn; then vLLM sees to requests and signals."""
+"""Longest wait in seconds while another engine has the turn; then vLLM handles requests and
+signals."""
 HOLD_POLL_S = 0.005
-"""Pause of an engine that has nothing to run until memory comes."""
+"""Pause in seconds of an engine that has nothing to run until memory comes."""
 TIER_POLL_S = 0.001
-"""Pause of an engine in which every request waits for blocks from below the device."""
+"""Pause in seconds of an engine in which every request waits for blocks from below the device."""
 PAUSES = {
     Admits.ALL: PauseState.UNPAUSED,
     Admits.PREEMPTED: PauseState.UNPAUSED,  # others are skipped one by one
@@ -91,7 +92,8 @@ class MirageScheduler(Scheduler):
         self.server = Conversation(self.agent, reports, self.turn)
         self.signs = LifeSigns(self.mailbox, self.get_request_counts)
         self.first: FirstStep | None = None
-        """The engine's own request, until it has been computed; nothing is counted by then."""
+        """Engine's own first request, until it has been computed; nothing is counted before. None
+        afterwards."""
         self.mailbox.read_by(self._handle)
         self.server.begin(self.settings.tenant, self.shape, self.signs.pulse, self.fills_alone)
         if self.settings.first_step:
@@ -104,7 +106,8 @@ class MirageScheduler(Scheduler):
     # -- a step -------------------------------------------------------------------------
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's, in the order that "A step" in docs/architecture.md tells."""
+        """Schedule as vLLM does, with the steps before and after it that "A step" in
+        docs/architecture.md lists."""
         self.signs.passes += 1
         with self.mailbox.hold():
             self._await_turn()
@@ -130,7 +133,7 @@ class MirageScheduler(Scheduler):
             return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """vLLM's; one more step has been processed."""
+        """Update as vLLM does, and note that one more step has been processed."""
         with self.mailbox.hold():
             if tokens := scheduler_output.total_num_scheduled_tokens:
                 self.fence.processed += 1
@@ -145,7 +148,8 @@ class MirageScheduler(Scheduler):
             return out
 
     def _time_step(self, tokens: int) -> None:
-        """Note the time of a step that is over; of the engine's own request nothing."""
+        """Note the time of a step that has ended; steps of the engine's own first request are left
+        out."""
         if tokens and not self.counts.paused:
             self.periods.ends(tokens, time.monotonic())
         if self.queues.idle or self.counts.paused:
@@ -165,7 +169,8 @@ class MirageScheduler(Scheduler):
             self.server.report_now()
 
     def _rest(self) -> None:
-        """Leave the processor: nothing runs until memory or blocks come, or the pool answers."""
+        """Release the processor for a few milliseconds: nothing runs until memory or blocks come,
+        or the pool answers."""
         self.periods.rests()
         if self.hold.held:
             self.mailbox.wait(HOLD_POLL_S)
@@ -176,7 +181,8 @@ class MirageScheduler(Scheduler):
 
     @property
     def _pause_state(self) -> PauseState:
-        """vLLM's own, or what the step that is being scheduled is bound to, if that is more.
+        """Pause state that vLLM reads: its own, or the bounds of the step that is being scheduled
+        if these are stricter.
 
         vLLM reads it before it schedules running requests, and before it admits waiting ones.
         """
@@ -203,13 +209,14 @@ class MirageScheduler(Scheduler):
     # -- what vLLM calls between steps, while the agent's thread may act on an idle engine ----
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's, with the engine held."""
+        """Add a request as vLLM does, with the engine held."""
         name_by_mask(request)
         with self.mailbox.hold():
             return super().add_request(request, *args, **kwargs)
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's. With the last request goes the reason to move memory in small parts."""
+        """Finish requests as vLLM does. After the last one, memory need not move in small parts any
+        more."""
         with self.mailbox.hold():
             finished = super().finish_requests(*args, **kwargs)
             if not self.running:
@@ -217,20 +224,21 @@ class MirageScheduler(Scheduler):
             return finished
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's, for which a block that is copied would be one in use."""
+        """Reset as vLLM does, after waiting for copies: vLLM would take a block that is copied for
+        one in use."""
         with self.mailbox.hold():
             self.tiers.copied()
             return super().reset_prefix_cache(*args, **kwargs)
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
-        """vLLM's, with the engine held."""
+        """Make statistics as vLLM does, with the engine held."""
         with self.mailbox.hold():
             return super().make_stats(*args, **kwargs)
 
     def shutdown(self) -> None:
-        """vLLM's, and the end of the conversation with the control server.
+        """Shut down as vLLM does, and end the conversation with the control server.
 
-        vLLM calls it in a ``finally``, so that an exception that ends the core is seen here.
+        vLLM calls it in a ``finally``, so that an exception that ends the core is visible here.
         """
         self.server.end()
         super().shutdown()
@@ -254,14 +262,15 @@ class MirageScheduler(Scheduler):
         self.server.report_now()
 
     def fills_alone(self) -> bool:
-        """True if an engine that woke lacks memory yet, and no request makes steps to bring it.
+        """True if an engine that woke still lacks memory, and no request causes steps that bring
+        it.
 
-        Another thread may ask.
+        Any thread may ask.
         """
         return self.kv.fills and self.queues.idle and not self.mailbox.is_wanted
 
     def report(self) -> Report:
-        """The present state."""
+        """Return a report of the present state."""
         return self.server.report()
 
     # -- the engine's own request -------------------------------------------------------
@@ -290,7 +299,7 @@ class MirageAsyncScheduler(MirageScheduler, AsyncScheduler):
 
 
 def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
-    """Scheduler for ``--scheduler-cls``, over the class that vLLM would pick."""
+    """Return the scheduler for ``--scheduler-cls``, over the class that vLLM would choose."""
     if vllm_config.scheduler_config.async_scheduling:
         return MirageAsyncScheduler(vllm_config, **kwargs)
     return MirageScheduler(vllm_config, **kwargs)

@@ -1,9 +1,9 @@
-"""Requests with a seed of their own whose prompt is split over several steps, on a CPU.
+"""Seeded requests whose prompt is split over several steps, on a CPU.
 
-vLLM samples a token for every request of a step and throws away those of prompts that are not
-complete yet. So that a seeded request draws the same numbers however its prompt was split, vLLM
-then turns its generator back, by an offset that generators of a CPU do not have: the engine
-ends. Here such a generator is not shown to the sampler at all, so nothing has to be turned back.
+vLLM samples a token for every request of a step and discards those of prompts that are not complete
+yet. So that a seeded request draws the same numbers however its prompt was split, vLLM then sets
+its generator back by an offset. Generators of a CPU do not have one, so the engine ends. Here the
+sampler does not get such a generator at all, so it need not be set back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 
 @contextmanager
 def discarded_draw_nothing(model_runner: Any) -> Iterator[None]:
-    """While vLLM samples one step, hide the generators of requests whose token is discarded.
+    """Context in which vLLM samples one step without the generators of requests whose token is
+    discarded.
 
     For vLLM's first model runner; its second one keeps seeds, not generators.
     """

@@ -12,74 +12,77 @@ from mirage.problems import first_problem
 
 
 class EngineSettings(BaseModel):
-    """Settings of one engine, checked once in `from_vllm`. Nothing else reads raw configuration."""
+    """Settings of one engine, checked once in `from_vllm`. No other code reads the raw
+    configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: Policy
     tenant: str
     control: str | None = None
-    """Path of the control server's Unix socket; None runs the engine by itself."""
+    """Path of the control server's Unix socket; None: the engine runs without one."""
     tier_socket: str | None = None
-    """Path of the socket of the host pool; None: KV blocks that leave the device are forgotten."""
+    """Path of the host pool's socket; None: KV blocks that leave the device are lost."""
     keeper: str | None = None
-    """Path of the socket of the keeper of weights; None: they go with this engine."""
+    """Path of the weight keeper's socket; None: masters end with this engine."""
     proofs: Path | None = None
-    """Folder with records of proofs; None: each start makes its own."""
+    """Folder with records of proofs; None: each start makes its own proof."""
     adapters: tuple[Path, ...] = ()
     """Folders of the LoRA adapters that requests may name."""
     device: Literal["host", "cuda"] = "host"
     page: int = 65536
     grant_bytes: int | None = None
-    """Device memory this engine may hold at start; None means what it needs."""
+    """Bytes of device memory that this engine may hold at start; None: as many as it needs."""
     base_blocks: int = Field(ge=0)
     """KV blocks mapped at start, the null block included; 0 for a model without a KV cache."""
     layers_remapped: int = Field(default=0, ge=0)
-    """Layers without memory of their own at start, which then stream from the first step on. Their
-    weights have to be in host memory."""
+    """Layers without memory of their own at start, which stream from the first step on. Their
+    weights have to be in the keeper's memory."""
     stream_slots: int = Field(default=0, ge=0)
-    """Slots through which they stream, with as many more."""
+    """Slots of the streamed layers at start; as many further layers are streamed as there are
+    slots."""
     headroom_extents: int = Field(default=2, ge=0)
     lookahead_steps: int = Field(default=16, ge=0)
     kept: Kept = "nothing"
     """KV memory that newly admitted requests leave free for running ones."""
     first_step: bool = False
-    """True if the engine computes a request of its own, and reports it, before it serves."""
+    """True if the engine computes a first request of its own before it serves, and reports it."""
     temporal: bool = False
     hold_s: float = 1.0
-    """Time a request is held for an answer before vLLM may preempt; more while the control server
-    is heard (`GrowthHold`)."""
+    """Seconds for which a request is held for an answer before vLLM may preempt; longer while the
+    control server is heard (`GrowthHold`)."""
     moves: bool = True
-    """False leaves the layers where vLLM puts them, whatever the policy."""
+    """False: the layers stay where vLLM puts them, whatever the policy."""
     experts: bool = False
     """True if experts of a mixture may be given away, where that is possible."""
     experts_on_peers: bool = True
-    """True if peers may hold copies of experts given away, where the pool has peers."""
+    """True if peers may hold copies of experts that were given away, where the pool has peers."""
     pieces: bool = False
-    """Stream what steps compute between two attentions instead of whole layers."""
+    """True if pieces between two attentions stream instead of whole layers."""
     compiled: bool = False
-    """Let vLLM compile what steps compute between two attentions."""
+    """True if vLLM compiles the pieces between two attentions."""
     move_s: float | None = Field(default=None, gt=0)
-    """Seconds for which one step may wait while memory moves; the rest is for later ones. None: all
-    at once."""
+    """Seconds for which one step may wait while memory moves; later passes move the rest. None: no
+    limit."""
     copy_chunk: int | None = Field(default=None, gt=0)
     """Bytes of a layer that are copied at a time; None copies it whole."""
     copy_bytes_per_s: float | None = None
-    """Host only: imitate a link of that speed."""
+    """Speed in bytes a second of a link that a host imitates; None: no limit."""
 
     @property
     def elastic(self) -> bool:
-        """True if KV memory may change at all."""
+        """True if KV memory can grow and shrink."""
         return self.policy is not Policy.STATIC
 
     @property
     def experts_stay(self) -> str | None:
-        """Why experts are not given away; None if they may be."""
+        """Reason why experts are not given away; None if they may be."""
         return None if self.experts else "remap.experts is false"
 
 
 def from_vllm(vllm_config: Any) -> EngineSettings:
-    """The settings of this engine. Raises `ValueError` with one line if they are missing."""
+    """Return the settings of this engine. Raise `ValueError` with one line if they are missing or
+    wrong."""
     raw = (vllm_config.additional_config or {}).get("mirage")
     if raw is None:
         raise ValueError(

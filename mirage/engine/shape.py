@@ -1,4 +1,4 @@
-"""The shape of one engine's memory, as it introduces itself to the control server."""
+"""Shape of one engine's memory, as it introduces itself to the control server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage.protocol import ModelShape
 
 
 def model_shape(memory: DeviceMemory, config: Any, kv: KVGroups) -> ModelShape:
-    """The sizes of what an engine with vLLM's KVCacheConfig `config` holds and can move."""
+    """Return the sizes of what an engine with vLLM's KVCacheConfig `config` holds and can move."""
     blocks, nbytes = _extent_geometry(memory, config)
     return ModelShape(
         layers=memory.layers,
@@ -40,7 +40,8 @@ def _expert_shape(memory: DeviceMemory) -> dict[str, int]:
 
 
 def _extent_geometry(memory: DeviceMemory, config: Any) -> tuple[int, int]:
-    """(blocks, bytes) of one extent. A static engine's blocks are only counted in them."""
+    """Return the blocks and the bytes of one extent. For a static engine extents are only a unit of
+    counting."""
     if memory.kv is not None:
         return memory.kv.extents.blocks_per_extent, memory.kv.extents.extent_bytes
     if not config.kv_cache_tensors:

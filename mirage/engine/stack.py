@@ -1,7 +1,7 @@
-"""Decoder layers of a model, and whether their parameters can move.
+"""Decoder layers of a model, and the check that their parameters can move.
 
-Both are seen from what vLLM built, before it loads weights, also on the meta device: nothing
-depends on how a model's code makes its layers, nor on names.
+Both are derived from the modules that vLLM built, before it loads weights, also on the meta device:
+nothing depends on how a model's code makes its layers, nor on names.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from mirage.engine.tensors import Holdings
 PACKED = "oneDNN keeps their weights packed in memory of its own ({})"
 GONE = "a kernel has taken their weights away while they were loaded ({})"
 EMPTIED = 10
-"""A module that keeps less than one in that many of its parameters' bytes was emptied."""
+"""Divisor: a module that keeps less than this part of its matrices' bytes was emptied."""
 
 Found = Callable[[torch.nn.Module], None]
 
 
 def find(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The layers of the stack that moves; empty if there is none.
+    """Return the layers of the stack that moves; empty if there is none.
 
-    Of the outermost lists of modules with an attention inside (also MLA, Mamba, linear
+    It is, of the outermost lists of modules with an attention inside (also MLA, Mamba, linear
     attention), the one with the most parameters. Other stacks (an encoder) stay.
     """
     stacks = [list(stack) for stack in _stacks(model, set())]
@@ -51,20 +51,21 @@ def _stacks(module: torch.nn.Module, seen: set[int]) -> Iterator[torch.nn.Module
 
 
 def attends(module: torch.nn.Module) -> bool:
-    """True if `module` has a layer with a KV cache or a state inside."""
+    """True if a layer with a KV cache or a state is inside `module`."""
     return any(isinstance(part, AttentionLayerBase) for part in module.modules())
 
 
 def parameter_bytes(module: torch.nn.Module) -> int:
-    """Bytes of its parameters, as far as they are known already."""
+    """Return the bytes of a module's parameters, as far as they are known already."""
     known = (p for p in module.parameters() if not is_lazy(p))
     return sum(p.numel() * p.element_size() for p in known)
 
 
 def why_stays(layers: list[torch.nn.Module], model: torch.nn.Module) -> str | None:
-    """Why the parameters of `layers` cannot move; None if nothing speaks against it.
+    """Return the reason why the parameters of `layers` cannot move; None if none is known.
 
-    Known before weights are loaded. What only loading shows, `emptied` and the proof tell.
+    It is known before weights are loaded. `emptied` and the proof find reasons that only show after
+    loading.
     """
     if not layers:
         return "no stack of layers with attention was found in it"
@@ -87,9 +88,9 @@ def _why_module_stays(name: str, module: torch.nn.Module) -> str | None:
 
 
 def packed_by_onednn(module: torch.nn.Module) -> bool:
-    """True if an int8 linear will hand its weight to oneDNN on a CPU and forget it.
+    """True if an int8 linear layer will hand its weight to oneDNN on a CPU and drop it.
 
-    As vLLM's `CPUInt8ScaledMMLinearKernel` decides when it processes the loaded weights.
+    vLLM's `CPUInt8ScaledMMLinearKernel` decides in this way when it processes the loaded weights.
     """
     kernel: Any = getattr(getattr(module, "scheme", None), "kernel", None)
     kinds = {kind.__name__ for kind in type(kernel).__mro__}
@@ -103,15 +104,16 @@ def packed_by_onednn(module: torch.nn.Module) -> bool:
 
 
 def absorbs(module: torch.nn.Module) -> bool:
-    """True of a latent attention that packs a projection's weight into tensors of its own.
+    """True for a latent attention that packs a projection's weight into tensors of its own.
 
-    So vLLM's does on AMX. They are no parameters and stay in place, and the weight is let go.
+    vLLM's does so on AMX. These tensors are no parameters and stay in place, and the weight is
+    dropped.
     """
     return bool(getattr(module, "is_amx_bmm_enabled", False))
 
 
 def absorbed(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that attentions of `model` have packed so, by name."""
+    """Yield the tensors that attentions of `model` have packed so, by name."""
     for name, module in model.named_modules():
         if absorbs(module):
             for key, value in sorted(vars(module.impl).items()):
@@ -120,10 +122,11 @@ def absorbed(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def keep_plain_weights(layers: Iterable[torch.nn.Module]) -> None:
-    """vLLM's CPU backend would pack weights away and leave nothing to move.
+    """Keep vLLM's CPU backend from packing plain linear weights away, which would leave nothing to
+    move.
 
-    Only plain linear ones: what it packs otherwise (convolutions, experts, quantised weights)
-    stays a parameter, and its kernels rely on it. No effect on a GPU.
+    Other weights that it packs (convolutions, experts, quantised weights) stay parameters, and its
+    kernels rely on that. No effect on a GPU.
     """
     for layer in layers:
         for module in layer.modules():
@@ -134,16 +137,17 @@ def keep_plain_weights(layers: Iterable[torch.nn.Module]) -> None:
 
 
 def matrix_bytes(module: torch.nn.Module) -> int:
-    """Bytes of the matrices that `module` itself has: what a kernel may pack away.
+    """Return the bytes of the matrices that `module` itself has, which a kernel may pack away.
 
-    Not of numbers, such as an attention's scales, which vLLM reads when they are loaded.
+    Single numbers, such as an attention's scales, are left out: vLLM reads them when they are
+    loaded.
     """
     own = (p for p in module.parameters(recurse=False) if not is_lazy(p) and p.dim() > 1)
     return sum(p.numel() * p.element_size() for p in own)
 
 
 class MatrixSizes:
-    """The bytes of the matrices in every module of some layers, as vLLM built them."""
+    """Bytes of the matrices in every module of some layers, as vLLM built them."""
 
     def __init__(self, layers: Iterable[torch.nn.Module]) -> None:
         named = [each for layer in layers for each in layer.named_modules()]
@@ -151,7 +155,8 @@ class MatrixSizes:
         self._absorbed = {id(module.kv_b_proj) for _, module in named if absorbs(module)}
 
     def emptied(self) -> str | None:
-        """Name of a module whose weight was repacked into memory that cannot be found any more."""
+        """Return the name of a module whose weight was repacked into unknown memory; None if there
+        is none."""
         for name, module, nbytes in self._built:
             if id(module) not in self._absorbed and matrix_bytes(module) * EMPTIED < nbytes:
                 return name
@@ -160,7 +165,8 @@ class MatrixSizes:
 
 @contextmanager
 def built(found: Found) -> Iterator[None]:
-    """Tell `found` of the first model that vLLM builds, before its weights are loaded.
+    """Context in which `found` is called with the first model that vLLM builds, before its weights
+    are loaded.
 
     The first is the one to serve; a drafter is built later, by the same function.
     """

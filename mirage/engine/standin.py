@@ -1,7 +1,7 @@
 """Random numbers as inputs of a model in a step without requests.
 
-vLLM's dummy steps feed zeros, and attention without a KV cache gives zeros or stale memory. A proof
-over either would prove little, or compare noise.
+vLLM's dummy steps use zeros as inputs, and attention without a KV cache gives zeros or stale
+memory. A proof with either would prove little, or compare noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILLED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Filled(TorchFunctionMode):
-    """Memory that is asked for empty comes with random numbers in it."""
+    """Torch function mode in which empty tensors are filled with random numbers."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -34,7 +34,7 @@ class Filled(TorchFunctionMode):
 
 @contextmanager
 def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
-    """One forward of `model` computes over the same random numbers each time.
+    """Context in which a forward pass of `model` computes over the same random numbers each time.
 
     Yields the names of the inputs that were replaced.
     """
@@ -48,20 +48,22 @@ def computing(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
 
 
 def _attended(module: Any, args: Any, output: Any) -> Any:
-    """Instead of what attention gives."""
+    """Replace the output of an attention by random numbers."""
     if isinstance(output, torch.Tensor) and output.dtype in FILLED:
         _fill(output)
     return output
 
 
 def _fill(tensor: torch.Tensor) -> None:
-    """Random numbers that do not depend on what was filled before: kernels may allocate more."""
+    """Fill a tensor with random numbers that do not depend on earlier fills, since kernels may
+    allocate more."""
     tensor.normal_(generator=torch.Generator(device=tensor.device).manual_seed(SEED))
 
 
 @contextmanager
 def fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
-    """Random inputs for `model`, the same each time. Yields the names of those replaced."""
+    """Context in which `model` gets random inputs, the same each time. Yields the names of those
+    replaced."""
     forward: Callable[..., Any] = model.forward
     own = "forward" in vars(model)
     names: list[str] = []
@@ -82,7 +84,8 @@ def fed(model: torch.nn.Module, vocabulary: int) -> Iterator[list[str]]:
 
 
 def _random(given: dict[str, torch.Tensor], vocabulary: int) -> dict[str, torch.Tensor]:
-    """Random token ids or embeddings, and positions from 0, in the shapes that were given."""
+    """Return random token ids or embeddings, and positions from 0, in the shapes of the given
+    tensors."""
     generator = torch.Generator().manual_seed(SEED)
     fresh: dict[str, torch.Tensor] = {}
     if (ids := given.get(IDS)) is not None:

@@ -1,8 +1,8 @@
-"""The start of one engine: its layers get their places, and a proof shows that they may have them.
+"""Start of one engine: its layers are placed, and a proof shows that the model computes the same.
 
-The worker calls it while vLLM starts: `loaded` after the weights are, `make_kv_buffer` when vLLM
-allocates its KV cache, `prove_compiled` before it warms up. What is left of it afterwards is
-`DeviceMemory` and `EngineTimes`.
+The worker calls it while vLLM starts: `loaded` after the weights are loaded, `make_kv_buffer` when
+vLLM allocates its KV cache, `prove_compiled` before it warms up. `DeviceMemory` and `EngineTimes`
+remain afterwards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AS_WRITTEN = "steps run as they are written"
 
 
 class StartUp:
-    """Placement and proof of one engine's model. Thrown away once the engine is warm."""
+    """Placement and proof of one engine's model. It is dropped once the engine is warm."""
 
     def __init__(self, memory: DeviceMemory, times: EngineTimes) -> None:
         self.memory, self.times, settings = memory, times, memory.settings
@@ -52,21 +52,21 @@ class StartUp:
         self.keeping = Keeping(settings.keeper, settings.tenant, self.parameters)
         self.proven = ProvenBefore(None)
         self._sizes: list[int] = []
-        """Bytes of each layer that moves, while layers are what moves."""
+        """Bytes of each layer that moves. Not changed if pieces move instead."""
         self.recalled = False
-        """True if the layers were proven by an earlier start."""
+        """True if the proof of an earlier start was used."""
 
     # -- the weights --------------------------------------------------------------------
 
     def knows(self, vllm_config: Any) -> None:
-        """Look for the proof of an earlier start; before anything is read of the weights."""
+        """Look for the proof of an earlier start, before the weights are read."""
         self.proven = ProvenBefore.of(vllm_config, self.settings)
 
     def loaded(self, runner: Any, forward: Step, profile: Step) -> None:
-        """Fix the layers' addresses after loading (policy mirage) and note the sizes.
+        """Place the layers after loading (policy mirage) and note the sizes.
 
-        `forward` computes the model once, `profile` as vLLM does to see what memory it takes.
-        Raises `UnsupportedModel` if the model then computes something else.
+        `forward` computes the model once; `profile` does as vLLM does to measure the memory that it
+        takes. Raise `UnsupportedModel` if the model then computes something else.
         """
         with eagerly(runner.get_model()):
             self._loaded(runner, forward, profile)
@@ -97,9 +97,9 @@ class StartUp:
         memory.layer_bytes = self.parameters.layer_bytes(self.settings.page)
 
     def _proof(self, runner: Any, forward: Step) -> Proof | ProofRecord | None:
-        """Result of the model's step now; None if that cannot be seen, and nothing moves then.
+        """Return the result of the model's step, or the record of an earlier proof.
 
-        Or the record of an earlier proof.
+        None if the model cannot be computed without requests; then no layer moves.
         """
         self._sizes = self.parameters.unit_bytes()
         if (record := self.proven.found(self._sizes)) is not None:
@@ -115,9 +115,9 @@ class StartUp:
             return None
 
     def _find_pieces(self, profile: Step) -> None:
-        """See what lies between attentions; else whole layers stream.
+        """Find the pieces between attentions; if that fails, whole layers stream.
 
-        Whatever stands in the way: a model that computes does not fail to start over it.
+        No error here is passed on, so that a model that computes does not fail to start.
         """
         try:
             moving = self.parameters.moving()
@@ -152,13 +152,13 @@ class StartUp:
             self.times.layer_load_s = measured_load_s(streamer)
 
     def prove(self, proof: Proof, streamer: LayerStreamer) -> None:
-        """Raises `UnsupportedModel` unless the model computes the same wherever its layers are."""
+        """Raise `UnsupportedModel` unless the model computes the same wherever its layers are."""
         proof.moved(streamer, self.memory.begin_step)
 
     # -- what vLLM makes of them --------------------------------------------------------
 
     def make_kv_buffer(self, config: Any) -> torch.Tensor:
-        """The KV buffer of vLLM's KVCacheConfig, its base extents mapped."""
+        """Return the KV buffer of vLLM's KVCacheConfig, with its base extents mapped."""
         memory = self.memory
         if not self.times.layer_load_s:
             self.times.layer_load_s = link.load_s(memory.driver, memory.pool, memory.layer_bytes)
@@ -170,9 +170,10 @@ class StartUp:
         return memory.kv.tensor()
 
     def prove_compiled(self, runner: Any, forward: Step) -> None:
-        """Compiled steps compute the same with layers streamed; else none is compiled.
+        """Prove that compiled steps compute the same with layers streamed; otherwise none is
+        compiled.
 
-        Called when vLLM has compiled the model, or will with the next step.
+        It is called when vLLM has compiled the model, or will with the next step.
         """
         model, memory = runner.get_model(), self.memory
         if memory.streamer is None or not compiling(model):
@@ -194,9 +195,10 @@ class StartUp:
 
 
 def measured_load_s(streamer: LayerStreamer, rounds: int = 3) -> float:
-    """T_T: seconds to load one layer from its master, on the copy stream.
+    """Return T_T: the seconds to load one layer from its master, on the copy stream.
 
-    The least of `rounds`: engines that start beside this one can only make it longer.
+    It is the least of `rounds` loads, because engines that start at the same time can only make it
+    longer.
     """
     times = []
     for layer in streamer.layers[:rounds]:
@@ -208,7 +210,8 @@ def measured_load_s(streamer: LayerStreamer, rounds: int = 3) -> float:
 
 
 def _stay_eager(model: torch.nn.Module) -> None:
-    """vLLM chose its kernels when it built the model, believing that it would be compiled."""
+    """Never compile the model, with a warning: vLLM chose its kernels for a model that is
+    compiled."""
     if compiling(model):
         logger.warning(FASTER_AS_WRITTEN)
     stay_eager(model)

@@ -1,4 +1,4 @@
-"""Bounds of one `schedule()` of vLLM's, beyond its own: who may be scheduled in it."""
+"""Bounds of one `schedule()` of vLLM's beyond its own: the requests that may be scheduled in it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class StepBounds:
 
     def _lift(self) -> None:
         self.admits = Admits.ALL
-        """Requests that the engine's turn lets into the step."""
+        """Requests that the engine's turn allows in the step."""
         self.held = False
         """True if a request is held for memory: others would take the blocks that it lacks."""
 
     @contextmanager
     def of_step(self, admits: Admits) -> Iterator[None]:
-        """Around vLLM's `schedule()`, also one that raises."""
+        """Context around vLLM's `schedule()`; the bounds end with it, also after an error."""
         self._lift()
         self.admits = admits
         try:

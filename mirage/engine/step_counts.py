@@ -1,4 +1,4 @@
-"""Counts of what an engine computes, of its own first request nothing."""
+"""Counts of what an engine computes, without its own first request."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ class StepCounts:
         self.paused = False
         """True while the engine computes a request of its own."""
         self.started = 0
-        """Requests that began to run."""
+        """Number of requests that began to run."""
         self.preemptions = 0
         self.tokens = 0
-        """Tokens scheduled."""
+        """Number of scheduled tokens."""
         self.prefill_tokens = 0
         self.tokens_from_device = 0
-        """Tokens that requests which started found in the device's prefix cache."""
+        """Number of tokens that starting requests found in the device's prefix cache."""
 
     @property
     def steps(self) -> int:
-        """Steps processed."""
+        """Number of processed steps."""
         return 0 if self.paused else max(0, self._fence.processed - self._own_steps)
 
     def answered(self, begun: int) -> Answered:
-        """Answers so far, with `begun` requests not ended; drafts count as tokens."""
+        """Return the counts of answers so far, with `begun` requests not ended; drafts count as
+        tokens."""
         return Answered(self.tokens - self.prefill_tokens, max(0, self.started - begun))
 
     def begin(self) -> None:
@@ -46,7 +47,7 @@ class StepCounts:
     ) -> None:
         """Count one output of vLLM's scheduler.
 
-        `loaded_tokens` tells how many of the tokens that a request need not compute it loaded.
+        `loaded_tokens` returns the number of loaded tokens of a request, which it need not compute.
         """
         if self.paused:
             return

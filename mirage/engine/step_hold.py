@@ -1,4 +1,4 @@
-"""One step's request that lacks blocks: held until memory comes, or not."""
+"""Treatment of a request that lacks blocks in one step: it is held until memory comes, or not."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ class StepHold:
         kv: KVMemory,
         tiers: SchedulerTiers,
     ) -> None:
-        """`answerable` is false in an engine without a control server: nothing is held there."""
+        """Make it. `answerable` is False in an engine without a control server, which holds no
+        request."""
         self._growth_hold, self._bounds, self._answerable = growth_hold, bounds, answerable
         self._turn, self._queues, self._kv, self._tiers = turn, queues, kv, tiers
         self.held = False
         """True if a request was held in the last step."""
         self.blocked = False
-        """True if a request lacked blocks in it, none runs, and nothing is waited for."""
+        """True if a request lacked blocks in the last step, no request runs, and no answer is
+        awaited."""
 
     def begin_step(self) -> None:
         """Begin a step, before vLLM's schedule()."""
@@ -46,11 +48,11 @@ class StepHold:
         return self._growth_hold.end_step()
 
     def answered(self) -> None:
-        """An allotment came: memory may be on its way."""
+        """Note that an allotment came: memory may be on its way."""
         self._growth_hold.answered()
 
     def refused(self) -> None:
-        """No memory can be had for the present shortage."""
+        """Note that no memory can be had for the present shortage."""
         self._growth_hold.refused()
 
     # -- what `HoldingKVCacheManager` asks, in the order of a schedule() --------------------
@@ -68,7 +70,8 @@ class StepHold:
         return self._queues.stuck(request)
 
     def lacks(self, blocks: int, free: int) -> None:
-        """A request lacks `blocks` blocks beyond the free ones: hold it, if an answer may come."""
+        """Note that a request lacks `blocks` blocks beyond the `free` ones: hold it, if an answer
+        may come."""
         self._growth_hold.lacks(blocks, free)
         answerable = self._turn.granted
         self.held = self._answerable and self._growth_hold.may_hold(answerable=answerable)

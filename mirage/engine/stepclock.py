@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MOST_PENDING = 64
-"""Steps that are waited for at most; of older ones the time is never asked."""
+"""Largest number of steps whose times are awaited; times of older ones are dropped."""
 
 
 Mark = Any
-"""A timed event, as torch's: `record` on the current stream, `query`, `elapsed_time` in ms."""
+"""Timed event like torch's: `record` on the current stream, `query`, `elapsed_time` in ms."""
 Pair = tuple[Mark, Mark]
 
 
@@ -24,7 +24,8 @@ class _Step:
 
 
 class EventClock:
-    """Marks the start and the end of steps and stalls; reads them when they have passed.
+    """Marks the start and the end of steps and waits; reads the marks once the device has passed
+    them.
 
     Nothing here waits for the device: a step's time is known one or two steps later.
     """
@@ -32,13 +33,14 @@ class EventClock:
     def __init__(self, make: Callable[[], Mark]) -> None:
         self._make = make
         self.stall_s = 0.0
-        """Stall seconds of all steps whose times are known."""
+        """Seconds of waits in all steps whose times are known."""
         self._stalls: list[Pair] | None = None
         self._pending: deque[_Step] = deque(maxlen=MOST_PENDING)
 
     @contextmanager
     def timed(self, stepped: Callable[[float], None]) -> Iterator[None]:
-        """One step. Tells `stepped` the compute seconds of all that have passed by now."""
+        """Context around one step. Calls `stepped` with the compute seconds of each step that has
+        ended by then."""
         stalls: list[Pair] = []
         self._stalls = stalls
         start = self._now()
@@ -53,7 +55,7 @@ class EventClock:
 
     @contextmanager
     def stall(self) -> Iterator[None]:
-        """A wait inside a step; outside of one it is not timed."""
+        """Context around a wait inside a step; outside of a step it is not timed."""
         if self._stalls is None:
             yield
             return

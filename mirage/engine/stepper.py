@@ -1,4 +1,4 @@
-"""A real engine in this process, stepped by hand, each step timed and counted."""
+"""A real engine in this process, advanced step by step, with each step timed and counted."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 FIRST_TOKEN, TOKENS = 10, 80
-"""Prompts are drawn from these: in every vocabulary, and no special ones."""
+"""First token id for prompts, and number of ids: these are in every vocabulary, and not special."""
 MOST_IDLE = 1000
-"""Steps in a row that compute nothing: an engine that waits for what never comes."""
+"""Number of successive steps without computation after which an engine is taken to wait in vain."""
 SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One step: what it computed, as `mirage.simulate.roofline.Work` counts, and its seconds."""
+    """One step: its work, counted as in `mirage.simulate.roofline.Work`, and its seconds."""
 
     sequences: int
     context: int
     prefill: int
     area: int
     cpu_s: float
-    """Processor seconds of the thread that computes; other work on the machine lengthens them
-    little.
-    """
+    """Processor seconds of the thread that computes, which other work on the machine lengthens only
+    a little."""
     wall_s: float
 
 
@@ -45,7 +44,7 @@ class EngineStepper:
         self._watch()
 
     def add(self, prompt: int, output: int) -> None:
-        """One more request; lengths in tokens. No two prompts have a beginning in common."""
+        """Add a request; lengths in tokens. No two prompts begin with the same tokens."""
         from vllm import SamplingParams
 
         self._count += 1
@@ -54,9 +53,10 @@ class EngineStepper:
         self._engine.add_request(str(self._count), {"prompt_token_ids": tokens}, params)
 
     def step(self) -> Timed:
-        """One step of the engine core; its output is processed off the clock.
+        """Make one step of the engine core and return it; the time to process its output is not
+        included.
 
-        Raises `RuntimeError` if nothing has been computed for many steps.
+        Raise `RuntimeError` if nothing has been computed for `MOST_IDLE` steps.
         """
         self._scheduled = (0, 0, 0, 0)
         self._engine.step()
@@ -66,17 +66,17 @@ class EngineStepper:
         return Timed(*self._scheduled, *self._timed)
 
     def drain(self) -> Iterator[Timed]:
-        """Step until nothing is left."""
+        """Step until no request is left, and yield each step."""
         while self._engine.has_unfinished_requests():
             yield self.step()
 
     @property
     def running(self) -> int:
-        """Requests that are not finished."""
+        """Number of unfinished requests."""
         return int(self._engine.get_num_unfinished_requests())
 
     def _watch(self) -> None:
-        """Time each step of the core, and note what was scheduled in it."""
+        """Time each step of the core, and note the work that was scheduled in it."""
         schedule, step = self.scheduler.schedule, self._core.step_fn
 
         def noting(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +107,7 @@ def _make(argv: Sequence[str]) -> Any:
 
 
 def _work(output: Any, requests: dict[str, Any]) -> tuple[int, int, int, int]:
-    """(sequences, context, prefill, area) of what was scheduled."""
+    """Return sequences, context, prefill and area of the scheduled work."""
     new = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     before = new | dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))

@@ -23,19 +23,19 @@ from mirage.processes.answering import answer
 from mirage.protocol import Allotment
 
 RUNNING = 64, 12
-"""Prompt and output of what decodes while another prompt is computed."""
+"""Prompt and output tokens of requests that decode while another prompt is computed."""
 WARM = 64, 8
 WARM_ROUNDS = 3
-"""Number of loads and allotments whose times are thrown away."""
+"""Number of first rounds whose times are dropped."""
 SETTLED = 200
-"""Steps after which a mixture that never came about is given up."""
+"""Number of steps after which a mixture that did not form is given up."""
 
 Question = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
 def prompts(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
-    """Prompts alone and together, one step each."""
+    """Yield the steps of prompts alone and together, one step each."""
     for count, tokens in asked["prompts"]:
         rounds = []
         for _ in range(asked["rounds"]):
@@ -47,7 +47,7 @@ def prompts(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def decodes(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
-    """Batches of equal contexts, some steps each."""
+    """Yield the steps of batches of equal contexts, some steps each."""
     for batch, context, output in asked["decodes"]:
         for _ in range(batch):
             engine.add(context, output)
@@ -56,7 +56,7 @@ def decodes(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def mixtures(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
-    """One prompt among sequences that decode."""
+    """Yield the steps with one prompt among sequences that decode."""
     for batch, tokens in asked["mixtures"]:
         rounds = []
         for _ in range(asked["rounds"]):
@@ -70,7 +70,8 @@ def mixtures(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
-    """Every point that came about, the quickest pass of each, and the spread of all."""
+    """Return the points that could be measured: the quickest pass of each, and the times of all its
+    steps."""
     passes = [
         [*prompts(engine, asked), *decodes(engine, asked), *mixtures(engine, asked)]
         for _ in range(asked["passes"])
@@ -87,7 +88,10 @@ def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
 
 
 def request_s(engine: EngineStepper, load: tuple[int, int, int], rounds: int, clock: str) -> float:
-    """Seconds of steps for a request, of which `load` says how many are always running."""
+    """Return the step seconds for each request, with a constant number of running requests.
+
+    `load` has that number, and the tokens of prompt and output.
+    """
     at_once, prompt, output = load
     requests = left = rounds * at_once
     spent = 0.0
@@ -100,7 +104,8 @@ def request_s(engine: EngineStepper, load: tuple[int, int, int], rounds: int, cl
 
 
 def load_s(engine: EngineStepper, times: int) -> list[float]:
-    """T_T, each time: seconds to load one layer from its master. Empty if none can move."""
+    """Return `times` measurements of T_T: seconds to load one layer from its master. Empty if no
+    layer can move."""
     streamer = engine.scheduler.worker.memory.streamer
     if streamer is None:
         return []
@@ -114,7 +119,8 @@ def load_s(engine: EngineStepper, times: int) -> list[float]:
 
 
 def apply_s(engine: EngineStepper, times: int) -> list[float]:
-    """Seconds in which an idle engine acts on an allotment that moves layers and KV, each time."""
+    """Return `times` measurements of the seconds in which an idle engine obeys an allotment that
+    moves layers and KV."""
     scheduler, shape = engine.scheduler, engine.scheduler.shape
     full = len(scheduler.worker.memory.kv.extents.mapped)
     fewer = max(shape.min_extents, full - min(16, full // 4))
@@ -130,7 +136,8 @@ def apply_s(engine: EngineStepper, times: int) -> list[float]:
 
 
 def reserved_bytes(engine: EngineStepper) -> int:
-    """Memory of the GPU in use that is neither parameters nor KV of ours; 0 on a host."""
+    """Return the GPU memory in use, in bytes, that is neither parameters nor KV of ours; 0 on a
+    host."""
     import torch
 
     memory = engine.scheduler.worker.memory
@@ -141,7 +148,7 @@ def reserved_bytes(engine: EngineStepper) -> int:
 
 
 def measure(asked: Question) -> Answer:
-    """All that the profile needs to know of one engine."""
+    """Return all that a profile contains of one engine."""
     engine = EngineStepper(asked["argv"], asked["tenant"])
     engine.add(*WARM)
     list(engine.drain())
@@ -163,14 +170,14 @@ def measure(asked: Question) -> Answer:
 
 
 def _median(steps: list[Timed]) -> Timed:
-    """One sample for several of nearly the same work: medians throughout."""
+    """Return one sample for several of nearly the same work: the median of each field."""
     columns = zip(*(asdict(s).values() for s in steps), strict=True)
     middle = [statistics.median(column) for column in columns]
     return Timed(*(round(v) for v in middle[:4]), *middle[4:])
 
 
 def _seconds(act: Callable[[int], None], times: int) -> list[float]:
-    """Seconds of each of `times` acts, after some that do not count."""
+    """Return the seconds of each of `times` calls of `act`, after some that do not count."""
     taken = []
     for number in range(WARM_ROUNDS + times):
         start = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The tensors that modules hold, wherever they keep them, and the storages behind those.
+"""Tensors that modules hold, wherever they keep them, and the storages behind them.
 
-A weight may be a parameter, a buffer, a plain attribute (MLA's absorbed weights), part of a
-tuple (stacked LoRA adapters), or be kept by an object that computes for the module (experts).
-Several tensors may look at one storage.
+A weight may be a parameter, a buffer, a plain attribute (MLA's absorbed weights), part of a tuple
+(stacked LoRA adapters), or be kept by an object that computes for the module (experts). Several
+tensors may share one storage.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import torch
 from torch.nn.parameter import is_lazy
 
 Storage = int
-"""The identity of a storage, on the meta device too."""
+"""Identity of a storage, on the meta device too."""
 DEEPEST = 8
 OUTSIDE = -1
-"""Whoever holds a tensor and is no layer."""
+"""Holder of tensors that are in no layer."""
 CONFIGURATION = "vllm.config"
 
 
 def storage_of(tensor: torch.Tensor) -> Storage:
-    """The same for all tensors that look at the same memory, as long as one of them lives."""
+    """Return the identity of a tensor's storage: equal for all tensors that share it, as long as
+    one of them lives."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def held(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Tensors that `module` itself holds, its submodules left out. A tensor may come more than
-    once.
-    """
+    """Return the tensors that `module` itself holds, its submodules left out. A tensor may come
+    more than once."""
     return _within(list(vars(module).values()), DEEPEST, set())
 
 
@@ -50,7 +50,8 @@ def _within(value: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """Parts to look into: containers, functions' own variables, and vLLM's helping objects."""
+    """Return the parts of a value that may hold tensors: items of containers, variables of
+    closures, and attributes of vLLM's helper objects."""
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, (list, tuple, set)):
@@ -61,7 +62,7 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def helps(value: Any) -> bool:
-    """True for an object of vLLM's that computes, no module and no configuration."""
+    """True for an object of vLLM's that computes and is neither a module nor a configuration."""
     where = type(value).__module__
     ours = where.startswith("vllm.") and not where.startswith(CONFIGURATION)
     return ours and hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, type))
@@ -76,7 +77,7 @@ def _filled(cell: Any) -> bool:
 
 
 class Holdings:
-    """Layers that hold each storage of a model, and the tensors through which they do."""
+    """Layers that hold each storage of a model, and the tensors through which they hold it."""
 
     def __init__(self, layers: Iterable[torch.nn.Module], model: torch.nn.Module) -> None:
         self.tensors: dict[Storage, list[torch.Tensor]] = {}
@@ -91,7 +92,7 @@ class Holdings:
                 self._note(module, OUTSIDE)
 
     def only_of(self, index: int) -> list[Storage]:
-        """Storages of parameters of layer `index` that no other layer shares, in order."""
+        """Return the storages of parameters that only layer `index` holds, in order."""
         return [
             storage
             for storage, holders in self.holders.items()
@@ -107,7 +108,7 @@ class Holdings:
             self.holders[storage].add(holder)
 
     def _held_elsewhere(self, storage: Storage) -> bool:
-        """True if it holds no parameter, or if an unknown owner has a tensor over it."""
+        """True if the storage has no parameter, or if an unknown owner has a tensor over it."""
         tensors = self.tensors[storage]
         if not any(isinstance(tensor, torch.nn.Parameter) for tensor in tensors):
             return True
@@ -120,7 +121,8 @@ class Holdings:
 
 
 def total_bytes(tensors: Iterable[torch.Tensor], *devices: str) -> int:
-    """Bytes of the storages behind `tensors` that lie on one of `devices`, each once."""
+    """Return the bytes of the storages behind `tensors` that are on one of `devices`, each counted
+    once."""
     storages = {
         storage_of(tensor): tensor.untyped_storage().nbytes()
         for tensor in tensors

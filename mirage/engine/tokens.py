@@ -1,4 +1,5 @@
-"""A tenant's tokenizer, chat templates and ways to sample, as vLLM's server would have them."""
+"""Check of a tenant's tokenizer, chat templates and sampling defaults, as vLLM's server would use
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ PLACEHOLDERS = ("token_id", "token_index")
 
 
 def refusal(config: Any, model: torch.nn.Module, template: str | None) -> str | None:
-    """Reason why the tokenizer, a chat template or the sampling defaults are unfit; None if not.
+    """Return the reason why the tokenizer, a chat template or the sampling defaults are unfit; None
+    if they are fit.
 
     `template` is the argument ``chat_template``.
     """
@@ -37,7 +39,8 @@ def refusal(config: Any, model: torch.nn.Module, template: str | None) -> str | 
 
 
 def _beyond(tokenizer: Any, model_config: Any, model: torch.nn.Module) -> str | None:
-    """Reason if tokens have no row in the embedding: a prompt with such a token ends the engine."""
+    """Return the reason if tokens have no row in the embedding: a prompt with such a token would
+    end the engine."""
     rows = _rows(model) or model_config.get_vocab_size()
     if tokenizer.max_token_id < rows:
         return None
@@ -53,19 +56,19 @@ def _beyond(tokenizer: Any, model_config: Any, model: torch.nn.Module) -> str | 
 
 
 def _rows(model: torch.nn.Module) -> int:
-    """Rows of the model's largest token embedding; 0 if none is known."""
+    """Return the number of rows of the model's largest token embedding; 0 if none is known."""
     tables = (each for each in model.modules() if isinstance(each, VocabParallelEmbedding))
     return max((table.org_vocab_size for table in tables), default=0)
 
 
 def _placeholders(model_config: Any) -> set[int]:
-    """Tokens that the model replaces before it looks them up."""
+    """Return the tokens that the model replaces before it looks them up."""
     said = model_config.hf_config.to_dict()
     return {v for k, v in said.items() if k.endswith(PLACEHOLDERS) and isinstance(v, int)}
 
 
 def _template(tokenizer: Any, given: str | None) -> str | None:
-    """Reason if a chat template does not compile."""
+    """Return the reason if a chat template does not compile; None if all do."""
     for name, text in _templates(tokenizer, given):
         try:
             _compile_jinja_template(text)
@@ -84,7 +87,8 @@ def _templates(tokenizer: Any, given: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _sampling(model_config: Any) -> str | None:
-    """Reason if vLLM refuses the sampling defaults, and so every request that relies on them."""
+    """Return the reason if vLLM refuses the sampling defaults, and so every request that relies on
+    them."""
     try:
         SamplingParams.from_optional(**model_config.get_diff_sampling_param())
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The turn of an engine: whether its requests may step, as temporal sharing has it."""
+"""Turn of an engine, which decides under temporal sharing if its requests may step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class EngineTurn:
         self._queues, self._fence = queues, fence
 
     def told(self, message: Turn) -> None:
-        """The turn came or went."""
+        """Note a message: the turn came, ended, or shall end without draining further."""
         self._taking.told(message)
 
     def takes_turn(self) -> None:
-        """The control server is lost: step at once, since no turn would come."""
+        """Step at once: the control server is lost, so no turn would come."""
         if self._temporal:
             self._taking.told(Turn(True))
 
     def awaits_turn(self) -> None:
-        """Turns are given again: stop after the step in flight, until a turn comes."""
+        """Stop after the step in flight until a turn comes: turns are given again."""
         if self._temporal:
             self._taking.told(Turn(False))
 
@@ -39,7 +39,7 @@ class EngineTurn:
 
     @property
     def granted(self) -> bool:
-        """True while the turn is this engine's."""
+        """True while this engine has the turn."""
         return self._taking.granted
 
     @property
@@ -54,14 +54,16 @@ class EngineTurn:
 
     @property
     def held(self) -> bool:
-        """Reported: False promises that no step of this engine runs."""
+        """True if a step of this engine may be running. Reports say it; False promises that none
+        runs."""
         return self._taking.holds(self._queues.begun, executing=not self._fence.idle)
 
     def admits(self) -> Admits:
-        """Requests that the next step may have."""
+        """Return the requests that the next step may compute."""
         return self._taking.admits(self._queues)
 
     def spill(self, requests: Suspended, block_bytes: int) -> None:
-        """Let suspended requests give up KV as the end of the turn told: it may go down."""
+        """Let suspended requests give up the KV that the end of the turn asked for, once no step is
+        in flight."""
         if self._fence.idle:
             self._taking.spill(requests, block_bytes)

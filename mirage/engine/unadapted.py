@@ -1,9 +1,9 @@
 """Requests without an adapter in a step with requests that have one, on a CPU.
 
 vLLM numbers "no adapter" -1. Its kernels for LoRA on a CPU take that for the last slot, so such
-requests are computed with whatever adapter lies there, and their text is wrong. Here their rows
-are zero before the kernels see them, and nothing is added to what the model computed. For the
-logprobs of a prompt the kernels are called with slots of other rows, which ended the engine.
+requests are computed with the adapter in that slot, and their text is wrong. Here their rows are
+set to zero before the kernels, which then add nothing to what the model computed. For the logprobs
+of a prompt the kernels are called with slots of other rows, which ended the engine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from vllm.lora.ops.torch_ops import lora_ops
 from vllm.lora.punica_wrapper import punica_cpu
 
 KERNELS = ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice")
-"""The others call these."""
+"""Kernels that all others call."""
 
 Kernel = Callable[..., None]
 
 
 def stay_unadapted() -> None:
-    """From now on in this process. A second call does nothing."""
+    """Replace vLLM's kernels in this process. A second call does nothing."""
     for name in KERNELS:
         kernel: Kernel = getattr(lora_ops, name)
         if hasattr(kernel, "__wrapped__"):
@@ -53,9 +53,10 @@ def _without_last_slot(kernel: Kernel) -> Kernel:
 
 
 def _check_untouched(weights: torch.Tensor) -> None:
-    """Rows of a prompt whose logprobs are wanted, where vLLM has slots for sampled tokens alone.
+    """Raise `RuntimeError` for logprobs of a prompt with an adapter of the output head: vLLM has
+    slots for sampled tokens only.
 
-    An adapter that leaves the output head as it is adds nothing there.
+    An adapter without weights for the output head adds nothing there.
     """
     if weights.any():
         raise RuntimeError(

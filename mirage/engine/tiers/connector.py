@@ -1,7 +1,7 @@
-"""vLLM's offloading connector over our pool, named to vLLM by `offer.offer`.
+"""vLLM's offloading connector over our pool; `offer.offer` names it to vLLM.
 
-vLLM's own scheduler end is kept for what is sought and loaded. What is stored, and by whom bytes
-are moved, is ours.
+vLLM's own scheduler side decides what is looked up and loaded. Our code decides what is stored, and
+moves the bytes.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ from mirage.engine.tiers.loads import LoadJobs
 from mirage.tiers.contract import Key
 
 Answer = tuple[int | None, bool]
-"""Tokens that a request loads, and whether it does so between steps."""
+"""Number of tokens that a request loads (None: ask again), and True if it loads between steps."""
 ASK_AGAIN: Answer = (None, False)
 COMPUTES: Answer = (0, False)
 
 
 class TierSpec(OffloadingSpec):
-    """Configuration from which vLLM builds the scheduler's end."""
+    """Configuration from which vLLM builds the scheduler side."""
 
     def get_manager(self) -> OffloadingManager:
-        """The engine's."""
+        """Return the manager of this engine's tiers."""
         return tiers_of_engine().manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """Handlers of vLLM's: none, for `LoadJobs` and `Stores` know the buffer themselves."""
+        """Raise `NotImplementedError`: `LoadJobs` and `Stores` copy blocks without vLLM's
+        handlers."""
         raise NotImplementedError("KV blocks are copied by mirage.engine.tiers")
 
 
 def tiers_of_engine() -> EngineTiers:
-    """Made by the worker before vLLM makes connectors."""
+    """Return the engine's tiers, which the worker makes before vLLM makes connectors."""
     tiers = present.tiers()
     assert tiers is not None, "connector without tiers"
     return tiers
 
 
 class LazyScheduler(OffloadingConnectorScheduler):
-    """Scheduler's end of vLLM's offloading connector, without vLLM's stores."""
+    """Scheduler side of vLLM's offloading connector, without vLLM's stores."""
 
     def _build_store_jobs(self, scheduler_output: Any) -> dict[int, Any]:
         return {}
@@ -64,13 +65,13 @@ class LazyScheduler(OffloadingConnectorScheduler):
 
 
 class TierConnector(OffloadingConnector):
-    """One object per role, both in the engine's process."""
+    """Connector; vLLM makes one object for each role, both in the engine's process."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.tiers = tiers_of_engine()
         self.loads: LoadJobs | None = None
-        """The worker's end has them."""
+        """Load jobs; only the worker side has them."""
         if role == KVConnectorRole.SCHEDULER:
             scheduler: Any = self.connector_scheduler
             scheduler.__class__ = LazyScheduler
@@ -80,18 +81,20 @@ class TierConnector(OffloadingConnector):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """Any that our buffer knows: whole blocks are copied."""
+        """Return None: any layout of our buffer will do, because whole blocks are copied."""
         return None
 
     # -- the scheduler's end --------------------------------------------------------------
 
     def on_new_request(self, request: Any) -> None:
-        """Ask the pool when a request enters the queue, long before the scheduler reaches it."""
+        """Ask the pool for a request's blocks when it enters the queue, long before the scheduler
+        reaches it."""
         super().on_new_request(request)
         self._seek(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Answer:
-        """vLLM's. A request that was preempted seeks anew, its own tokens included."""
+        """Return the tokens to load, as vLLM does. A request that was preempted asks anew, its own
+        tokens included."""
         manager, name = self.tiers.manager, request.request_id
         if manager.put_off(name, self._keys(request, num_computed_tokens)):
             return ASK_AGAIN
@@ -105,12 +108,12 @@ class TierConnector(OffloadingConnector):
         return COMPUTES
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """It has its blocks: a load begins, or nothing is to be loaded."""
+        """Note that a request has its blocks: a load begins, or nothing is to be loaded."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         self.tiers.manager.admitted(request.request_id, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
-        """At the end of vLLM's schedule(): what may be evicted by the next one is stored."""
+        """Store blocks that the next schedule() may evict, at the end of vLLM's present one."""
         meta = super().build_connector_meta(scheduler_output)
         stores = self.tiers.stores
         if stores is not None:
@@ -121,7 +124,8 @@ class TierConnector(OffloadingConnector):
         return meta
 
     def get_kv_connector_stats(self) -> None:
-        """None of vLLM's, whose front end knows no connector: see `TierCounts`."""
+        """Return none of vLLM's statistics, because its front end does not know this connector: see
+        `TierCounts`."""
         return
 
     def shutdown(self) -> None:
@@ -135,7 +139,8 @@ class TierConnector(OffloadingConnector):
             self.tiers.manager.seek(request.request_id, keys)
 
     def _keys(self, request: Any, after: int = 0) -> list[Key]:
-        """Keys of its whole blocks, those of the first `after` tokens left out."""
+        """Return the keys of a request's whole blocks, without those of its first `after`
+        tokens."""
         if request.skip_reading_prefix_cache:
             return []
         status = self.scheduler._req_status[request.request_id]
@@ -150,10 +155,10 @@ class TierConnector(OffloadingConnector):
     # -- the worker's end -----------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """Our buffer is known already."""
+        """Do nothing: our buffer is known already."""
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Only a reset of everything flushes, and then loads."""
+        """Wait for loads if vLLM flushes jobs, which happens only in a reset of everything."""
         if kv_connector_metadata.jobs_to_flush:
             self._loads.wait()
 
@@ -162,17 +167,17 @@ class TierConnector(OffloadingConnector):
         self._loads.begin(self._connector_metadata)
 
     def wait_for_save(self) -> None:
-        """Nothing is saved by steps."""
+        """Do nothing: steps save nothing."""
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Loads that have ended; what failed is computed."""
+        """Return the requests whose loads have ended; those that failed have to compute."""
         ended, failed = self._loads.ended()
         return KVConnectorTransferResults(
             finished_sending=set(), finished_recving=ended, failed_recving=failed
         )
 
     def build_connector_worker_meta(self) -> Any:
-        """Message to the scheduler's end about jobs."""
+        """Return the message to the scheduler side about ended jobs; None without any."""
         return None if self.loads is None else self.loads.said()
 
     @property

@@ -1,8 +1,8 @@
 """Copies of KV blocks between the device and the pool's memory, over streams of `vmm`.
 
-One code path for every driver: a host stream is a thread, a GPU's is a stream. What a step
-computed is behind an event of the compute side, which copies wait for on their stream. Blocks
-are handed to the stream in portions, so that streamed layers keep their part of the link.
+All drivers use the same code: a host stream is a thread, a GPU's is a stream. Results of a step are
+complete after an event of the compute side, which copies wait for on their stream. Blocks are
+handed to the stream in portions, so that streamed layers keep their part of the link.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from vmm.driver import Driver, Event, Stream, VmmError
 logger = logging.getLogger("mirage.engine.tiers")
 
 Runs = Callable[[int], Sequence[tuple[int, int]]]
-"""(address, bytes) of each contiguous run of one device block."""
+"""Function that returns (address, bytes) of each contiguous run of one device block."""
 Address = Callable[[BlockPlace], int]
-"""Address of a place in this process, from now on in use. Raises `KeyError` where there is none."""
+"""Function that returns the address of a place in this process, and marks it as in use. It raises
+`KeyError` if there is none."""
 LetGo = Callable[[BlockPlace], None]
-"""A place is not in use any more, as often as it was."""
+"""Function that ends one use of a place."""
 
 
 @dataclass(eq=False)
 class CopyJob:
-    """Blocks that are copied together: all arrive, or the job failed."""
+    """Blocks that are copied together: all arrive, or the job has failed."""
 
     up: bool
-    """Towards the device."""
+    """True for copies to the device."""
     blocks: Sequence[int]
     places: Sequence[BlockPlace]
     rank: int = 0
-    """Rank: of jobs towards the device those with the lowest are issued first."""
+    """Order among jobs towards the device: the lowest is issued first."""
     failed: bool = False
     issued: int = 0
     streams: dict[Medium, Stream] = field(default_factory=dict, repr=False)
-    """Streams that copy some of it."""
+    """Streams that make the job's copies, by medium."""
     done: list[Event] = field(default_factory=list, repr=False)
-    """Recorded behind the last copy of each stream; none before all are issued."""
+    """Events recorded after the last copy on each stream; empty before all copies are issued."""
     used: list[BlockPlace] = field(default_factory=list, repr=False)
-    """Places that its copies may touch until it has `finished`."""
+    """Places that its copies may touch until `finished` returns it."""
 
 
 class Copier:
-    """Submitted jobs are issued by `pump`, and come back from `finished`.
+    """Queue of copy jobs: `pump` issues submitted ones, `finished` returns those that have ended.
 
     Each medium has streams of its own, made by `stream`: a peer's link is not the host's.
     """
@@ -72,7 +73,7 @@ class Copier:
 
     @property
     def busy(self) -> bool:
-        """True while there are jobs that have not come back from `finished`."""
+        """True while there are jobs that `finished` has not returned."""
         return bool(self._jobs)
 
     def submit(self, job: CopyJob) -> None:
@@ -80,10 +81,11 @@ class Copier:
         self._jobs.append(job)
 
     def pump(self, most_bytes: float = inf) -> None:
-        """Issue copies of `most_bytes` of the host's link, loads first and by their rank.
+        """Issue copies that take up to `most_bytes` of the host's link, loads first and by their
+        rank.
 
-        One block of each direction goes at least: a stored block is pinned until it is copied, and
-        where loads always wait it would stay so for good.
+        One block of each direction is issued at least: a stored block is pinned until it is copied,
+        and if loads always came first it would stay pinned for good.
         """
         left, begun = most_bytes, set[bool]()
         for job in sorted(self._waiting(), key=lambda job: (not job.up, job.rank)):
@@ -96,7 +98,7 @@ class Copier:
                 begun.add(job.up)
 
     def before_steps(self, job: CopyJob) -> None:
-        """Issue all of a job now; steps and loads that begin later come behind it."""
+        """Issue all copies of a job now; steps and loads that begin later wait for them."""
         while job.issued < len(job.blocks) and not job.failed:
             self._issue(job)
         if job.failed or not job.done:
@@ -110,7 +112,7 @@ class Copier:
             self._fail(job, error)
 
     def finished(self, *, up: bool) -> list[CopyJob]:
-        """Jobs of one direction that have ended since the last call."""
+        """Return the jobs of one direction that have ended since the last call."""
         ended = [job for job in self._jobs if job.up == up and self._ended(job)]
         for job in ended:
             self._jobs.remove(job)
@@ -118,7 +120,7 @@ class Copier:
         return ended
 
     def wait(self, *, up: bool) -> None:
-        """Issue and complete all jobs of one direction; `finished` has them then."""
+        """Issue all jobs of one direction and wait for them; `finished` returns them then."""
         self.pump()
         for job in self._jobs:
             if job.up == up and not self._ended(job):
@@ -129,7 +131,7 @@ class Copier:
                     self._fail(job, error)
 
     def close(self) -> None:
-        """Complete what was issued, forget the rest."""
+        """Complete the issued copies, and drop the others."""
         for stream in self._streams.values():
             stream.close()
         self._streams.clear()
@@ -138,7 +140,7 @@ class Copier:
         self._jobs.clear()
 
     def _leave(self, job: CopyJob) -> None:
-        """Nothing copies from or to its places any more."""
+        """End the uses of a job's places: nothing is copied from or to them any more."""
         while job.used:
             self._let_go(job.used.pop())
 
@@ -146,7 +148,7 @@ class Copier:
         return [job for job in self._jobs if job.issued < len(job.blocks)]
 
     def _issue(self, job: CopyJob) -> None:
-        """One block of a job."""
+        """Issue the copies of a job's next block."""
         try:
             copies = self._copies(job, job.issued)
             stream = self._stream_of(job, job.places[job.issued].medium)
@@ -168,13 +170,14 @@ class Copier:
         return copies
 
     def _link_bytes(self, job: CopyJob) -> int:
-        """Bytes that the next block of a job takes of the host's link."""
+        """Return the bytes that the next block of a job takes on the host's link."""
         if job.places[job.issued].medium is Medium.PEER:
             return 0
         return sum(size for _, size in self._runs(job.blocks[job.issued]))
 
     def _stream_of(self, job: CopyJob, medium: Medium) -> Stream:
-        """Stream of a job's copies from or to a medium, behind what was computed before it."""
+        """Return the stream of a job's copies from or to a medium; it waits for everything computed
+        before the job."""
         if medium not in job.streams:
             stream = self._stream(job.up, medium)
             computed = self._driver.event()
@@ -203,7 +206,8 @@ class Copier:
             return True
 
     def _fail(self, job: CopyJob, error: Exception) -> None:
-        """A failed stream does no more work. What it began must be over before blocks are free."""
+        """Mark a job as failed and close its streams: copies in progress must end before blocks are
+        free."""
         logger.warning("copying %d KV blocks failed: %s", len(job.blocks), error)
         job.failed = True
         for up, medium in [pair for pair in self._streams if pair[0] == job.up]:

@@ -1,4 +1,4 @@
-"""Counts of the work of the tiers below an engine's device since it started."""
+"""Counts of the work of the tiers below an engine's device since the engine started."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from mirage.tiers.contract import BlockPlace, Medium
 
 @dataclass
 class TierCounts:
-    """Counts of one engine's tiers since its start; none falls."""
+    """Counts of one engine's tiers since its start. They never decrease."""
 
     hits: Counter[Medium] = field(default_factory=Counter)
-    """KV blocks loaded, by where they were found."""
+    """Number of loaded KV blocks, by the medium where they were found."""
     tokens_from: Counter[Medium] = field(default_factory=Counter)
-    """Tokens whose KV was loaded, by where it was found: `tokens_saved` of them."""
+    """Number of tokens whose KV was loaded, by the medium where it was found; they add up to
+    `tokens_saved`."""
     tokens_saved: int = 0
-    """Tokens whose KV was loaded instead of computed."""
+    """Number of tokens whose KV was loaded instead of computed."""
     saved_s: float = 0.0
-    """Seconds of steps that these would have taken, by what a token adds to a step."""
+    """Seconds that steps would have taken longer to compute these tokens."""
     bytes_up: int = 0
     bytes_down: int = 0
     stored_blocks: int = 0
     failed_loads: int = 0
-    """Requests whose load failed; they computed anew."""
+    """Number of requests whose load failed, so that they computed anew."""
     late_loads: int = 0
-    """Requests that stopped waiting for the pool."""
+    """Number of requests that stopped waiting for the pool."""
     failed_stores: int = 0
-    """Blocks that were to be stored and were not."""
+    """Number of blocks whose copy to the pool failed."""
 
     def loaded(self, tokens: int, places: Sequence[BlockPlace]) -> None:
         """Count `tokens` loaded tokens of a request, divided over media by its blocks in each."""

@@ -1,4 +1,4 @@
-"""All that one engine has of the memory below its device."""
+"""One engine's memory below its device: the pool, the copies, and their counts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from mirage.tiers.prefetch import fitting
 from vmm.driver import Stream
 
 DEMOTE_S = 0.1
-"""Seconds of the link that extents which retire may take while requests run."""
+"""Seconds of the link that the content of retiring extents may take while requests run."""
 ASLEEP_S = 2.0
-"""And while none does."""
+"""The same while no request runs."""
 
 
 class EngineTiers:
-    """The pool, the copies, and what they did. Made by the worker, used by the scheduler too."""
+    """Tiers of one engine. Made by the worker, used by the scheduler too."""
 
     def __init__(
         self, memory: DeviceMemory, times: EngineTimes, pool: Pool, block_bytes: int
@@ -55,11 +55,11 @@ class EngineTiers:
         self.replicas: ExpertReplicas | None = None
         self._watched: tuple[ElasticBlocks, EngineQueues] | None = None
         self.left = False
-        """True once the pool was lost, and its memory is given back."""
+        """True once the pool was lost, and its memory was given back."""
 
     @property
     def copier(self) -> Copier:
-        """Once the KV buffer is there."""
+        """Copier of blocks; it can be used once the KV buffer is made."""
         if self._copier is None:
             assert self._memory.kv is not None
             runs = DeviceBlocks(self._memory.kv).runs
@@ -76,19 +76,19 @@ class EngineTiers:
         return self._copier
 
     def keep_experts(self, weights: bytes) -> None:
-        """On peers, if there are any: see `keep_on_peers`."""
+        """Keep copies of cold experts on peers, if there are peers: see `keep_on_peers`."""
         giver, settings = self._memory.giver, self._memory.settings
         if giver is not None and Medium.PEER in self._places.media:
             self.replicas = keep_on_peers(giver, settings, weights)
 
     def _stream(self, medium: Medium) -> Stream:
-        """A peer has a link of its own."""
+        """Return a new stream to a medium. A peer has a link of its own."""
         if medium is not Medium.PEER:
             return self._memory.driver.stream()
         return self._memory.driver.stream_at(self.pool.bytes_per_s(medium))
 
     def watch(self, blocks: ElasticBlocks, queues: EngineQueues, window: int) -> None:
-        """Store what leaves these blocks, and load what these requests lack.
+        """Store content that leaves these blocks, and load content that these requests lack.
 
         `window` as in `Stores`.
         """
@@ -105,7 +105,7 @@ class EngineTiers:
         )
 
     def spare_bytes(self) -> float:
-        """Bytes of the link that KV blocks may take in this step."""
+        """Return the bytes of the link that KV blocks may take in this step."""
         memory = self._memory
         streamed = memory.layers_remapped + memory.stream_slots if memory.streaming else 0
         return spare_bytes(
@@ -117,18 +117,21 @@ class EngineTiers:
         )
 
     def rise(self) -> None:
-        """At the end of schedule(): what lies on a disk comes up, nearest requests first."""
+        """Ask the pool, at the end of schedule(), to bring blocks up from the disk, for the next
+        requests first."""
         if self._watched is not None and self.manager.may_rise:
             blocks, queues = self._watched
             carried = fitting(1, self.spare_bytes(), self.block_bytes)
             self.manager.rise(queues.unloaded(), blocks.is_cached, carried)
 
     def loading(self) -> Iterator[str]:
-        """Names of requests that wait for the content of their blocks, in the scheduler's order."""
+        """Return the names of requests that wait for the content of their blocks, in the
+        scheduler's order."""
         return iter(()) if self._watched is None else self._watched[1].loading()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
-        """Before extents retire: their content goes down. Waits for it in an engine at rest."""
+        """Copy the content of extents to the pool before they retire. In an engine at rest, wait
+        for the copies."""
         if self.stores is None:
             return
         most = bytes_in(
@@ -141,9 +144,9 @@ class EngineTiers:
             self.stores.drain()
 
     def leave_if_lost(self) -> None:
-        """Give the memory of a pool that is lost back: another server makes another one.
+        """Give back the memory of a lost pool, because another server makes another one.
 
-        Copies that are under way end before, and are good: what was pinned stays as it is.
+        Copies in progress end before, and are valid: what was pinned stays as it is.
         """
         busy = self._copier is not None and self._copier.busy
         if not self.left and not busy and self.pool.lost:
@@ -152,7 +155,7 @@ class EngineTiers:
             self.pool.close()
 
     def close(self) -> None:
-        """Leave the pool, with no copy under way. Idempotent."""
+        """Leave the pool, after the copies in progress. A second call does nothing."""
         if self.stores is not None:
             self.stores.drain()
         if self.replicas is not None:

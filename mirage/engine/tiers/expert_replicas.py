@@ -1,7 +1,8 @@
-"""Copies of cold experts on peers: made, held and given up by a thread, read by the engine's.
+"""Copies of cold experts on peers: one thread makes, holds and drops them, the engine's thread
+reads them.
 
-The thread never holds up a step. A copy is held by a request to the pool, as a KV block is; it is
-let go of when the pool recalls it, and nothing reads it any more.
+The thread never delays a step. A copy is held by a request to the pool, like a KV block; it is
+dropped after the pool has recalled it and nothing reads it any more.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from vmm.driver import Driver, VmmError
 logger = logging.getLogger("mirage.engine.tiers")
 
 LOOK_S = 0.05
-"""Seconds between two looks at what is wished."""
+"""Seconds between two looks at the wished copies."""
 RETRY_S = 1.0
-"""Seconds until peers are asked again that had no room."""
+"""Seconds until peers without room are asked again."""
 WITHOUT = "experts are loaded from host memory"
 
 
 def keep_on_peers(
     giver: ExpertStreamer, settings: EngineSettings, weights: bytes
 ) -> ExpertReplicas | None:
-    """Let cold experts have copies on the pool's peers; None if that is not wished.
+    """Let cold experts have copies on the pool's peers; None if the settings do not want that.
 
-    `weights` is the engine's fingerprint: engines that have the same share copies.
+    `weights` is the engine's fingerprint: engines with the same fingerprint share copies.
     """
     if not settings.experts_on_peers or settings.tier_socket is None:
         return None
@@ -53,7 +54,8 @@ def keep_on_peers(
 
 
 class ExpertReplicas:
-    """A `mirage.streaming.replicas.Replicas`. `pool` and `places` are its thread's from now on."""
+    """`mirage.streaming.replicas.Replicas` over a pool. From now on only its thread uses `pool` and
+    `places`."""
 
     def __init__(
         self,
@@ -63,21 +65,23 @@ class ExpertReplicas:
         layout: ExpertLayout,
         masters: Mapping[int, int],
     ) -> None:
-        """`masters`: host addresses of layers' parameters, by their index."""
+        """Make it and start its thread. `masters` has the host addresses of layers' parameters, by
+        the layers' index."""
         self._pool, self._places, self._layout, self._masters = pool, places, layout, masters
         pace = pool.bytes_per_s(Medium.PEER)
         self.stream = driver.stream_at(pace)
         self._fills = driver.stream_at(pace)
         self._read = driver.event()
-        """All that was lent has been read."""
+        """Event after the last read of a copy that was handed out."""
         self._there = threading.Lock()
-        """Around `_addresses`, and what is enqueued that reads them."""
+        """Lock of `_addresses`, held while reads of these addresses are enqueued."""
         self._addresses: dict[Expert, int] = {}
         self._held: dict[Expert, BlockPlace] = {}
         self._wishes: Sequence[ReplicaWish] = ()
         self._retry_at = 0.0
         self._later: dict[Expert, float] = {}
-        """Until when those are not asked for that could not be had, and not for want of room."""
+        """Time before which an expert is not asked for again, if it was refused for another reason
+        than room."""
         self._ended = False
         self._wished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirage-replicas", daemon=True)
@@ -98,7 +102,7 @@ class ExpertReplicas:
         self._wished.set()
 
     def close(self) -> None:
-        """Leave the pool, with nothing read any more. Idempotent."""
+        """Leave the pool, once nothing is read any more."""
         self._ended = True
         self._wished.set()
         self._thread.join()
@@ -120,7 +124,7 @@ class ExpertReplicas:
             self._leave()
 
     def _leave(self) -> None:
-        """Give up all replicas and leave the pool: recalls would stay unanswered."""
+        """Drop all copies and leave the pool, because recalls would stay unanswered."""
         with self._there:
             self._addresses.clear()
         with suppress(VmmError):  # of copies that have failed nothing is read any more
@@ -134,7 +138,7 @@ class ExpertReplicas:
             self._pool.close()
 
     def _follow(self) -> bool:
-        """One step towards what is wished; False if there is none to be made now."""
+        """Make one step towards the wished copies; False if there is none to make now."""
         wished = self._wishes
         if not wished:
             self._rest()
@@ -152,7 +156,7 @@ class ExpertReplicas:
         return True
 
     def _made_room(self, wished: Sequence[ReplicaWish], wanted: ReplicaWish) -> bool:
-        """Give up a weaker copy; False if there is none."""
+        """Drop a less wanted copy; False if there is none."""
         weaker = gives_way(wished, self._held, wanted)
         if weaker is None:
             self._retry_at = time.monotonic() + RETRY_S
@@ -161,16 +165,16 @@ class ExpertReplicas:
         return True
 
     def _rest(self) -> None:
-        """Nothing is wished: hold nothing, and sleep."""
+        """Drop all copies, since none is wished, and sleep until one is."""
         for expert in list(self._held):
             self._give_up(expert)
         self._wished.wait()
         self._wished.clear()
 
     def _take(self, expert: Expert) -> Lookup:
-        """Hold a copy, made now unless another engine of these weights has made it: READY.
+        """Hold a copy, made now unless another engine of these weights has made it; return READY.
 
-        ABSENT if there is no room for it.
+        ABSENT if there is no room for it, another value if it failed for another reason.
         """
         request, key = _names(expert)
         self._pool.seek(request, [key])
@@ -194,7 +198,7 @@ class ExpertReplicas:
         return self._answer(request, key)
 
     def _hold(self, expert: Expert, request: str, key: Key) -> bool:
-        """False if a peer's memory cannot be had, or the pool is gone."""
+        """Note a copy's address; False if a peer's memory cannot be had, or the pool is gone."""
         try:
             (place,) = self._pool.places(request, [key])
             address = self._places.use(place)
@@ -206,7 +210,7 @@ class ExpertReplicas:
         return True
 
     def _filled(self, expert: Expert, place: BlockPlace) -> bool:
-        """True if its parameters have been copied there."""
+        """Copy an expert's parameters to a place; False if its memory cannot be had."""
         try:
             target = self._places.use(place)
         except KeyError:
@@ -222,14 +226,15 @@ class ExpertReplicas:
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
-        """Wait for what was enqueued, also before a failure: the place belongs to others then."""
+        """Context after which the enqueued copies are awaited, also after a failure: the place may
+        belong to others then."""
         try:
             yield
         finally:
             self._fills.synchronize()
 
     def _give_up(self, expert: Expert) -> None:
-        """Once nothing reads it."""
+        """Drop a copy, once nothing reads it."""
         with self._there:
             self._addresses.pop(expert, None)
         place = self._held.pop(expert, None)
@@ -239,7 +244,8 @@ class ExpertReplicas:
         self._pool.leave(_names(expert)[0])
 
     def _answer(self, request: str, key: Key) -> Lookup:
-        """State of a key as the pool tells it; not READY if it does not answer in time."""
+        """Return the state of a key as the pool tells it; UNKNOWN or COMING if it does not answer
+        in time."""
         until = time.monotonic() + ANSWER_S
         while (found := self._pool.found(request, key)) in (Lookup.UNKNOWN, Lookup.COMING):
             if (left := until - time.monotonic()) <= 0:

@@ -13,9 +13,9 @@
      |                v                   v
      +----STARTED--- DONE              COMPUTE
 
-From DONE it can be SOUGHT again, if it lost its blocks before it started. A request that has
-FINISHED is GONE; while its load is under way it is ABANDONED before. The pool keeps blocks for a
-request from when they were sought to when it is admitted without a load, or its load has ended.
+From DONE it can be SOUGHT again, if the request lost its blocks before it started. A request that
+has FINISHED is GONE; if its load is in progress it is ABANDONED first. The pool keeps blocks for a
+request from the time they were sought until it is admitted without a load, or its load has ended.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ class FetchState(Enum):
     """State of a request's fetch."""
 
     IDLE = auto()
-    """Nothing is asked of the pool: it is new, runs, or was preempted."""
+    """The pool is not asked: the request is new, runs, or was preempted."""
     SEEKING = auto()
-    """The pool was asked for its blocks."""
+    """The pool was asked for the request's blocks."""
     WAITING = auto()
-    """The scheduler reached it, and it waits for what the pool says or brings up."""
+    """The scheduler reached the request, which waits until the pool answers or brings blocks up."""
     LOADING = auto()
-    """It has memory for its blocks, and they are copied there."""
+    """The request has memory for its blocks, and they are copied to it."""
     FAILING = auto()
-    """LOADING, and it is known that a copy failed."""
+    """As LOADING, but a copy has failed."""
     DONE = auto()
-    """Its blocks arrived, and it has not started since."""
+    """The blocks have arrived, and the request has not started since."""
     COMPUTE = auto()
-    """Its load failed. It computes, and the pool is not asked for it again."""
+    """The load failed. The request computes, and the pool is not asked for it again."""
     ABANDONED = auto()
-    """It is over, and its load is not."""
+    """The request has ended, and its load has not."""
     GONE = auto()
-    """Nothing is remembered of it."""
+    """The request has ended and is forgotten."""
 
 
 class FetchEvent(Enum):
     """Event in a request's life."""
 
     SOUGHT = auto()
-    """The pool is asked for its blocks, or for more of them."""
+    """The pool is asked for the request's blocks, or for more of them."""
     REACHED = auto()
-    """The scheduler considers it."""
+    """The scheduler considers the request."""
     DELAYED = auto()
-    """It is worth to wait for a block."""
+    """The request waits for a block, because that is worth it."""
     LOADS = auto()
-    """It has memory for what it loads."""
+    """The request has memory for the blocks that it loads."""
     ADMITTED = auto()
-    """It has memory, and loads nothing."""
+    """The request has memory, and loads nothing."""
     FAILED = auto()
-    """A copy of its load failed."""
+    """A copy of the request's load failed."""
     ENDED = auto()
-    """Its load has ended, well or not."""
+    """The request's load has ended, successfully or not."""
     STARTED = auto()
-    """Its first step after that is scheduled."""
+    """The request's first step after the load is scheduled."""
     FINISHED = auto()
-    """It has ended, or was aborted."""
+    """The request has ended, or was aborted."""
 
 
 _S, _E = FetchState, FetchEvent
@@ -92,48 +92,52 @@ CHANGES: Mapping[FetchEvent, Mapping[FetchState, FetchState]] = {
         _S.COMPUTE: _S.GONE,
     },
 }
-"""Transitions by event, from a state to the next. A state that is not named stays."""
+"""Transitions by event, from a state to the next. An event leaves a state that is not listed
+unchanged."""
 
 ASKS = frozenset({_S.SEEKING, _S.WAITING, _S.LOADING})
-"""A block that the scheduler wants is looked up in the pool; in the others it is computed."""
+"""States in which a block that the scheduler wants is looked up in the pool; in the others it is
+computed."""
 UNDER_WAY = frozenset({_S.LOADING, _S.FAILING, _S.ABANDONED})
-"""A load is."""
+"""States with a load in progress."""
 HELD = frozenset({_S.SEEKING, _S.WAITING}) | UNDER_WAY
-"""The pool keeps blocks for it."""
+"""States in which the pool keeps blocks for the request."""
 CLOSED = frozenset({_S.COMPUTE, _S.ABANDONED, _S.GONE})
-"""The pool is not asked any more."""
+"""States in which the pool is not asked any more."""
 NOT_ASKED = -1
-"""Below every mark of `Recent`."""
+"""Mark that is lower than every mark of `Recent`."""
 
 
 @dataclass(slots=True)
 class Fetch:
-    """One request, from when it enters the queue until nothing is remembered of it."""
+    """Fetch of one request, from its entry into the queue until it is forgotten."""
 
     state: FetchState = FetchState.IDLE
     mark: int = NOT_ASKED
-    """Number of `Recent` when the pool was asked."""
+    """Mark of `Recent` at the time when the pool was asked."""
     asked_s: float | None = None
-    """Time when it first had to wait for the pool, since that was asked."""
+    """Time in seconds at which it first waited for the pool since it was asked; None if it did
+    not."""
     late: bool = False
-    """It stopped to wait for the pool, since that was asked."""
+    """True if the request stopped waiting for the pool since it was asked."""
     put_off_s: float | None = None
-    """Since when it waits for copies that others began, until it is admitted."""
+    """Time in seconds since which it waits for copies of other requests, until it is admitted; None
+    if it does not."""
     tokens: int = 0
-    """Tokens that it loads, or loaded last."""
+    """Number of tokens that it loads, or loaded last."""
 
     @property
     def held(self) -> bool:
-        """True if the pool keeps blocks for it."""
+        """True if the pool keeps blocks for the request."""
         return self.state in HELD
 
     @property
     def waits_itself(self) -> bool:
-        """True if it waits for its own blocks, and not for what others began."""
+        """True if the request waits for its own blocks, and not for copies of others."""
         return self.state is FetchState.WAITING or self.state in UNDER_WAY
 
     def on(self, event: FetchEvent) -> bool:
-        """Take what happened; True if the pool need keep its blocks no more."""
+        """Enter an event; True if the pool need not keep the request's blocks any longer."""
         held = self.held
         self.state = CHANGES[event].get(self.state, self.state)
         left = held and not self.held

@@ -1,4 +1,4 @@
-"""The worker's end of vLLM's offloading connector: blocks that come up."""
+"""Worker side of vLLM's offloading connector: loads of blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.engine.tiers.manager import PlacesSpec
 
 
 class LoadJobs:
-    """Load jobs of vLLM's by number, as copies, and what came of them."""
+    """Load jobs of vLLM's by number, as copies, and their outcomes."""
 
     def __init__(self, tiers: EngineTiers) -> None:
         self._tiers = tiers
@@ -23,7 +23,7 @@ class LoadJobs:
         self._said = OffloadingWorkerMetadata()
 
     def begin(self, metadata: OffloadingConnectorMetadata) -> None:
-        """Submit the loads of this step, and issue what the link has room for."""
+        """Submit the loads of this step, and issue as many copies as the link has room for."""
         for number, entry in metadata.load_jobs.items():
             spec: Any = entry.src_spec
             destination: Any = entry.dst_spec
@@ -38,17 +38,17 @@ class LoadJobs:
         self._tiers.copier.pump(self._tiers.spare_bytes())
 
     def _rank(self) -> None:
-        """In the order in which the scheduler will reach the requests that wait for them."""
+        """Rank the jobs in the order in which the scheduler will reach their requests."""
         places = {request: place for place, request in enumerate(self._tiers.loading())}
         for job, (_, request, _) in self._jobs.items():
             job.rank = places.get(request, len(places))
 
     def wait(self) -> None:
-        """Complete what is under way."""
+        """Wait for the copies in progress."""
         self._tiers.copier.wait(up=True)
 
     def ended(self) -> tuple[set[str], set[str]]:
-        """(requests whose load has ended, those of them that have to compute)."""
+        """Return the requests whose load has ended, and those of them that have to compute."""
         ended: set[str] = set()
         failed: set[str] = set()
         for job in self._tiers.copier.finished(up=True):
@@ -69,7 +69,8 @@ class LoadJobs:
         tiers.offers.held(job.blocks, spec.keys)
 
     def said(self) -> OffloadingWorkerMetadata | None:
-        """For the scheduler's end: which jobs have ended since the last call."""
+        """Return the message to the scheduler side about jobs that have ended since the last call;
+        None without any."""
         if not self._said.completed_jobs:
             return None
         said, self._said = self._said, OffloadingWorkerMetadata()

@@ -1,6 +1,6 @@
-"""vLLM's offloading manager over the pool: what of a request's prefix lies below the device.
+"""vLLM's offloading manager over the pool: which blocks of a request's prefix are below the device.
 
-What it remembers of a request is its `Fetch`, whose states say what may happen.
+The state of a request is its `Fetch`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class PlacesSpec(LoadStoreSpec):
 
 
 class TierManager(OffloadingManager):
-    """Asks the pool, and waits for it as long as `Patience` says.
+    """Asks the pool, and waits for its answer as long as `Patience` allows.
 
-    `pending_work` says whether blocks are on their way down, `token_s` how many seconds a
+    `pending_work` returns True if blocks are on their way down, `token_s` the seconds that a
     computed token adds to a step.
     """
 
@@ -65,14 +65,15 @@ class TierManager(OffloadingManager):
         self._fetches: dict[str, Fetch] = {}
         self._prefetch = Prefetch(pool.found)
         self.waiting = False
-        """True if a request waits, for the pool or for others, since the last `begin_step`."""
+        """True if a request has waited, for the pool or for other requests' copies, since the last
+        `begin_step`."""
 
     def begin_step(self) -> None:
-        """A new step of the scheduler."""
+        """Begin a new step of the scheduler."""
         self.waiting = False
 
     def seek(self, request: str, keys: Sequence[Key]) -> None:
-        """Ask for a request's keys: again for those that went down since it was asked."""
+        """Ask the pool for a request's keys; later calls ask only for keys that went down since."""
         fetch = self._of(request)
         if fetch.state in CLOSED:
             return
@@ -85,31 +86,31 @@ class TierManager(OffloadingManager):
 
     @property
     def may_rise(self) -> bool:
-        """True if a block that requests lack may lie too deep to be copied from."""
+        """True if a block that requests lack may be too deep to be copied from."""
         return self._prefetch.waits
 
     def rise(self, queue: Iterable[str], on_device: Callable[[Key], bool], carried: float) -> None:
-        """Once a step: what lies deepest comes up for the `queue`, see `Prefetch.next`."""
+        """Ask the pool, once a step, to bring up blocks for the `queue`: see `Prefetch.next`."""
         for request, keys in self._prefetch.next(queue, on_device, carried).items():
             self._pool.seek(request, keys)
 
     # -- a request, as the scheduler comes by it ------------------------------------------
 
     def put_off(self, request: str, keys: Sequence[Key]) -> bool:
-        """True if any key is on its way down, and waiting for it is worth while."""
+        """True if any key is on its way down, and waiting for it is worth it."""
         return self._recent.any_under_way(keys) and self._waits_for_others(self._of(request))
 
     def reached(self, request: str) -> None:
-        """The scheduler is about to look its blocks up."""
+        """Note that the scheduler is about to look up the request's blocks."""
         self._on(request, FetchEvent.REACHED)
 
     def waits(self, request: str) -> bool:
-        """True if a request waits on of which vLLM cannot tell yet what it loads."""
+        """True if a request goes on waiting when vLLM cannot tell yet what it loads."""
         fetch = self._of(request)
         return fetch.waits_itself or self._waits_for_others(fetch)
 
     def admitted(self, request: str, tokens: int) -> None:
-        """It has memory. If it loads no tokens, it needs nothing of the pool any more."""
+        """Note that a request has memory. If it loads no tokens, it needs the pool no more."""
         fetch = self._of(request)
         fetch.put_off_s = None
         if tokens:
@@ -124,12 +125,13 @@ class TierManager(OffloadingManager):
         self._counts.saved_s += tokens * self._token_s()
 
     def load_failed(self, request: str) -> None:
-        """Its blocks are computed, and nothing is sought for it again."""
+        """Note that a load failed: the request's blocks are computed, and nothing is sought for it
+        again."""
         self._counts.failed_loads += 1
         self._on(request, FetchEvent.FAILED)
 
     def arrived(self, request: str) -> int:
-        """Tokens that it loaded since this was asked; it starts now."""
+        """Return the tokens that a request has loaded, and note that it starts now."""
         fetch = self._of(request)
         tokens = fetch.tokens if fetch.state is FetchState.DONE else 0
         self._on(request, FetchEvent.STARTED)
@@ -138,12 +140,12 @@ class TierManager(OffloadingManager):
     # -- vLLM's contract ----------------------------------------------------------------
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        """It entered the queue; what it seeks, the connector says."""
+        """Note a request that entered the queue; the connector says what it seeks."""
         self._fetches.setdefault(req_context.req_id, Fetch())
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: ReqContext) -> LookupResult:
-        """Result of a lookup of one block; RETRY while it is worth to wait."""
+        """Return the result of a lookup of one block; RETRY while waiting is worth it."""
         request, wanted = req_context.req_id, Key(key)
         fetch = self._of(request)
         if fetch.state not in ASKS:
@@ -161,7 +163,7 @@ class TierManager(OffloadingManager):
         return LookupResult.RETRY if self._waits_for(fetch, found) else LookupResult.MISS
 
     def get_load_source(self, key: Any, req_context: ReqContext) -> CacheHitSource:
-        """The medium of a block that is about to be loaded."""
+        """Return the medium of a block that is about to be loaded."""
         try:
             (place,) = self._pool.places(req_context.req_id, [Key(key)])
         except KeyError:
@@ -169,7 +171,7 @@ class TierManager(OffloadingManager):
         return SOURCES[place.medium]
 
     def prepare_load(self, keys: Collection[Any], req_context: ReqContext) -> PlacesSpec:
-        """Places of the blocks. A block that the pool has lost meanwhile fails in the load."""
+        """Return the places of the blocks. If the pool has lost one meanwhile, the load fails."""
         wanted = [Key(key) for key in keys]
         self._on(req_context.req_id, FetchEvent.LOADS)
         try:
@@ -178,17 +180,17 @@ class TierManager(OffloadingManager):
             return PlacesSpec(wanted, [])
 
     def complete_load(self, keys: Collection[Any], req_context: ReqContext) -> None:
-        """The copies have ended, well or not."""
+        """Note that the copies have ended, successfully or not."""
         self._on(req_context.req_id, FetchEvent.ENDED)
 
     def prepare_store(
         self, keys: Collection[Any], req_context: ReqContext
     ) -> PrepareStoreOutput | None:
-        """Nothing: blocks go down lazily, see `Stores`."""
+        """Return None: blocks go down lazily, see `Stores`."""
         return None
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        """Or was aborted, perhaps with its load under way."""
+        """Note that a request has ended or was aborted, perhaps during its load."""
         self._on(req_context.req_id, FetchEvent.FINISHED)
 
     def has_pending_work(self) -> bool:
@@ -198,7 +200,8 @@ class TierManager(OffloadingManager):
     # -- one fetch ------------------------------------------------------------------------
 
     def _of(self, request: str) -> Fetch:
-        """Fetch of a request; one that is over has a new one, which is remembered nowhere."""
+        """Return the fetch of a request; for one that is forgotten a new GONE one, which is not
+        kept."""
         return self._fetches.get(request) or Fetch(FetchState.GONE)
 
     def _on(self, request: str, event: FetchEvent) -> None:
@@ -210,7 +213,7 @@ class TierManager(OffloadingManager):
             self._fetches.pop(request, None)
 
     def _waits_for(self, fetch: Fetch, found: Lookup) -> bool:
-        """True if it waits for a block of its own."""
+        """True if the request waits for a block of its own."""
         now = self._clock()
         if fetch.asked_s is None:
             fetch.asked_s = now
@@ -223,7 +226,8 @@ class TierManager(OffloadingManager):
         return False
 
     def _waits_for_others(self, fetch: Fetch) -> bool:
-        """True if it waits for copies that are not its own: as long as for its own."""
+        """True if the request waits for copies of other requests, at most as long as for its
+        own."""
         now = self._clock()
         if fetch.put_off_s is None:
             fetch.put_off_s = now

@@ -45,7 +45,7 @@ def offer(
 ) -> None:
     """Join the pool that the settings name, before vLLM makes its connectors.
 
-    `hidden`: why nobody can tell what the model's layers contain, if so.
+    `hidden` is the reason why the content of the model's layers cannot be read; None if it can.
     """
     settings, memory = worker.settings, worker.memory
     present.publish(None)
@@ -79,7 +79,8 @@ def offer(
 def why_not(
     settings: EngineSettings, hidden: str | None, vllm_config: Any, kv_cache_config: Any
 ) -> str:
-    """Empty if this engine's blocks can be kept elsewhere."""
+    """Return the reason why this engine's blocks cannot be kept below the device; empty if they
+    can."""
     groups = kv_cache_config.kv_cache_groups
     if not settings.elastic:
         return "policy static leaves blocks to vLLM"
@@ -100,17 +101,18 @@ def why_not(
 
 
 def _adapters(settings: EngineSettings) -> list[str]:
-    """Hashes of blocks name an adapter and its folder: another one may lie there later.
+    """Return digests of the adapters' files, since hashes of blocks name only an adapter and its
+    folder, which may have other files later.
 
-    Of each folder the files that vLLM reads. Raises `OSError`, as vLLM would.
+    Only files that vLLM reads count. Raises `OSError`, as vLLM would.
     """
     contents = (content.of_files(folder, "adapter_*") for folder in settings.adapters)
     return [settings.tenant, *contents]
 
 
 def _media(config: Any, tenant: str) -> list[Any]:
-    """Properties that decide which tokens a picture or sound becomes, with the tenant whose clients
-    name them.
+    """Return the properties that decide which tokens a picture or sound becomes, with the tenant
+    whose clients name them.
 
     A request may give a name (`uuid`) instead of having its data hashed. Clients of two tenants may
     mean different things by one name.
@@ -121,10 +123,12 @@ def _media(config: Any, tenant: str) -> list[Any]:
 
 
 def _kernels(vllm_config: Any) -> list[Any]:
-    """Attention kernels that write and read blocks: each lays out keys its own way inside of one.
+    """Return the attention kernels that write and read blocks, since each has its own layout of
+    keys in a block.
 
-    vLLM's attention on a CPU chooses by the processor's features, which torch's own capability does
-    not tell (an environment variable lowers it), and a disk outlives that.
+    vLLM's attention on a CPU chooses by the processor's features. Torch's own capability does not
+    tell these (an environment variable lowers it), and blocks on a disk stay when the processor
+    changes.
     """
     backends = sorted(each.full_cls_name() for each in get_current_attn_backends(vllm_config))
     if not current_platform.is_cpu():
@@ -141,9 +145,8 @@ def _kernels(vllm_config: Any) -> list[Any]:
 def fingerprint(
     vllm_config: Any, kv_cache_config: Any, model: Any, settings: EngineSettings
 ) -> bytes:
-    """Fingerprint of weights, dtype and the layout of a block: equal for engines that read the same
-    bytes.
-    """
+    """Return the fingerprint of weights, dtype and block layout: equal for engines that can read
+    the same blocks."""
     config, cache = vllm_config.model_config, vllm_config.cache_config
     said = {k: v for k, v in config.hf_config.to_dict().items() if k != "_name_or_path"}
     facts = {

@@ -13,21 +13,21 @@ from mirage.tiers.contract import Key
 AGAIN_S = 1.0
 """Seconds after which a block that found no room is offered again."""
 MOST_KEYS = 512
-"""Blocks that are offered at once."""
+"""Largest number of blocks that are offered at once."""
 
 
 class Offers:
-    """`ContentBelow` of the device's blocks, as far as the engine has heard of it."""
+    """`ContentBelow` of the device's blocks, by what the engine knows of the pool."""
 
     def __init__(self, recent: Recent, clock: Callable[[], float] = time.monotonic) -> None:
         self._recent, self.now = recent, clock
         self._offered: dict[int, tuple[Key, float]] = {}
-        """Offer of each block, and the time before which it is not repeated."""
+        """Offered key of each block, and the time before which the offer is not repeated."""
         self._lost: dict[Key, Any] = {}
-        """Blocks that the present schedule() evicted without a copy."""
+        """Blocks that the present schedule() evicted without a copy, by key."""
 
     def worth(self, block: Any, now: float) -> bool:
-        """True if the content of a block that no copy reads is to be offered."""
+        """True if the content of a block, which no copy reads, is to be offered."""
         if block.block_hash is None or block.is_null:
             return False
         # The same content may be copied out of another block.
@@ -37,25 +37,27 @@ class Offers:
         return key != block.block_hash or now >= until
 
     def made(self, keys: Mapping[int, Key]) -> None:
-        """These contents, by block, were offered: held already, or no room, nobody says which."""
+        """Note that these contents, by block, were offered. The pool has them already, or has no
+        room; it does not say which."""
         until = self.now() + AGAIN_S
         self._offered.update((block, (key, until)) for block, key in keys.items())
 
     def held(self, blocks: Sequence[int], keys: Sequence[Key]) -> None:
-        """The pool has copies of these blocks now."""
+        """Note that the pool now has copies of these blocks."""
         for block, key in zip(blocks, keys, strict=True):
             self._offered[block] = (key, inf)
 
     def has_copy(self, block: Any) -> bool:
-        """True if the pool held this block's content when it was last heard of."""
+        """True if the pool, by the last news, has this block's content."""
         return self._offered.get(block.block_id) == (block.block_hash, inf)
 
     def evicting(self, block: Any) -> None:
-        """A cached block is given to a request: it forgets its content next."""
+        """Note that a cached block is given to a request: it loses its content next."""
         if len(self._lost) < MOST_KEYS and self.worth(block, self.now()):
             self._lost[Key(bytes(block.block_hash))] = block
 
     def take_lost(self) -> dict[Key, Any]:
-        """Blocks evicted without a copy since the last call, by the key of their content."""
+        """Return the blocks evicted without a copy since the last call, by the key of their
+        content."""
         lost, self._lost = self._lost, {}
         return lost

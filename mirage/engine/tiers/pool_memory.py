@@ -1,13 +1,13 @@
-"""The pool's memory as this process maps it, locked for the device slab by slab.
+"""Pool's memory as this process maps it, locked for the device slab by slab.
 
-Locking takes memory for all that is locked, and where a hole is punched later a device goes on
-reading what was locked. So never the whole region: it is sparse, twice as long as the pool may
-grow, and holes are punched in it. A slab counts as in use whole; it stays locked until the pool
-says that it will punch there, and the pool waits for the answer (`mirage.tiers.locks`).
+Locking takes memory for all that is locked, and if a hole is punched later a device goes on reading
+the old memory. So the whole region is never locked: it is sparse, twice as long as the pool may
+grow, and holes are punched in it. A slab counts as in use as a whole. It stays locked until the
+pool announces that it will punch there, and the pool waits for the answer (`mirage.tiers.locks`).
 
-A place in a slab that may not be locked, for its memory is wanted back or the pool does not answer,
-is locked alone while it is copied from or to. It is held by a request or a reservation, so nobody
-punches it meanwhile; it is let go of before those are.
+A place in a slab that may not be locked, because the pool wants its memory back or does not answer,
+is locked alone while it is copied from or to. A request or a reservation holds the place, so no
+hole is punched meanwhile; the place is unlocked before the request or reservation ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ logger = logging.getLogger("mirage.engine.tiers")
 
 
 def borrowing(pool: Pool, driver: Driver) -> Borrower | None:
-    """Maps what holders lend for the pool; None if peers' memory is in a region, or nowhere."""
+    """Return the mapper of memory that holders lend for the pool; None if peers' memory is in a
+    region, or there is none."""
     if not (lenders := pool.lenders()):
         return None
     from vmm.cuda import CudaDriver
@@ -41,12 +42,13 @@ def borrowing(pool: Pool, driver: Driver) -> Borrower | None:
 
 
 class PoolMemory:
-    """Addresses of places, each of `block_bytes`. Used by one thread."""
+    """Addresses of places, each of `block_bytes` bytes. Used by one thread."""
 
     def __init__(
         self, pool: Pool, driver: Driver, block_bytes: int, borrower: Borrower | None = None
     ) -> None:
-        """With a `borrower`, places on peers are in its memory, and it outlives none of them."""
+        """Make it. With a `borrower`, places on peers are in its memory, and it is closed after all
+        their uses."""
         self._pool, self._driver = pool, driver
         self._nbytes = align_up(block_bytes, PAGE)
         self._mapped: dict[Medium, tuple[int, int]] = {}
@@ -57,21 +59,21 @@ class PoolMemory:
             self._map(Medium.HOST)
             self._slabs = slab_locks(line, driver, self._mapped[Medium.HOST][0])
         self._uses: Counter[int] = Counter()
-        """Copies under way from or to places that no locked slab has, by address."""
+        """Number of copies in progress from or to places outside of locked slabs, by address."""
         self._locked: set[int] = set()
-        """Places among them that are locked."""
+        """Addresses of such places that are locked."""
         self._warned = False
 
     @property
     def media(self) -> list[Medium]:
-        """Media that have a region."""
+        """Media that this process can copy from and to."""
         lent = [Medium.PEER] if self._borrower is not None else []
         return lent + [medium for medium in Medium if self._has(medium)]
 
     def use(self, place: BlockPlace) -> int:
-        """The address of a place, locked until it is `let_go` of as often as it was used.
+        """Return the address of a place, locked until `let_go` was called as often as this.
 
-        Raises `KeyError` for a medium without a region, or outside of it.
+        Raise `KeyError` for a medium without a region, or a place outside of it.
         """
         if self._borrower is not None and place.medium is Medium.PEER:
             return self._borrower.use(place.offset)
@@ -84,7 +86,7 @@ class PoolMemory:
         return address
 
     def let_go(self, place: BlockPlace) -> None:
-        """One copy from or to it has ended."""
+        """Note that one copy from or to a place has ended."""
         if self._borrower is not None and place.medium is Medium.PEER:
             self._borrower.let_go(place.offset)
             return
@@ -99,7 +101,7 @@ class PoolMemory:
             self._unlock(address)
 
     def close(self) -> None:
-        """With no copy under way."""
+        """Unlock and unmap everything. No copy may be in progress."""
         for address in list(self._locked):
             self._unlock(address)
         for held in (self._borrower, self._slabs):
@@ -110,7 +112,7 @@ class PoolMemory:
         self._views.clear()
 
     def _address(self, place: BlockPlace) -> tuple[int, int]:
-        """Address of a place, and its bytes."""
+        """Return the address of a place, and its bytes."""
         if place.medium not in self._mapped:
             self._map(place.medium)
         start, nbytes = self._mapped[place.medium]
@@ -142,7 +144,7 @@ class PoolMemory:
         self._mapped[medium] = (ctypes.addressof(view), region.nbytes)
 
     def _lock(self, address: int, nbytes: int) -> None:
-        """A copy works without it as well, only slower."""
+        """Lock memory of a place. A copy works without it as well, only slower."""
         try:
             self._driver.pin(address, nbytes)
             self._locked.add(address)

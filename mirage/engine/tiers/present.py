@@ -1,4 +1,4 @@
-"""The tiers of this process's engine, for its worker, its scheduler and vLLM's connectors."""
+"""Tiers of this process's engine, for its worker, its scheduler and vLLM's connectors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _tiers: EngineTiers | None = None
 
 
 def publish(tiers: EngineTiers | None) -> None:
-    """Keep the worker's tiers for the scheduler that vLLM builds next; None if it has none."""
+    """Publish the worker's tiers for the scheduler that vLLM builds next; None if it has none."""
     global _tiers
     _tiers = tiers
 
 
 def tiers() -> EngineTiers | None:
-    """None in an engine without a pool below it."""
+    """Return the tiers of this engine; None without a pool below it."""
     return _tiers
 
 
 def content() -> Offers | None:
-    """Tiers of this engine; None without a pool."""
+    """Return the content kept below the device of this engine; None without a pool."""
     return None if _tiers is None else _tiers.offers

@@ -1,4 +1,5 @@
-"""Blocks that an engine itself has stored lately: the pool may have answered before that."""
+"""Blocks that an engine itself has stored lately, perhaps after the pool had answered without
+them."""
 
 from __future__ import annotations
 
@@ -7,25 +8,25 @@ from collections.abc import Collection, Iterable
 from mirage.tiers.contract import Key
 
 MOST = 1 << 16
-"""Keys that are remembered."""
+"""Largest number of keys that are remembered."""
 
 
 class Recent:
-    """Keys on their way down, and those that arrived, in order."""
+    """Keys on their way down, and keys that arrived, in order."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._under_way: set[Key] = set()
         self._arrived: dict[Key, int] = {}
         self.mark = 0
-        """Grows with each key that arrives."""
+        """Number of keys that have arrived, which grows with each."""
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Copies of these were submitted."""
+        """Note that copies of these keys were submitted."""
         self._under_way.update(keys)
 
     def end(self, keys: Collection[Key], *, arrived: bool) -> None:
-        """These copies are over."""
+        """Note that these copies have ended; `arrived` if they succeeded."""
         self._under_way.difference_update(keys)
         if not arrived:
             return
@@ -37,9 +38,9 @@ class Recent:
             del self._arrived[next(iter(self._arrived))]
 
     def any_under_way(self, keys: Iterable[Key]) -> bool:
-        """True if it is worth to wait before the pool is asked."""
+        """True if a copy of any of these keys is in progress."""
         return bool(self._under_way) and not self._under_way.isdisjoint(keys)
 
     def since(self, mark: int, keys: Iterable[Key]) -> list[Key]:
-        """Keys that arrived after `mark`."""
+        """Return the keys that arrived after `mark`."""
         return [key for key in keys if self._arrived.get(key, 0) > mark] if self.mark > mark else []

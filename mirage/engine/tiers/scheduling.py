@@ -1,4 +1,4 @@
-"""The memory below an engine's device, as its scheduler uses it; without a pool it does nothing."""
+"""Memory below an engine's device, as its scheduler uses it; without a pool it does nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.tiers.contract import Medium
 
 
 class SchedulerTiers:
-    """The engine's tiers, or None, between two steps of vLLM's scheduler."""
+    """Tiers of the engine, or None, between two steps of vLLM's scheduler."""
 
     def __init__(self, tiers: EngineTiers | None, queues: EngineQueues) -> None:
         self._tiers, self._queues = tiers, queues
@@ -22,12 +22,12 @@ class SchedulerTiers:
         return self._tiers is not None and not self._tiers.left
 
     def watch(self, blocks: ElasticBlocks, window: int) -> None:
-        """Store what leaves these blocks; `window` as in `Stores`."""
+        """Store content that leaves these blocks; `window` as in `Stores`."""
         if self._tiers is not None:
             self._tiers.watch(blocks, self._queues, window)
 
     def harvest(self) -> None:
-        """Take back blocks whose copies have ended. Nobody waits for the pool from here on."""
+        """Take back blocks whose copies have ended, and begin a new step of the manager."""
         if self._tiers is not None:
             self._tiers.manager.begin_step()
             if self._tiers.stores is not None:
@@ -35,7 +35,7 @@ class SchedulerTiers:
             self._tiers.leave_if_lost()
 
     def leave_if_lost(self) -> None:
-        """Give the memory of a pool that is lost back."""
+        """Give back the memory of a pool that is lost."""
         if self._tiers is not None:
             self._tiers.leave_if_lost()
 
@@ -45,7 +45,7 @@ class SchedulerTiers:
         return stores is not None and stores.drain()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
-        """Copy what is cached in extents that are about to retire."""
+        """Copy the cached content of extents that are about to retire."""
         if self._tiers is not None:
             self._tiers.demote(extents, asleep=asleep)
 
@@ -58,11 +58,11 @@ class SchedulerTiers:
         )
 
     def loaded_tokens(self, request: str) -> int:
-        """Tokens that a request which starts has loaded."""
+        """Return the number of tokens that a starting request has loaded."""
         return 0 if self._tiers is None else self._tiers.manager.arrived(request)
 
     def counters(self) -> dict[str, Any]:
-        """Counts of blocks below the device, as fields of `Counters`."""
+        """Return counts of blocks below the device, as fields of `Counters`."""
         if self._tiers is None:
             return {}
         counts = self._tiers.counts

@@ -1,4 +1,5 @@
-"""Slabs of the pool's host memory: each is locked for the device once, until it is wanted back."""
+"""Slabs of the pool's host memory: each is locked for the device once, until the pool wants it
+back."""
 
 from __future__ import annotations
 
@@ -15,19 +16,20 @@ logger = logging.getLogger("mirage.engine.tiers")
 
 @dataclass(frozen=True)
 class LockedSlab:
-    """`nbytes` of host memory at `address`."""
+    """Locked memory: `nbytes` of host memory at `address`."""
 
     driver: Driver
     address: int
     nbytes: int
 
     def close(self) -> None:
-        """Unlock the slab; no copy may be under way. Raises `VmmError`."""
+        """Unlock the slab; no copy may be in progress. Raises `VmmError`."""
         self.driver.unpin(self.address)
 
 
 def slab_locks(line: int, driver: Driver, start: int) -> EngineLine[LockedSlab]:
-    """`line` is the pool's `locks`, `start` the address of its host memory in this process."""
+    """Return the locked slabs. `line` is the pool's `locks`, `start` the address of its host memory
+    in this process."""
 
     def lock(offset: int, nbytes: int, fds: Sequence[int]) -> LockedSlab:
         driver.pin(start + offset, nbytes)

@@ -1,8 +1,8 @@
-"""KV blocks go down before they are lost: from the head of the free queue, and out of extents that
-retire.
+"""Copies of KV blocks to the pool before they are lost: from the head of the free queue, and from
+extents that retire.
 
-A block that is copied is pinned in the block pool meanwhile. So it is given to nobody and its
-extent is not unmapped, whatever the request that computed it does.
+A block is pinned in the block pool while it is copied. So it is given to no request and its extent
+is not unmapped, even if the request that computed it ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Stores:
     """Copies of one engine's blocks into the pool.
 
     `window` is the number of blocks at the head of the free queue that may be taken soon;
-    `block_bytes` are those of one block over all layers.
+    `block_bytes` is the size of one block over all layers.
     """
 
     def __init__(
@@ -44,16 +44,17 @@ class Stores:
         self._window, self._block_bytes = window, block_bytes
         self._jobs: dict[CopyJob, tuple[list[Any], list[Key]]] = {}
         self._looked_at: tuple[int, int] | None = None
-        """Head and length of the free queue when it was looked through last."""
+        """Head and length of the free queue at the last look."""
         self._look_again_s = 0.0
 
     @property
     def busy(self) -> bool:
-        """True if copies are under way."""
+        """True if copies are in progress."""
         return bool(self._jobs)
 
     def look_ahead(self) -> None:
-        """Store what may be evicted soon. Most steps take no block, and then nothing is new."""
+        """Store blocks that may be evicted soon. Most steps take no block; then nothing is looked
+        through."""
         now = self._offers.now()
         first = self._blocks.fake_free_list_head.next_free_block
         assert first is not None
@@ -65,7 +66,7 @@ class Stores:
         self._store([block for block in soon if self._offers.worth(block, now)])
 
     def rescue(self) -> None:
-        """Store what this schedule() evicted; the step waits, since it writes there anew.
+        """Store blocks that this schedule() evicted; the step waits, since it overwrites them.
 
         A request that loads takes all its blocks at once, which may be more than the window.
         """
@@ -74,7 +75,7 @@ class Stores:
             self._copier.before_steps(job)
 
     def demote(self, extents: Sequence[int], most_bytes: float) -> None:
-        """Store what is cached in extents that are about to retire, as far as the bound goes."""
+        """Store cached content of extents that are about to retire, at most `most_bytes` bytes."""
         now = self._offers.now()
         cached = [
             block
@@ -103,7 +104,7 @@ class Stores:
             self._offers.held([block.block_id for block in blocks], keys)
 
     def drain(self) -> bool:
-        """Wait for all copies; whether there were any."""
+        """Wait for all copies; True if there were any."""
         if not self._jobs:
             return False
         self._copier.wait(up=False)
@@ -111,7 +112,8 @@ class Stores:
         return True
 
     def _queued(self) -> Iterator[Any]:
-        """The free queue from its head; vLLM's own list ends in a block without a successor."""
+        """Yield the free queue from its head; vLLM's own list ends in a block without a
+        successor."""
         block = self._blocks.fake_free_list_head.next_free_block
         while block is not None and block.next_free_block is not None:
             yield block
