@@ -1,4 +1,4 @@
-"""Carries out what the core decides: holes are punched, blocks moved, the tier below is called."""
+"""Carries out the core's orders: it punches holes, copies blocks, and calls the tier below."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ logger = logging.getLogger("mirage.tiers")
 
 
 class Hears(Above, Owner, Protocol):
-    """The pool, for whoever copies and lends. Calls come from any thread, also after its end."""
+    """Pool as the code that copies and lends sees it. Calls come from any thread, also after its
+    end."""
 
 
 class Acting:
-    """Carries out the pool's orders. `above` gets the ends of copies, in any thread. With
-    `lenders`, holders have
-    the memory of peers."""
+    """Carries out the pool's orders. `above` is told of the ends of copies, in any thread. With
+    `lenders`, holders have the memory of peers."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Acting:
         peer_bytes_per_s: float | None = None,
         lenders: Lenders | None = None,
     ) -> None:
-        """Makes the regions. Raises `OSError` and `HolderRefused`, and nothing is left then."""
+        """Make the regions. Raise `OSError` or `HolderRefused`; nothing is left then."""
         self.core, self._lenders, self.lockers = core, lenders, Lockers(core)
         if lenders is None:
             self.regions = Regions.create(core.span, core.peer_span, peer_bytes_per_s)
@@ -58,7 +58,7 @@ class Acting:
             raise
 
     def carry_out(self) -> list[Tell]:
-        """All that the core wants done now; what is to be told is returned."""
+        """Carry out all orders that the core has now; return the messages for engines."""
         told: list[Tell] = []
         while actions := self.core.actions():
             for action in actions:
@@ -86,7 +86,7 @@ class Acting:
         return told
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop all copies and release the memory. A second call does nothing."""
         self.core.below.end()
         self._mover.end()
         if self._lenders is not None:
@@ -108,7 +108,7 @@ class Acting:
 
 
 def _lent(core: Core, above: Hears, lenders: Lenders) -> Regions:
-    """Host memory here, that of peers with holders."""
+    """Return the regions with host memory in this process and peers' memory with holders."""
     host = Region.create(core.span)
     try:
         lent = lenders.start(above, host.fd, core.peer_starts, core.peer_sizes)

@@ -1,7 +1,7 @@
-"""The blocks of one medium by their names: every change of one, and the books that follow. Pure.
+"""Blocks of one medium by their names: every change of a block, and of the accounts. Pure.
 
-An arena is a ledger, the victims of its tenants, and places in what its `Backing` has. It decides
-who goes, and evicts them; the others only say who would.
+An arena has a ledger, the victims of its tenants, and places in the memory of its `Backing`. It
+decides which blocks are evicted, and evicts them; the other parts only propose victims.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mirage.tiers.victims import Victims
 
 
 class Arena:
-    """Blocks of `budget` bytes of what a backing has; each tenant's under a `policy` of its own."""
+    """Blocks in up to `budget` bytes of a backing's memory; each tenant's are under a `policy` of
+    its own."""
 
     def __init__(self, budget: int, policy: Callable[[], EvictionPolicy], backing: Backing) -> None:
         self.ledger, self._backing = TierLedger(budget), backing
@@ -28,27 +29,28 @@ class Arena:
         self._blocks: dict[Name, Block] = {}
         self._counts: dict[str, Counts] = {}
         self._removed: set[str] = set()
-        """Tenants that are there no more, but for blocks that are not idle yet."""
+        """Removed tenants that still have blocks which are not idle."""
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def count(self, tenant: str) -> Counts:
-        """Counts of this medium for a tenant."""
+        """Return the counts of this medium for a tenant."""
         return self._counts.setdefault(tenant, Counts())
 
     def state(self, peers: PeersState | None = None) -> PoolState:
-        """A picture that does not change any more."""
+        """Return a snapshot of the arena."""
         return picture(self.ledger, self.space, len(self), self._counts, peers)
 
     def get(self, name: Name) -> Block | None:
-        """The block of that name, in any state; none of a writer that is lost."""
+        """Return the block of that name, in any state; None if there is none, or its writer is
+        lost."""
         return self._blocks.get(name)
 
     def place(
         self, name: Name, tenant: str, nbytes: int, state: BlockState, *, replica: bool = False
     ) -> Block | None:
-        """A new block that is not READY; None if there is no room."""
+        """Place a new block that is not READY; None if there is no room."""
         stride = stride_of(nbytes)
         offset = self._room(tenant, stride)
         if offset is None:
@@ -63,7 +65,7 @@ class Arena:
         return block
 
     def ready(self, block: Block) -> None:
-        """The block holds what its name says."""
+        """Make a block READY: it holds the content that its name says."""
         block.state, block.writer = BlockState.READY, None
         own = self.ledger.account(block.tenant)
         own.reserved -= block.stride
@@ -73,7 +75,7 @@ class Arena:
             self._victims.add(block)
 
     def pin(self, block: Block, seeker: Seeker) -> None:
-        """The block stays as it is until the seeker has left."""
+        """Keep the block as it is until the seeker has left."""
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
             own.pinned += block.stride
@@ -83,7 +85,7 @@ class Arena:
         block.pins.add(seeker)
 
     def unpin(self, block: Block, seeker: Seeker) -> None:
-        """The request that looked for the block has ended."""
+        """End a seeker's need of the block."""
         block.pins.discard(seeker)
         if not block.pins and block.state is BlockState.READY:
             own = self.ledger.account(block.tenant)
@@ -94,10 +96,10 @@ class Arena:
             self.settle(block)
 
     def use(self, block: Block, tenant: str) -> None:
-        """A READY one is `tenant`'s from now on.
+        """Note that `tenant` uses a READY block, which is charged to it from now on.
 
-        A replica that is needed remains the one's who needed it first, as long as that one does: to
-        share it costs nothing, so it takes nobody beyond their share.
+        A replica that a request needs stays charged to the tenant that needed it first: sharing it
+        costs nothing, so it takes no tenant beyond its share.
         """
         if block.stays:
             return
@@ -106,23 +108,23 @@ class Arena:
         self._victims.use(block, tenant)
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """A replica is `tenant`'s from now on, which needs it: the one before needs it no more."""
+        """Charge a replica to `tenant`, which needs it; the tenant before no longer does."""
         self._charge(replica, tenant)
         self.ledger.account(replica.tenant).replicas -= replica.stride
         self.ledger.account(tenant).replicas += replica.stride
         replica.tenant = tenant
 
     def replicas(self, tenant: str) -> list[Block]:
-        """Replicas of a tenant that are needed, old ones first."""
+        """Return the replicas of a tenant that requests need, old ones first."""
         return [b for b in self._blocks.values() if b.stays and b.tenant == tenant]
 
     def forget(self, block: Block) -> None:
-        """The block is found no more; its place stays as it is. Idempotent."""
+        """Remove the block from the index; its place stays taken. A second call does nothing."""
         if self._blocks.get(block.name) is block:
             del self._blocks[block.name]
 
     def give(self, block: Block) -> None:
-        """The place of a forgotten block that was never READY."""
+        """Free the place of a forgotten block that was never READY."""
         own = self.ledger.account(block.tenant)
         own.held -= block.stride
         own.reserved -= block.stride
@@ -131,11 +133,15 @@ class Arena:
         self._close(block.tenant)
 
     def retiring(self, block: Block) -> bool:
-        """True if memory of the slab is to be given back."""
+        """True if memory of the block's slab is to be given back."""
         return self.space.slabs.of(block.offset).retiring
 
     def settle(self, block: Block) -> None:
-        """The block may have become idle: then it goes, if its memory is wanted back."""
+        """Let the block go if it has become idle and its tenant was removed or its memory is wanted
+        back.
+
+        It is evicted; memory that is wanted back may be copied elsewhere first.
+        """
         if block.idle and block.doomed:
             self._evict(block)
         elif block.idle and self.retiring(block):
@@ -144,12 +150,12 @@ class Arena:
     # -- tenants ------------------------------------------------------------------------
 
     def enrol(self, tenant: str, due: Due) -> None:
-        """A tenant is there, and has done nothing yet."""
+        """Add a tenant, as IDLE."""
         self._removed.discard(tenant)
         self.ledger.set(tenant, due=due, standing=PriorityClass.IDLE)
 
     def wipe(self, tenant: str) -> None:
-        """A tenant is there no more: its idle blocks go at once, others when they are."""
+        """Remove a tenant: its idle blocks are evicted at once, others when they become idle."""
         self._removed.add(tenant)
         self.ledger.set(tenant, standing=PriorityClass.EVICTABLE)
         for block in [b for b in self._blocks.values() if b.tenant == tenant]:
@@ -176,7 +182,8 @@ class Arena:
     # -- who goes -----------------------------------------------------------------------
 
     def resize(self, budget: int) -> None:
-        """Down to `budget`, idle blocks at once, others when they are."""
+        """Set the budget. Above it, idle blocks are evicted at once, others when they become
+        idle."""
         self.ledger.resize(budget)
         self.space.close_empty(budget)
         for slab in self.space.to_retire():
@@ -185,7 +192,8 @@ class Arena:
             self._retire(slab)
 
     def drain(self, slab: BlockSlab) -> None:
-        """The slab is wanted back: idle blocks leave at once, others when they are idle."""
+        """Empty a slab whose memory is wanted back: idle blocks leave at once, others when they
+        become idle."""
         if not slab.retiring:
             self._retire(slab)
 
@@ -196,7 +204,8 @@ class Arena:
         self.space.retire(slab)
 
     def _room(self, taker: str, stride: int) -> int | None:
-        """A place for a block of `taker`, which others may have to leave; None without."""
+        """Return a place for a block of `taker`, after evictions if necessary; None if there is no
+        room."""
         if stride > self._backing.largest(self.ledger.budget):
             return None
         while (offset := self.space.take(stride)) is None:

@@ -1,4 +1,4 @@
-"""The memory behind the offsets of an arena: what host memory and peers do differently. Pure."""
+"""Memory behind the offsets of an arena, which differs between host memory and peers. Pure."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ class Backing(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """Memory that slabs are cut from."""
+        """Source of the memory that slabs are cut from."""
 
     @property
     def granule(self) -> int:
-        """Bytes that memory comes in: slabs of such sizes waste the least."""
+        """Unit of the memory in bytes: slabs of multiples of it waste least."""
 
     @property
     def most_looks(self) -> int | None:
-        """Blocks that are looked at for room; None for all."""
+        """Largest number of blocks that are looked at for room; None for all."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that belong to no slab any more, and to nobody else yet."""
+        """Bytes that belong to no slab any more and are not free yet."""
 
     def largest(self, budget: int) -> int:
-        """Bytes of a block that there could be room for: for a larger one nobody has to leave."""
+        """Return the size of the largest block that could find room; no block is evicted for a
+        larger one."""
 
     def may_go(self, block: Block) -> bool:
         """True if a block may be evicted for another one."""
 
     def rescue(self, block: Block) -> bool:
-        """True if an idle block whose memory is wanted back is being copied elsewhere first."""
+        """True if an idle block whose memory is wanted back is now copied elsewhere before it
+        goes."""
 
     def punch(self, memory: ByteRange) -> None:
-        """Give memory back of which no block is left."""
+        """Give back memory that no block uses."""
 
 
 class HostBacking:
-    """Host memory, of which engines have locked slabs."""
+    """Host memory, with slabs that engines have locked."""
 
     granule = 1
     most_looks: int | None = None
@@ -53,21 +55,21 @@ class HostBacking:
 
     @property
     def waiting(self) -> int:
-        """Bytes of holes in slabs that engines have locked still."""
+        """Bytes of holes in slabs that engines still have locked."""
         return self.offsets.waiting
 
     def largest(self, budget: int) -> int:
-        """All of it."""
+        """Return `budget`: a block may take all of it."""
         return budget
 
     def may_go(self, block: Block) -> bool:
-        """True of every idle one: what would be missed was copied below beforehand."""
+        """True for every idle block: those worth keeping were copied below beforehand."""
         return block.idle
 
     def rescue(self, block: Block) -> bool:
-        """False: there is no time for a copy below."""
+        """Return False: there is no time for a copy below."""
         return False
 
     def punch(self, memory: ByteRange) -> None:
-        """Give a slab's memory back as soon as nobody has it locked."""
+        """Give a slab's memory back as soon as no engine has it locked."""
         self.offsets.punch(memory)

@@ -1,6 +1,6 @@
 """Interface of a tier below the host pool. Pure.
 
-The pool decides what goes down and what comes up; the tier copies. It is called in the pool's
+The pool decides which blocks go down and come up; the tier copies them. It is called in the pool's
 thread and returns at once. It reports the end of each copy to `Above`, from any thread.
 """
 
@@ -14,45 +14,47 @@ from mirage.tiers.holes import ByteRange
 
 
 class Above(Protocol):
-    """The pool, for a tier below. Calls may come from any thread, also after its end."""
+    """Pool as a tier below sees it. Calls may come from any thread, also after its end."""
 
     def sunk(self, name: Name, *, whole: bool) -> None:
-        """A copy down has ended: the place may change from now on."""
+        """Note that a copy down has ended: the place in host memory may change from now on.
+        `whole`: it succeeded."""
 
     def risen(self, name: Name, *, whole: bool) -> None:
-        """A copy up has ended. If it is not `whole`, the key is absent."""
+        """Note that a copy up has ended. If it is not `whole`, the key becomes absent."""
 
 
 class Below(Protocol):
-    """Names of blocks that lie in it, and copies between it and the region."""
+    """Tier below the pool: the names of its blocks, and copies between it and the pool's region."""
 
     def begin(self, above: Above, memory: memoryview) -> None:
-        """Before anything else; `memory` is the region that ranges are of."""
+        """Prepare the tier, before any other call; `memory` is the region that byte ranges refer
+        to."""
 
     def has(self, name: Name, nbytes: int) -> bool:
-        """True if it believes to hold that block; a copy up may still fail."""
+        """True if the tier seems to have that block; a copy up may still fail."""
 
     def keep(self, names: Iterable[Name]) -> None:
-        """Evict these blocks last, in this order, of those that it holds."""
+        """Evict those of these blocks that the tier has last, in this order."""
 
     def sink(self, name: Name, place: ByteRange, tenant: str) -> bool:
         """Begin to copy down a block of `tenant`.
 
-        False if it does not want the block, and nothing follows.
+        False if the tier does not take the block; then no end is reported.
         """
 
     def rise(self, name: Name, place: ByteRange) -> bool:
-        """Begin to copy up; False if that is impossible, and nothing follows."""
+        """Begin to copy a block up; False if that is not possible; then no end is reported."""
 
     def wipe(self, tenant: str) -> None:
         """Begin to erase all blocks that were a tenant's when they came down."""
 
     def end(self) -> None:
-        """Stop. Nothing touches `memory` any more when this returns."""
+        """Stop. When this returns, `memory` is no longer used."""
 
 
 class Nothing:
-    """No tier below."""
+    """`Below` of a pool without a tier below."""
 
     def begin(self, above: Above, memory: memoryview) -> None: ...
 

@@ -1,4 +1,4 @@
-"""One block of the pool, and what becomes of it. Pure."""
+"""Block of the pool, and the orders about blocks. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mirage.tiers.holes import ByteRange
 
 
 class Name(NamedTuple):
-    """Name of a block's content: `key` of the weights, dtype and layout that `fingerprint` stands
-    for.
-    """
+    """Name of a block's content: vLLM's `key` of it, under the `fingerprint` of weights, dtype and
+    layout."""
 
     fingerprint: bytes
     key: Key
 
 
 class Seeker(NamedTuple):
-    """A request of a member."""
+    """Request of a member that seeks blocks."""
 
     member: int
     request: str | int
 
 
 class BlockState(Enum):
-    """`WRITTEN`: an engine copies into it. `RISING`: it comes up from below. `READY`: readable."""
+    """State of a block. `WRITTEN`: an engine copies into it. `RISING`: it comes up from below.
+    `READY`: readable."""
 
     WRITTEN = "written"
     RISING = "rising"
@@ -36,7 +36,7 @@ class BlockState(Enum):
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """`tenant` is who stored or used it last: it counts as its own."""
+    """Block of the pool. `tenant` stored or used it last; the block counts as that tenant's."""
 
     name: Name
     tenant: str
@@ -47,19 +47,20 @@ class Block:
     """Bytes of the block."""
     state: BlockState
     writer: int | None = None
-    """The member that reserved it."""
+    """Number of the member that reserved it; None if no engine writes it."""
     pins: set[Seeker] = field(default_factory=set)
-    """Requests that need it; nothing of it changes until they have left."""
+    """Requests that need the block; it does not change until they have left."""
     sinking: bool = False
-    """It is being copied below, or from a peer to host memory: as good as pinned."""
+    """True while it is copied below, or from a peer to host memory: it counts as pinned."""
     offered: bool = False
-    """It came from below, or was offered there, or could not be copied: once is enough."""
+    """True if it came from below, was offered there, or could not be copied: it is not offered
+    again."""
     replica: bool = False
-    """True for a replica of what its engines have in host memory anyway: on a peer only, never
-    copied.
-    """
+    """True for a replica of content that engines have in host memory anyway: it is on a peer only,
+    and never copied."""
     doomed: bool = False
-    """Its tenant was removed: it goes as soon as it is idle, unless another one uses it."""
+    """True if its tenant was removed: it is evicted as soon as it is idle, unless another tenant
+    uses it."""
 
     @property
     def idle(self) -> bool:
@@ -68,7 +69,8 @@ class Block:
 
     @property
     def stays(self) -> bool:
-        """True if it is no candidate for eviction: a replica is pinned for long."""
+        """True if it is a replica that a request needs; such a one is no candidate for eviction,
+        since it is pinned for long."""
         return self.replica and bool(self.pins)
 
 
@@ -92,14 +94,15 @@ class Punch:
 
 @dataclass(frozen=True, slots=True)
 class Unlock:
-    """A slab that no engine may have locked any longer; `Core.unlocked` when none has."""
+    """Order: no engine may have this slab locked any longer. `Core.unlocked` follows when none
+    has."""
 
     start: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A block to be copied below; its place does not change before `Core.sunk`."""
+    """Order to copy a block below; its place does not change before `Core.sunk`."""
 
     name: Name
     place: ByteRange
@@ -108,7 +111,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """A block to be copied up; its place is nobody else's before `Core.risen`."""
+    """Order to copy a block up; its place is used for nothing else before `Core.risen`."""
 
     name: Name
     place: ByteRange
@@ -116,7 +119,7 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class PeerCopy:
-    """A block of a peer to be copied to host memory; no place changes before `Core.moved`."""
+    """Order to copy a block of a peer to host memory; neither place changes before `Core.moved`."""
 
     name: Name
     source: ByteRange
@@ -140,4 +143,4 @@ class ReturnOrder:
 
 
 Action = Tell | Punch | Unlock | Sink | Rise | PeerCopy | LendOrder | ReturnOrder
-"""Orders to the acting code, carried out in the order in which they are given."""
+"""Orders to `Acting`, which carries them out in the order in which they are given."""

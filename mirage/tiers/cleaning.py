@@ -1,7 +1,7 @@
-"""Copies below of blocks that host memory would lose, made beforehand. Pure.
+"""Copies to the tier below of blocks that host memory will evict next, made beforehand. Pure.
 
-Blocks that would go next are copied, so that eviction never waits; all blocks are copied before the
-memory ends.
+They are made before the memory is needed, so that eviction never waits; all blocks are copied
+before the pool ends.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from mirage.tiers.holes import ByteRange
 from mirage.tiers.ssd.record import cell_bytes
 
 CLEAN_AHEAD = 64
-"""Blocks that would go next and are copied below at a time; a quarter of all at most."""
+"""Largest number of blocks that are copied below at a time; a quarter of all blocks at most."""
 
 
 class Cleaning:
-    """Copies to the tier below, made before host memory needs the blocks' places; `act` takes
-    the orders."""
+    """Copies to the tier below, made before host memory needs the blocks' places; `act` takes the
+    orders."""
 
     def __init__(self, host: Arena, below: Below, act: Callable[[Action], None]) -> None:
         self._host, self._below, self._act = host, below, act
         self.sinking = 0
-        """Blocks that are being copied below: never so many that nothing can be evicted."""
+        """Number of blocks that are being copied below. It is bounded, so that other blocks can be
+        evicted."""
 
     def ahead(self, budget: int) -> None:
-        """Begin to copy down the blocks that would go next and were not offered there."""
+        """Begin to copy down the blocks that would be evicted next and were not offered to the tier
+        below."""
         slabs = self._host.space.slabs
         if isinstance(self._below, Nothing) or slabs.counted < budget / 2:
             return
@@ -38,8 +40,10 @@ class Cleaning:
                 self._sink(block)
 
     def unsaved(self, most_bytes: int) -> list[Name]:
-        """Blocks that lie nowhere below, last victims first, up to `most_bytes` of a disk. Such
-        blocks that do lie below go last there as well.
+        """Return the names of blocks that are not in the tier below, last victims first, up to
+        `most_bytes` bytes of its disk.
+
+        Such blocks that are in the tier below already are evicted last there too.
         """
         there: list[Name] = []
         found: list[Name] = []
@@ -53,14 +57,14 @@ class Cleaning:
         return found
 
     def save(self, names: Iterable[Name]) -> None:
-        """Begin to copy these down, as far as they are still there and idle."""
+        """Begin to copy these blocks down, if they are still in host memory and idle."""
         for name in names:
             block = self._host.get(name)
             if block is not None and block.idle:
                 self._sink(block)
 
     def sunk(self, name: Name) -> None:
-        """A copy down has ended, or did not begin."""
+        """Note that a copy down has ended, or did not begin."""
         block = self._host.get(name)
         if block is not None and block.sinking:
             block.sinking = False

@@ -1,4 +1,4 @@
-"""An engine's end of the host pool. Whatever fails, all is as if nothing were stored."""
+"""Engine's end of the host pool. After any failure it behaves as if nothing were stored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Request:
         self.keys: dict[Key, tuple[Lookup, int]] = {}
         self.loaded: set[Key] = set()
         self.risen: set[Key] = set()
-        """Keys that were on their way up when the pool was asked."""
+        """Keys that were on their way up from the disk when the pool was asked."""
 
 
 class PoolClient:
@@ -51,9 +51,9 @@ class PoolClient:
         answer_s: float = ANSWER_S,
         without: str = "KV blocks are computed anew",
     ) -> None:
-        """Never raises: without a pool nothing is ever found, and nothing stored.
+        """Join the pool. Never raises: without a pool nothing is ever found, and nothing stored.
 
-        `without` is what the log says happens then.
+        `without` says in the log what happens then.
         """
         self._answer_s, self._without = answer_s, without
         self._recalled: list[str] = []
@@ -62,9 +62,9 @@ class PoolClient:
         self._last_request = 0
         self._reserved: set[Key] = set()
         self._given: dict[int, list[tuple[bytes, int]]] = {}
-        """Answers to what is asked just now."""
+        """Answers to the present questions, by number."""
         self._asked = self._answered = 0
-        """Numbers of the last question, and of the last one answered."""
+        """Number of the last question, and of the last answered one."""
         self._line: Channel[ToEngine] | None = None
         self._regions: Regions | None = None
         self._locks: socket.socket | None = None
@@ -117,12 +117,12 @@ class PoolClient:
             self._say(Leave(known.number, len(places), from_peers))
 
     def recalled(self) -> list[str]:
-        """Requests that have replicas which are wanted back, each told of once."""
+        """Return the requests whose replicas the pool wants back, each once."""
         recalled, self._recalled = self._recalled, []
         return recalled
 
     def wait(self, seconds: float) -> None:
-        """Until the pool says something, at most so long."""
+        """Wait until the pool sends a message, at most `seconds`, and read it."""
         if self._line is None:
             time.sleep(seconds)
         elif select.select([self._line.socket], [], [], seconds)[0]:
@@ -130,14 +130,15 @@ class PoolClient:
 
     @property
     def lost(self) -> bool:
-        """True if there is no pool, or none any more."""
+        """True if there is no pool, or no longer one."""
         self._listen()
         return self._line is None
 
     # -- storing ------------------------------------------------------------------------
 
     def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
-        """See `Pool.reserve`. While an answer is late, no other one is waited for."""
+        """Reserve places: see `Pool.reserve`. While an answer is late, it returns nothing and does
+        not ask."""
         self._listen()
         wanted = [key for key in keys if key not in self._reserved]
         if self._line is None or not wanted or self._answered < self._asked:
@@ -178,7 +179,8 @@ class PoolClient:
         return None if self._regions is None else self._regions.bytes_per_s(medium)
 
     def close(self) -> None:
-        """Idempotent. Nothing may be copied to or from places any more."""
+        """Leave the pool. Nothing may be copied to or from places any more. A second call does
+        nothing."""
         if self._line is not None:
             self._say(Bye())
         if self._line is not None:
@@ -213,7 +215,7 @@ class PoolClient:
             self._listen()
 
     def _listen(self) -> None:
-        """Take what has come; never waits."""
+        """Read the messages that have come; never waits."""
         if self._line is None:
             return
         try:

@@ -10,8 +10,8 @@ Promises:
   has not left, or a reservation is neither committed nor abandoned.
 - A key is READY for others only after `commit`. Blocks that an engine reserved and did not commit
   before it ended are never served.
-- Nothing waits for a disk or another engine. Only `reserve` waits for the pool's answer, and at
-  most `ANSWER_S`; then, and whenever the pool is gone, all is as if nothing was stored.
+- No call waits for a disk or another engine. Only `reserve` waits for the pool's answer, at most
+  `ANSWER_S`; after that, and whenever the pool is gone, calls behave as if nothing were stored.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mirage.tiers.ledger import ALL, Due
 Key = NewType("Key", bytes)
 
 ANSWER_S = 0.05
-"""Most seconds that an engine waits for the pool."""
+"""Longest time in seconds that an engine waits for the pool's answer."""
 
 
 class Medium(StrEnum):
-    """Media that can hold a block, quickest first."""
+    """Media that can hold a block, fastest first."""
 
     PEER = "peer"
     HOST = "host"
@@ -38,30 +38,32 @@ class Medium(StrEnum):
 
 
 class LentBy(NamedTuple):
-    """Lender of these bytes of medium PEER, if no region has them."""
+    """Lender of `nbytes` bytes of medium PEER, where no region has them."""
 
     socket: str
-    """The path of its socket; what is said there is `mirage.tiers.lending.messages`."""
+    """Path of its socket, over which it takes the messages of `mirage.tiers.lending.messages`."""
     offset: int
     nbytes: int
 
 
 class Lookup(Enum):
-    """State of a key that a request seeks, as the pool tells it."""
+    """State of a key that a request seeks, as the pool reports it."""
 
     UNKNOWN = "unknown"
-    """Not answered yet."""
+    """The pool has not answered yet."""
     ABSENT = "absent"
     BELOW = "below"
-    """On a tier that engines cannot copy from: a `seek` with `rise` brings it up if there is room.
-    Or a replica that others have to give back: neither use it nor make another one."""
+    """The block is on a tier that engines cannot copy from: a `seek` with `rise` brings it up if
+    there is room. Or it is a replica that others have to give back: neither use it nor make another
+    one."""
     COMING = "coming"
-    """On its way to a place that an engine can copy from."""
+    """The block is on its way to a place that an engine can copy from."""
     RISING = "rising"
-    """The same, from the disk."""
+    """As COMING, from the disk."""
     READY = "ready"
     RECALLED = "recalled"
-    """Only of replicas, of one that the request has: the memory is wanted back, so leave soon."""
+    """For replicas only: the pool wants back the memory of a replica that the request has, so leave
+    soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class BlockPlace:
     offset: int
     """Bytes from the start of the medium's region."""
     risen: bool = field(default=False, compare=False)
-    """True if it came there from the disk after the request had begun to seek it."""
+    """True if the block came to the place from the disk after the request had begun to seek it."""
 
     @property
     def source(self) -> Medium:
@@ -82,77 +84,85 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An engine that joins the pool."""
+    """Engine that joins the pool."""
 
     tenant: str
     fingerprint: bytes
-    """Fingerprint of weights, dtype and the layout of a block: engines with the same one may read
-    the same bytes.
-    """
+    """Fingerprint of weights, dtype and block layout: engines with the same one can read the same
+    bytes."""
     block_bytes: int
     due: Due = ALL
-    """The tenant's. A server knows it itself."""
+    """Entitlement of the tenant. The pool's server uses its own value instead."""
     replicas: bool = False
-    """Its blocks are copies of what its host memory has anyway, parameters for one. They lie on
-    peers only, never more of a tenant than its share, and are not copied when they go. They may be
-    needed for long: who has one hears when it is RECALLED, and leaves."""
+    """True if its blocks are copies of content that its host memory has anyway, such as parameters.
+    They are on peers only, at most the tenant's share, and are not copied when they go. They may be
+    needed for long: a request that has one is told when it is RECALLED, and has to leave."""
     locks: bool = False
     """True for an engine that locks host memory for its device, and wants a line for that."""
 
 
 class Pool(Protocol):
-    """The engine's end. Used by one thread."""
+    """Engine's end of the pool. Used by one thread."""
 
     def seek(self, request: str, keys: Iterable[Key], *, rise: bool = True) -> None:
-        """A request entered the queue and will need `keys`, in this order.
+        """Announce that a request entered the queue and will need `keys`, in this order.
 
-        What is held is pinned. What lies deeper starts to come up with `rise`, as far as there is
-        room, and is BELOW otherwise. Asked again, it adds keys, and looks anew for those that were
-        ABSENT or BELOW. A seek also counts as an access for eviction, and there is no other one: a
-        request seeks blocks that the device still caches as well, so that their copies stay as long
-        as those of the loaded blocks.
+        Blocks that the pool has are pinned. Blocks in the tier below start to come up with `rise`,
+        as far as there is room, and are BELOW otherwise. A second call for the request adds keys,
+        and looks again for those that were ABSENT or BELOW. A seek also counts as an access for
+        eviction, and there is no other one: a request seeks blocks that the device still caches as
+        well, so that their copies stay as long as those of the loaded blocks.
         """
 
     def found(self, request: str, key: Key) -> Lookup:
-        """State of a key that the request seeks; reads answers, and never waits.
+        """Return the state of a key that the request seeks; reads answers, and never waits.
 
         ABSENT for a key that it does not seek.
         """
 
     def places(self, request: str, keys: Iterable[Key]) -> list[BlockPlace]:
-        """Places of READY keys. Raises `KeyError` for a key that is not READY."""
+        """Return the places of READY keys. Raise `KeyError` for a key that is not READY."""
 
     def leave(self, request: str) -> None:
-        """The request needs nothing of the pool any more. Unknown ones are ignored."""
+        """Announce that the request needs the pool no more. Unknown requests are ignored."""
 
     def reserve(self, keys: Iterable[Key]) -> Mapping[Key, BlockPlace]:
-        """Places to copy blocks to, without those that are held and those that find no room."""
+        """Reserve places to copy blocks to and return them, without keys that the pool has and
+        those that find no room."""
 
     def commit(self, keys: Iterable[Key]) -> None:
-        """Reserved places hold what their keys name."""
+        """Announce that reserved places hold the content that their keys name."""
 
     def abandon(self, keys: Iterable[Key]) -> None:
-        """Reserved places hold nothing."""
+        """Announce that reserved places hold nothing."""
 
     def memory(self, medium: Medium) -> memoryview:
-        """The medium's region, as mapped in this process. Raises `KeyError` without one."""
+        """Return the medium's region, as mapped in this process. Raise `KeyError` if there is
+        none."""
 
     def lenders(self) -> tuple[LentBy, ...]:
-        """Lenders of the memory of peers, if it is not in a region; none otherwise."""
+        """Return the lenders of peers' memory, if it is not in a region; empty otherwise."""
 
     def locks(self) -> int | None:
-        """The descriptor of a line on which slabs of host memory are locked, the caller's; what is
-        said there is `mirage.tiers.lending.messages`. None without, and once it was given."""
+        """Return the descriptor of a line on which slabs of host memory are locked; the caller owns
+        it.
+
+        It takes the messages of `mirage.tiers.lending.messages`. None if there is no line, or it
+        was returned already.
+        """
 
     def bytes_per_s(self, medium: Medium) -> float | None:
-        """At what pace copies from and to it have to go; None: as fast as they can."""
+        """Return the speed in bytes a second at which copies from and to the medium have to go;
+        None for no limit."""
 
     @property
     def lost(self) -> bool:
-        """True if there is no pool, or none any more: nothing is found or stored from then on."""
+        """True if there is no pool, or no longer one: nothing is found or stored from then on."""
 
     def close(self) -> None:
-        """Leave the pool; what was reserved and not committed is gone. Idempotent.
+        """Leave the pool; places that were reserved and not committed are given up. A second call
+        does nothing.
 
-        Says that nothing is copied from or to places any more: they are others' at once.
+        The caller promises that nothing is copied from or to places any more: they are others' at
+        once.
         """

@@ -1,8 +1,9 @@
-"""The pool's whole state: who is in it, what it holds, where, for whom. Pure: no I/O, no clock.
+"""State of the whole pool: its members, their blocks and places. Pure: no I/O, no clock.
 
-Events in, `Action`s out. Whatever engines do, the promises of `mirage.tiers.contract` hold as long
-as actions are carried out in their order and before the next event of the same member.
-Offsets below `span` are of host memory, the others of peers.
+Events go in, `Action`s come out. Whatever engines do, the promises of `mirage.tiers.contract` hold
+as long as actions are carried out in their order and before the next event of the same member.
+
+Offsets below `span` are those of host memory, the others those of peers.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ NO_PEERS = PeerPlan()
 
 
 class MemberRefused(ValueError):
-    """An engine cannot join the pool; the message is one line."""
+    """Error: an engine cannot join the pool; the message is one line."""
 
 
 class Core:
-    """The host pool's decisions. `budget` in bytes is also the most that `resize` may ever set."""
+    """Decisions of the host pool. `budget` in bytes is also the largest that `resize` can ever
+    set."""
 
     def __init__(
         self,
@@ -44,22 +46,23 @@ class Core:
         self.below = below or Nothing()
         self._actions: list[Action] = []
         self.span = span_of(budget)
-        """Bytes of host memory that offsets are of: more than the budget, and sparse."""
+        """Number of offsets of host memory, in bytes: more than the budget, since the region is
+        sparse."""
         self._locks = Locks(self.span, self._act)
         self._host = Arena(budget, policy, HostBacking(self._locks))
         self._cleaning = Cleaning(self._host, self.below, self._act)
         self._peered = Peered(peers, policy, self.span, self._host, self.below, self._act)
         self._arenas = self._peered.arena, self._host
-        """Media on which a block may lie, quickest first."""
+        """Arenas of the media on which a block may be, fastest first."""
         self._members: dict[int, Member] = {}
         self._joined = 0
         self._kinds: dict[bytes, tuple[int, bool]] = {}
-        """Bytes of a block and whether it is a replica, by fingerprint."""
+        """Bytes of a block, and True for replicas, by fingerprint."""
         self._sought: dict[Seeker, dict[Key, Block]] = {}
         self._written: dict[int, dict[Block, None]] = {}
-        """By member: what it has reserved, in quarantine or not."""
+        """Blocks that each member has reserved, in quarantine or not, by its number."""
         self._rising: set[Name] = set()
-        """On their way up from below."""
+        """Names of blocks on their way up from below."""
 
     @property
     def ledger(self) -> TierLedger:
@@ -73,44 +76,44 @@ class Core:
 
     @property
     def peer_sizes(self) -> dict[str, int]:
-        """Bytes of each peer, at most."""
+        """Largest number of bytes that each peer lends."""
         return self._peered.sizes
 
     def peer_of(self, offset: int) -> str:
-        """Device that an offset belongs to. Raises `ValueError`."""
+        """Return the device that an offset belongs to. Raise `ValueError` if there is none."""
         return self._peered.offsets.device(offset)
 
     @property
     def peer_span(self) -> int:
-        """Bytes of peers' memory that offsets are of, behind those of host memory."""
+        """Number of offsets of peers' memory in bytes; they follow those of host memory."""
         return self._peered.offsets.span
 
     def actions(self) -> list[Action]:
-        """Orders since the last call, in their order."""
+        """Return the orders since the last call, in their order."""
         actions, self._actions = self._actions, []
         return actions
 
     # -- members ------------------------------------------------------------------------
 
     def enrol(self, tenant: str, due: Due) -> None:
-        """A tenant that will have members; it is idle."""
+        """Add a tenant that will have members; it is idle."""
         for arena in self._arenas:
             arena.enrol(tenant, due)
 
     def declares(self, tenant: str, due: Due) -> None:
-        """A tenant is entitled to something else."""
+        """Set the entitlement of a tenant."""
         for arena in self._arenas:
             arena.ledger.set(tenant, due=due)
         self._peered.recall_excess()
 
     def wipe(self, tenant: str) -> None:
-        """A tenant that is `dead` is there no more, and nothing of it stays."""
+        """Remove a tenant after `dead`, and erase all its blocks."""
         for arena in self._arenas:
             arena.wipe(tenant)
         self.below.wipe(tenant)
 
     def join(self, member: Member) -> int:
-        """The number by which it is known. Raises `MemberRefused`."""
+        """Add an engine and return its member number. Raise `MemberRefused` if it does not fit."""
         if member.block_bytes <= 0:
             raise MemberRefused(f"block_bytes is {member.block_bytes}: it must be positive")
         kind = member.block_bytes, member.replicas
@@ -130,15 +133,16 @@ class Core:
         return self._joined
 
     def gone(self, number: int) -> None:
-        """The member cannot be reached. Its process may still read and write where it was told to.
+        """Note that the member cannot be reached. Its process may still read and write its places.
 
-        So its pins stay, and what it had reserved is nobody's, until it is `ended`.
+        So its pins stay, and places that it had reserved are not given to others, until it has
+        `ended`.
         """
         for block in self._written.get(number, ()):
             self._forget(block)
 
     def ended(self, number: int) -> None:
-        """The member's process reads and writes no more. Idempotent."""
+        """Note that the member's process reads and writes no more. A second call does nothing."""
         if self._members.pop(number, None) is None:
             return
         for seeker in [s for s in self._sought if s.member == number]:
@@ -147,7 +151,8 @@ class Core:
             self._drop(block)
 
     def dead(self, tenant: str) -> None:
-        """All processes of a tenant's engine have surely ended. Idempotent."""
+        """Note that all processes of a tenant's engine have surely ended. A second call does
+        nothing."""
         for number in [n for n, member in self._members.items() if member.tenant == tenant]:
             self.ended(number)
 
@@ -156,15 +161,14 @@ class Core:
     def seek(
         self, number: int, request: str | int, keys: Iterable[Key], *, rise: bool = True
     ) -> None:
-        """Pin what is held, with `rise` bring up what lies below; a `Tell` for each key."""
+        """Pin blocks that the pool has, and with `rise` bring up those below; give a `Tell` for
+        each key."""
         for key in keys:
             self._seek(number, Seeker(number, request), key, rise=rise)
 
     def leave(self, number: int, request: str | int, loaded: int = 0, from_peers: int = 0) -> None:
-        """A request needs nothing any more; engines copied `loaded` blocks for it.
-
-        `from_peers` of them came from peers.
-        """
+        """Note that a request needs nothing any more; engines copied `loaded` blocks for it,
+        `from_peers` of them from peers."""
         member = self._members[number]
         tenant, nbytes = member.tenant, member.block_bytes
         if member.replicas:
@@ -175,7 +179,7 @@ class Core:
         self._leave(Seeker(number, request))
 
     def reserve(self, number: int, keys: Iterable[Key]) -> dict[Key, int]:
-        """Offsets for those keys that are not held and find room."""
+        """Return offsets for the keys that the pool does not have and that find room."""
         member, given = self._members[number], dict[Key, int]()
         for key in keys:
             name = Name(member.fingerprint, key)
@@ -191,7 +195,7 @@ class Core:
         return given
 
     def commit(self, number: int, keys: Iterable[Key]) -> None:
-        """Make blocks READY that a member reserved: they hold what their names say."""
+        """Make blocks READY that a member reserved: they hold the content that their names say."""
         for block in self._of_writer(number, keys):
             del self._written[number][block]
             self._count(block.tenant, block).stored_bytes += block.nbytes * (not block.replica)
@@ -206,15 +210,19 @@ class Core:
             self._drop(block)
 
     def lock(self, offset: int) -> ByteRange | None:
-        """The slab of host memory that has the block at `offset`, for an engine to lock; None if it
-        may not. Locked slabs count as in use until they are `unlocked`."""
+        """Return the slab of host memory with the block at `offset`, for an engine to lock; None if
+        it may not be locked.
+
+        Locked slabs count as in use until they are `unlocked`.
+        """
         try:
             return self._locks.lock(self._host.space.slabs.of(offset))
         except KeyError:
             return None
 
     def unlocked(self, start: int) -> None:
-        """No engine has the slab that begins there locked any more. Idempotent."""
+        """Note that no engine has the slab that begins at `start` locked any more. A second call
+        does nothing."""
         self._locks.let_go(start)
 
     # -- the tier below -----------------------------------------------------------------
@@ -234,7 +242,7 @@ class Core:
             self._drop(block)
 
     def moved(self, name: Name, *, whole: bool) -> None:
-        """A copy from a peer to host memory has ended, or did not begin."""
+        """Note that a copy from a peer to host memory has ended, or did not begin."""
         copy = self._host.get(name)
         if copy is not None and copy.state is BlockState.RISING:
             self._ready(copy) if whole else self._drop(copy)
@@ -248,31 +256,33 @@ class Core:
 
     @property
     def sinking(self) -> int:
-        """Blocks that are being copied from host memory below."""
+        """Number of blocks that are being copied from host memory below."""
         return self._cleaning.sinking
 
     def unsaved(self, most_bytes: int) -> list[Name]:
-        """See `Cleaning.unsaved`."""
+        """Return the names of blocks to save: see `Cleaning.unsaved`."""
         return self._cleaning.unsaved(most_bytes)
 
     def save(self, names: Iterable[Name]) -> None:
-        """Begin to copy these from host memory below."""
+        """Begin to copy these blocks from host memory below."""
         self._cleaning.save(names)
 
     # -- what the server says -----------------------------------------------------------
 
     def resize(self, budget: int) -> None:
-        """Live. Raises `ValueError` beyond the first budget."""
+        """Set the budget while the pool runs. Raise `ValueError` if it is larger than the first
+        one."""
         if span_of(budget) > self.span:
             raise ValueError(f"{budget} bytes: the pool was made for {self.span // SPARE_OFFSETS}")
         self._host.resize(budget)
 
     def resize_peer(self, device: str, budget: int) -> None:
-        """Set what a peer lends from now on; memory beyond it is revoked. Raises `ValueError`."""
+        """Set the bytes that a peer lends from now on; memory beyond them is revoked. Raises
+        `ValueError`."""
         self._peered.resize(device, budget)
 
     def returned(self, offset: int) -> None:
-        """The memory of a `ReturnOrder` is gone."""
+        """Note that the memory of a `ReturnOrder` has been released."""
         self._peered.returned(offset)
 
     def lent_in_vain(self, offset: int) -> None:
@@ -280,7 +290,8 @@ class Core:
         self._peered.failed(offset)
 
     def lost(self, device: str) -> None:
-        """The holder of a peer's memory has ended: its `ReturnOrder`s are all `returned`."""
+        """Note that the holder of a peer's memory has ended; all its `ReturnOrder`s are
+        `returned`."""
         self._peered.lost(device)
 
     def stand(self, tenant: str, standing: PriorityClass) -> None:
@@ -291,7 +302,7 @@ class Core:
         self._peered.recall_excess()
 
     def state(self) -> PoolState:
-        """Snapshot of the pool that does not change any more."""
+        """Return a snapshot of the pool."""
         return self._host.state(self._peered.state())
 
     # -- one block ----------------------------------------------------------------------
@@ -326,12 +337,13 @@ class Core:
         self._tell(seeker, key, Lookup.READY, block.offset)
 
     def _lies_below(self, name: Name, member: Member) -> bool:
-        """True if it can be brought up some time; False where the pool has room for no block."""
+        """True if the block is in the tier below and can be brought up at some time; False if the
+        pool has no room for it at all."""
         fits = stride_of(member.block_bytes) <= self.ledger.budget
         return fits and self.below.has(name, member.block_bytes)
 
     def _raise(self, name: Name, member: Member) -> Block | None:
-        """A block that lies below begins to come up; None without room for it."""
+        """Begin to bring up a block from below and return it; None if there is no room."""
         block = self._host.place(name, member.tenant, member.block_bytes, BlockState.RISING)
         if block is not None:
             self._rising.add(name)
@@ -339,7 +351,7 @@ class Core:
         return block
 
     def _ready(self, block: Block) -> None:
-        """A block can be read: tell the requests that wait for it."""
+        """Make a block READY, and tell the requests that wait for it."""
         home = self._home(block)
         home.ready(block)
         for seeker in block.pins:
@@ -358,7 +370,7 @@ class Core:
                 self._hand(block)
 
     def _hand(self, replica: Block) -> None:
-        """Charge the block to a tenant that needs it."""
+        """Charge a replica to one of the tenants that need it, if its present one does not."""
         members = [self._members.get(seeker.member) for seeker in replica.pins]
         tenants = {member.tenant for member in members if member is not None}
         if tenants and replica.tenant not in tenants and replica.state is BlockState.READY:
@@ -379,7 +391,8 @@ class Core:
         self._home(block).give(block)
 
     def _place(self, name: Name, member: Member) -> Block | None:
-        """A place to write to: on a peer if there is room, else in host memory."""
+        """Return a new block to write to: on a peer if there is room, else in host memory; None
+        without room."""
         tenant, nbytes = member.tenant, member.block_bytes
         if member.replicas:
             return self._peered.place_replica(name, tenant, nbytes)
@@ -398,7 +411,8 @@ class Core:
         return [block for block in dict.fromkeys(found) if block and block.writer == number]
 
     def _find(self, name: Name, member: Member) -> Block | None:
-        """Block in the medium that is quickest to read."""
+        """Return the block of a name in the medium that is fastest to read; None if there is
+        none."""
         if member.replicas:
             return self._peered.find_replica(name, member.tenant)
         return self._peered.find(name) or self._host.get(name)
@@ -407,7 +421,8 @@ class Core:
         return self._peered.arena if self._peered.owns(block) else self._host
 
     def _count(self, tenant: str, block: Block | None = None) -> Counts:
-        """Counts of the medium that a block lies in; of host memory for a block in none."""
+        """Return the tenant's counts of the medium that a block is in; of host memory without a
+        block."""
         return (self._host if block is None else self._home(block)).count(tenant)
 
     def _tell(self, seeker: Seeker, key: Key, found: Lookup, offset: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Counts of the pool's work for each tenant, since it began. Pure."""
+"""Counts of the pool's work for each tenant since the pool began. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from mirage.tiers.space import BlockSpace
 
 @dataclass
 class Counts:
-    """Keys and blocks are counted once for each request that seeks them."""
+    """Counts of one tenant on one medium. Keys and blocks count once for each request that seeks
+    them."""
 
     hits: int = 0
-    """Keys that were sought and READY, at once or after they came up."""
+    """Sought keys that were READY, at once or after they came up."""
     misses: int = 0
-    """Keys that were sought and not there."""
+    """Sought keys that the pool did not have."""
     risen: int = 0
-    """Hits whose blocks came up from below."""
+    """Hits on blocks that came up from below."""
     evictions: int = 0
-    """Blocks of this tenant that went for want of room."""
+    """Blocks of this tenant that were evicted for lack of room."""
     refused: int = 0
     """Keys that were to be stored and found no room."""
     stored_bytes: int = 0
-    """Committed."""
+    """Bytes of committed blocks."""
     loaded_bytes: int = 0
-    """Whose places engines asked for."""
+    """Bytes of blocks whose places engines asked for."""
 
 
 @dataclass(frozen=True)
 class TenantState:
-    """A tenant's part of the pool: bytes and counts."""
+    """One tenant's part of the pool: bytes and counts."""
 
     held_bytes: int
     pinned_bytes: int
@@ -48,28 +49,29 @@ class PoolState:
 
     budget_bytes: int
     used_bytes: int
-    """Memory that may be in use: never over the budget, but for what is pinned while it shrinks,
-    and what engines have locked and were told to let go of."""
+    """Bytes of memory that may be in use. They exceed the budget only by blocks that are pinned
+    while it shrinks, and by memory that engines have locked and were told to unlock."""
     blocks: int
     unused_bytes: int
-    """Bytes of `used_bytes` in places of no block."""
+    """Bytes of `used_bytes` that are in no block."""
     owed_bytes: int
-    """Still to be given back once requests, and engines that have it locked, let go of it."""
+    """Bytes above the budget that are given back once requests, and engines that have them locked,
+    release them."""
     tenants: dict[str, TenantState]
     serving: bool = True
-    """False once the pool has ended before its time: engines compute what it held."""
+    """False once the pool has ended before its time: engines compute its blocks again."""
     peers: PeersState | None = None
 
 
 @dataclass(frozen=True)
 class PeersState:
-    """Blocks on peers at one moment, and what each peer lends."""
+    """Blocks on peers at one moment, and the memory that each peer lends."""
 
     held: PoolState
     devices: dict[str, DeviceState]
     backed: bool
     revocations: int
-    """Leases that peers took back."""
+    """Number of leases that peers took back."""
 
 
 def picture(
@@ -79,7 +81,7 @@ def picture(
     counts: Mapping[str, Counts],
     peers: PeersState | None = None,
 ) -> PoolState:
-    """All of it as it is now."""
+    """Return a snapshot of a medium."""
     return PoolState(
         budget_bytes=ledger.budget,
         used_bytes=space.used,

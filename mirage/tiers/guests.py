@@ -1,4 +1,4 @@
-"""One engine at the pool's socket: what it says is done, what it is told waits until it reads."""
+"""One engine at the pool's socket: its messages are carried out, answers wait until it reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from mirage.wire import Broken, Channel, ChannelClosed
 
 
 class SentAway(Exception):
-    """The engine has left, or must; the message says why. `fault`: it broke the protocol."""
+    """Error: the engine has left, or must; the message says why. `fault` is True if it broke the
+    protocol."""
 
     def __init__(self, why: str, *, fault: bool) -> None:
         super().__init__(why)
@@ -39,16 +40,16 @@ class SentAway(Exception):
 
 
 class Guest:
-    """A connection; `number` is the core's for it once it has joined."""
+    """Connection of an engine; `number` is its member number once it has joined."""
 
     def __init__(self, made: socket.socket, selector: selectors.BaseSelector) -> None:
         self._channel: Channel[FromEngine] = Channel(made, FromEngine, selector=selector)
         self.number: int | None = None
         self.tenant: str | None = None
         self.polite = False
-        """It said that it reads and writes no more."""
+        """True once it has said that it reads and writes no more."""
         self._given: list[Given] = []
-        """Answers, sent once all that the core decided before them is done."""
+        """Answers that are sent after all earlier orders of the core have been carried out."""
         self._news: dict[int, list[tuple[bytes, Lookup, int]]] = {}
 
     @property
@@ -60,23 +61,25 @@ class Guest:
 
     @property
     def has_more(self) -> bool:
-        """True if a whole message has been read and not been heard."""
+        """True if a whole message has been read and not been handled."""
         return self._channel.has_next
 
     @property
     def has_news(self) -> bool:
-        """True if there is news that `send` has not seen."""
+        """True if there is news that was not sent."""
         return bool(self._news or self._given)
 
     def read(self) -> None:
-        """Read the bytes that have come. Raises `SentAway`."""
+        """Read the bytes that have come. Raise `SentAway` if the connection ended or broke the
+        protocol."""
         if self.has_more:
             return
         with _sending_away():
             self._channel.read()
 
     def obey(self, core: Core, acting: Acting, tenants: Mapping[str, Due]) -> None:
-        """Hear one message, if there is a whole one. Raises `SentAway`."""
+        """Handle one message, if a whole one has come. Raise `SentAway` if the engine has to
+        leave."""
         with _sending_away():
             if (heard := self._channel.next()) is None:
                 return
@@ -86,12 +89,13 @@ class Guest:
                 self._do(self.number, heard[0], core)
 
     def tell(self, tell: Tell) -> None:
-        """Put into the next letter."""
+        """Add a message to the next letter."""
         answers = self._news.setdefault(int(tell.seeker.request), [])
         answers.append((tell.key, tell.found, tell.offset))
 
     def send(self) -> None:
-        """Send what the engine has room for. Raises `SentAway`."""
+        """Send letters, as far as the engine has room for them. Raise `SentAway` if it does not
+        read."""
         letters = [*self._given, *(News(request, found) for request, found in self._news.items())]
         self._given.clear()
         self._news.clear()
@@ -99,7 +103,7 @@ class Guest:
             self._channel.say(*letters)
 
     def close(self) -> None:
-        """The connection ends."""
+        """End the connection."""
         self._channel.close()
 
     def _join(

@@ -1,4 +1,4 @@
-"""Free offsets of a region: best fit, and neighbours that become free are one again. Pure."""
+"""Free offsets of a region: best fit, and adjacent free ranges are merged. Pure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ from typing import NamedTuple
 
 
 class ByteRange(NamedTuple):
-    """Bytes of a region."""
+    """Range of bytes in a region."""
 
     offset: int
     nbytes: int
 
 
 class Holes:
-    """The free ranges of `span` bytes; all of it is free at first."""
+    """Free ranges of `span` bytes; all bytes are free at first."""
 
     def __init__(self, span: int) -> None:
         self._holes: list[ByteRange] = [ByteRange(0, span)] if span else []
-        """Sorted, and no two of them touch."""
+        """Free ranges, sorted; no two of them touch."""
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each hole, in the order of their offsets."""
+        """Bytes of each free range, in the order of their offsets."""
         return [hole.nbytes for hole in self._holes]
 
     def fit(self, nbytes: int) -> ByteRange | None:
-        """The smallest hole that `nbytes` fit into, of equals the first; None without."""
+        """Return the smallest free range that `nbytes` fit into, of equals the first; None if there
+        is none."""
         fitting = [hole for hole in self._holes if hole.nbytes >= nbytes]
         return min(fitting, key=lambda hole: (hole.nbytes, hole.offset), default=None)
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of `nbytes` that are free no more."""
+        """Take `nbytes` free bytes and return their offset; None if there is no room."""
         hole = self.fit(nbytes)
         if hole is None:
             return None
@@ -41,7 +42,7 @@ class Holes:
         return hole.offset
 
     def give(self, freed: ByteRange) -> None:
-        """Return a run of free bytes."""
+        """Make a range of bytes free again."""
         start, end = freed.offset, freed.offset + freed.nbytes
         kept = []
         for other in self._holes:

@@ -1,6 +1,7 @@
-"""Bytes of the pool by who holds them, and the share of each tenant. Pure.
+"""Bytes of the pool by tenant, and the share of each tenant. Pure.
 
-Tenants borrow what others leave; a tenant under its share takes back from those above theirs.
+Tenants borrow what others leave free; a tenant under its share takes memory back from those above
+theirs.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from enum import IntEnum
 
 
 class PriorityClass(IntEnum):
-    """Activity of a tenant; blocks of lower classes are evicted first."""
+    """Class of a tenant by its activity; blocks of lower classes are evicted first."""
 
     EVICTABLE = 0
-    """It will not come back soon: it has no share."""
+    """The tenant will not come back soon: it has no share."""
     IDLE = 1
     RECENT = 2
-    """It has worked a moment ago, or waits for its turn."""
+    """The tenant had work a moment ago, or waits for its turn."""
     ACTIVE = 3
 
 
@@ -26,19 +27,19 @@ class Due:
     """Entitlement of a tenant on each medium below the device, by its configuration."""
 
     priority: int = 0
-    """Priority of its blocks: with a higher one they are evicted later."""
+    """Priority of its blocks: those of a higher priority are evicted later."""
     share: float = 100.0
-    """Per cent of the medium that nobody else may take, as of the device. Where those of all are
-    more than 100 together, each counts in proportion."""
+    """Per cent of the medium that no other tenant may take, as on the device. If the shares of all
+    tenants add up to more than 100, each counts in proportion."""
 
 
 ALL = Due()
-"""Entitlement of a tenant that nobody configured."""
+"""Entitlement of a tenant that is not configured."""
 
 
 @dataclass
 class TierAccount:
-    """Bytes of one tenant. The fields after `held` are parts of it."""
+    """Bytes of one tenant on one medium. The fields after `held` are parts of it."""
 
     due: Due = ALL
     standing: PriorityClass = PriorityClass.ACTIVE
@@ -48,11 +49,12 @@ class TierAccount:
     reserved: int = 0
     """Bytes of blocks that are being written, or were when their writer was lost."""
     replicas: int = 0
-    """Bytes of replicas that are written or needed; others count as free."""
+    """Bytes of replicas that are being written or that requests need; other replicas count as
+    free."""
 
     @property
     def rank(self) -> tuple[PriorityClass, int]:
-        """Lower ones are evicted first."""
+        """Rank of the tenant: blocks of lower ranks are evicted first."""
         return self.standing, self.due.priority
 
 
@@ -65,7 +67,7 @@ class TierLedger:
         self._shares: dict[str, int] | None = None
 
     def account(self, tenant: str) -> TierAccount:
-        """The tenant's account; a new one has class ACTIVE."""
+        """Return the tenant's account; a new one has class ACTIVE."""
         if tenant not in self._accounts:
             self._accounts[tenant] = TierAccount()
             self._shares = None
@@ -82,23 +84,23 @@ class TierLedger:
         due: Due | None = None,
         standing: PriorityClass | None = None,
     ) -> None:
-        """Set what shares depend on; None leaves it."""
+        """Set entitlement and class, which shares depend on; None leaves a value as it is."""
         account = self.account(tenant)
         account.due = account.due if due is None else due
         account.standing = account.standing if standing is None else standing
         self._shares = None
 
     def close(self, tenant: str) -> None:
-        """A tenant that holds nothing is there no more."""
+        """Close the account of a tenant that holds nothing."""
         self._accounts.pop(tenant, None)
         self._shares = None
 
     def resize(self, budget: int) -> None:
-        """Another budget: other shares."""
+        """Set the budget; all shares change with it."""
         self.budget, self._shares = budget, None
 
     def share(self, tenant: str) -> int:
-        """Bytes of the budget that are the tenant's share.
+        """Return the bytes of the budget that are the tenant's share.
 
         Others may not take them unless its class is EVICTABLE.
         """
@@ -107,11 +109,11 @@ class TierLedger:
         return self._shares.get(tenant, 0)
 
     def is_above(self, tenant: str, more: int = 0) -> bool:
-        """True if it holds more than its share, or would with `more` bytes."""
+        """True if the tenant holds more than its share, or would with `more` further bytes."""
         return self.account(tenant).held + more > self.share(tenant)
 
     def excess(self, tenant: str) -> float:
-        """Bytes held as a part of its share; more than 1 is above it."""
+        """Return the ratio of held bytes to its share; infinite without a share."""
         share = self.share(tenant)
         return self.account(tenant).held / share if share else float("inf")
 

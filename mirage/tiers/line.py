@@ -1,4 +1,5 @@
-"""Joining of the host pool by an engine: it says who it is, and gets memory or a reason."""
+"""Joining of the host pool by an engine: it introduces itself, and gets memory or the reason why
+not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from mirage.wire import Broken, Channel
 
 JOIN_S = 5.0
 MOST_UNREAD = 2**23
-"""Bytes that wait for a pool that does not read."""
+"""Largest number of unread bytes for a pool that does not read."""
 MOST_FILES = 3
 
 
@@ -23,11 +24,12 @@ class Joined(NamedTuple):
     channel: Channel[ToEngine]
     regions: Regions
     locks: socket.socket | None
-    """The line on which slabs are locked, if the engine wanted one."""
+    """Line on which slabs are locked, if the engine wanted one; else None."""
 
 
 def join(path: Path, member: Member) -> Joined:
-    """Waits up to `JOIN_S` for each piece. Raises `Broken` and `OSError`, and leaves nothing."""
+    """Join the pool at `path`, waiting up to `JOIN_S` seconds for each answer. Raise `Broken` or
+    `OSError`; nothing is left then."""
     there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel: Channel[ToEngine] = Channel(
         there, ToEngine, most_descriptors=MOST_FILES, most_unread=MOST_UNREAD
@@ -81,5 +83,5 @@ def _hello(member: Member) -> Join:
 
 
 def _files(welcome: Welcome) -> int:
-    """Descriptors that come with it."""
+    """Return the number of descriptors that come with the message."""
     return 1 + bool(welcome.peer_nbytes) + welcome.locks

@@ -1,4 +1,4 @@
-"""The pool in the process of the engine that uses it: for tests, and for an engine by itself."""
+"""Pool in the process of the engine that uses it: for tests, and for an engine by itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.tiers.lending.lenders import Lenders
 
 
 class LocalPool:
-    """A `mirage.tiers.contract.Pool`. `core` is its own from now on.
+    """`mirage.tiers.contract.Pool` in this process, which owns `core` from now on.
 
     Several members of one core are several `LocalPool`s: see `beside`. Raises as `Acting` does.
     """
@@ -32,7 +32,7 @@ class LocalPool:
 
     @classmethod
     def beside(cls, other: LocalPool, member: Member) -> LocalPool:
-        """Another member of the same pool."""
+        """Return another member of the same pool."""
         made = cls.__new__(cls)
         made._shared = other._shared
         made._join(member)
@@ -46,12 +46,12 @@ class LocalPool:
         self._closed = False
 
     def resize(self, budget: int) -> None:
-        """Change the budget as the server does. Raises `ValueError`."""
+        """Set the budget as the server does. Raises `ValueError`."""
         self._shared.core.resize(budget)
         self._shared.carry_out()
 
     def resize_peer(self, device: str, budget: int) -> None:
-        """Change a peer's budget as the server does. Raises `ValueError`."""
+        """Set a peer's budget as the server does. Raises `ValueError`."""
         self._shared.core.resize_peer(device, budget)
         self._shared.carry_out()
 
@@ -100,14 +100,14 @@ class LocalPool:
         return self._shared.acting.regions.lenders
 
     def locks(self) -> None:
-        """None: what is copied from or to is locked alone."""
+        """Return None: each place that is copied from or to is locked by itself."""
 
     def bytes_per_s(self, medium: Medium) -> float | None:
         return self._shared.acting.regions.bytes_per_s(medium)
 
     @property
     def lost(self) -> bool:
-        """False: the pool ends with this process."""
+        """Return False: the pool ends with this process."""
         return False
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class _Answers(dict[Key, tuple[Lookup, int]]):
     def __init__(self) -> None:
         super().__init__()
         self.risen: set[Key] = set()
-        """Keys that were on their way up when it asked."""
+        """Keys that were on their way up from the disk when the request asked."""
 
     def __missing__(self, key: Key) -> tuple[Lookup, int]:
         return Lookup.ABSENT, 0
@@ -143,7 +143,7 @@ class _Answers(dict[Key, tuple[Lookup, int]]):
 
 
 class _Shared:
-    """One core, and who hears of what."""
+    """One core, and the members that are told of its answers."""
 
     def __init__(self, core: Core, peer_bytes_per_s: float | None, lenders: Lenders | None) -> None:
         self.core = core

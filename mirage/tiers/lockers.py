@@ -1,8 +1,8 @@
-"""Engines that lock slabs of the host pool for their devices: a line to each, for that alone.
+"""Engines that lock slabs of the host pool for their devices: each has a line for that alone.
 
-What is said there is `Want`, `Here`, `Gone`, `Drop` and `Dropped` of `lending.messages`. A line of
-its own, which a thread of the engine reads: an engine at rest reads nothing else, and has to let go
-of memory all the same.
+The messages are `Want`, `Here`, `Gone`, `Drop` and `Dropped` of `lending.messages`. The line is
+separate because a thread of the engine reads it: an engine at rest reads nothing else, and has to
+unlock memory all the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Line = Channel[FromEngine]
 
 
 class Lockers:
-    """Slabs by the engines that have them locked. Used by the pool's thread."""
+    """Slabs that engines have locked. Used by the pool's thread."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -29,13 +29,14 @@ class Lockers:
         """Lines that have a slab locked, by its first offset."""
 
     def admit(self, tenant: str) -> socket.socket:
-        """An engine's end of a new line; the caller closes it here."""
+        """Make a line, and return the engine's end of it, which the caller closes in this
+        process."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._tenants[Channel(ours, FromEngine, selector=self._selector)] = tenant
         return theirs
 
     def unlock(self, start: int) -> None:
-        """Tell engines to let go of a slab; the core hears when none has it locked."""
+        """Tell engines to unlock a slab; the core is told when none has it locked."""
         for line in self._having.get(start, ()):
             line.tell(Drop(start))
 
@@ -45,11 +46,11 @@ class Lockers:
             self._dismiss(line)
 
     def fileno(self) -> int:
-        """Readable when there is something to `attend` to."""
+        """Return a descriptor that is readable when there is something to `attend` to."""
         return self._selector.fileno()
 
     def attend(self) -> None:
-        """Hear what each engine has said. Never waits."""
+        """Handle the messages of each engine. Never waits."""
         for key, events in self._selector.select(0):
             line: Line = key.data
             try:
@@ -62,7 +63,7 @@ class Lockers:
                 self._dismiss(line)
 
     def close(self) -> None:
-        """Close the connections to all engines; they end their side then."""
+        """Close the lines to all engines, which then end their side."""
         for line in self._tenants:
             line.close()
         self._tenants.clear()
@@ -91,7 +92,7 @@ class Lockers:
             self._core.unlocked(start)
 
     def _dismiss(self, line: Line) -> None:
-        """Forget a line that has ended, or that said something wrong, and its locks."""
+        """Forget a line that has ended, or whose engine broke the protocol, and its locks."""
         del self._tenants[line]
         line.close()
         for start in list(self._having):

@@ -1,8 +1,8 @@
 """Slabs of host memory that engines have locked for their devices. Pure.
 
-A device goes on using the pages that it has locked, also after a hole was punched there, and until
-then they are nobody's memory. So what is to be punched in a locked slab waits until no engine has
-it locked any more; if the slab is closed, its offsets wait as well.
+A device goes on using the pages that it has locked, even after a hole was punched there, and until
+they are unlocked they are not free. So a hole in a locked slab waits until no engine has the slab
+locked any more; if the slab is closed, its offsets wait as well.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from mirage.tiers.slabs import BlockSlab
 
 
 class Locks:
-    """Source of slabs over `span` bytes; `act` takes `Punch` and `Unlock`."""
+    """Source of slabs over `span` bytes; `act` takes the orders `Punch` and `Unlock`."""
 
     def __init__(self, span: int, act: Callable[[Action], None]) -> None:
         self._free, self._act = Holes(span), act
         self._locked: RangeMap[BlockSlab] = RangeMap()
         self._holes: dict[int, list[ByteRange]] = {}
-        """Holes to be punched, by the first offset of their slab: engines were told to let go."""
+        """Holes to be punched, by the first offset of their slab; engines were told to unlock
+        it."""
         self._closed: dict[int, ByteRange] = {}
-        """Offsets that are free then, likewise."""
+        """Ranges of closed slabs that become free then, by the slab's first offset."""
 
     def lock(self, slab: BlockSlab) -> ByteRange | None:
-        """Range that an engine may lock from now on; None if memory of the slab is wanted back."""
+        """Return the range that an engine may lock from now on; None if memory of the slab is
+        wanted back."""
         if slab.retiring or slab.offset in self._holes:
             return None
         if self._locked.get(slab.offset) is None:
@@ -35,7 +37,7 @@ class Locks:
         return ByteRange(slab.offset, slab.nbytes)
 
     def let_go(self, start: int) -> None:
-        """No engine has the slab that begins there locked any more."""
+        """Note that no engine has the slab that begins at `start` locked any more."""
         if self._locked.pop(start) is None:
             return
         for hole in self._holes.pop(start, ()):
@@ -45,11 +47,11 @@ class Locks:
 
     @property
     def waiting(self) -> int:
-        """Bytes of no block that locked slabs still hold."""
+        """Bytes that are in no block and that locked slabs still hold."""
         return sum(hole.nbytes for holes in self._holes.values() for hole in holes)
 
     def punch(self, hole: ByteRange) -> None:
-        """Give memory back, of one slab, as soon as nobody has it locked."""
+        """Give back memory of one slab as soon as no engine has it locked."""
         if (found := self._locked.at(hole.offset)) is None:
             self._act(Punch(hole))
         else:
@@ -57,15 +59,15 @@ class Locks:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each free run."""
+        """Bytes of each free range."""
         return self._free.sizes
 
     def take(self, nbytes: int) -> int | None:
-        """Offset of `nbytes` free bytes; None if there is no room."""
+        """Take `nbytes` free bytes and return their offset; None if there is no room."""
         return self._free.take(nbytes)
 
     def give(self, freed: ByteRange) -> None:
-        """The bytes are free again, those of a locked slab when it is let go of."""
+        """Make a slab's bytes free again; if it is locked, when it is unlocked."""
         if self._locked.get(freed.offset) is None:
             self._free.give(freed)
         else:
@@ -73,7 +75,7 @@ class Locks:
             self._closed[freed.offset] = freed
 
     def _ask_for(self, start: int) -> list[ByteRange]:
-        """Holes that wait for a slab; engines are told once."""
+        """Return the list of holes that wait for a slab; engines are told once to unlock it."""
         if start not in self._holes:
             self._holes[start] = []
             self._act(Unlock(start))

@@ -1,8 +1,8 @@
 """Messages between engines and the host pool, over one Unix socket.
 
 The form is that of `mirage.wire`. An engine's first message is a `Join`, answered by a `Welcome`
-with the region's file descriptor, or by `Sorry`. Nothing else is waited for but `Given`. Requests
-are numbered by the engine, each number for one life of a request.
+with the region's file descriptor, or by `Sorry`. An engine waits for no other message but `Given`.
+Requests are numbered by the engine, and a number is not used again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirage.wire import Message
 
 VERSION = 7
 MOST_KEYS = 1024
-"""In one message, so that nobody's takes long."""
+"""Largest number of keys in one message, so that no message takes long."""
 
 Keys = Annotated[list[bytes], msgspec.Meta(max_length=MOST_KEYS)]
 
@@ -28,29 +28,29 @@ class Join(Message, frozen=True):
     fingerprint: bytes
     block_bytes: int
     replicas: bool = False
-    """As of `Member`."""
+    """As in `Member`."""
     locks: bool = False
-    """Likewise."""
+    """As in `Member`."""
 
 
 class Seek(Message, frozen=True):
     request: int
     keys: Keys
     rise: bool = True
-    """True if blocks that lie deeper start to come up."""
+    """True if blocks in the tier below start to come up."""
 
 
 class Leave(Message, frozen=True):
     request: int
     loaded: int
-    """Blocks whose places were asked for."""
+    """Number of blocks whose places were asked for."""
     from_peers: int = 0
-    """Blocks of them that lie on peers."""
+    """Number of these blocks that are on peers."""
 
 
 class Reserve(Message, frozen=True):
     number: int
-    """Number of the question; the answer has it too."""
+    """Number of the question, which its answer repeats."""
     keys: Keys
 
 
@@ -70,12 +70,12 @@ class Welcome(Message, frozen=True):
     nbytes: int
     """Bytes of host memory."""
     peer_nbytes: int = 0
-    """Bytes of peers' memory, whose offsets begin behind it; if there is some, a second file has
-    it.
-    """
+    """Bytes of peers' memory in a second file, whose offsets follow those of host memory; 0 if
+    there is no such file."""
     peer_bytes_per_s: float | None = None
     lenders: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
-    """Lenders of peers' memory, as in `LentBy`; then no second file has it."""
+    """Lenders of peers' memory, as in `LentBy`; empty if that memory is in the second file, or
+    there is none."""
     locks: bool = False
     """True if the last descriptor is a line on which slabs of host memory are locked."""
 
@@ -85,7 +85,7 @@ class Sorry(Message, frozen=True):
 
 
 class News(Message, frozen=True):
-    """State of keys that a request seeks, and the offset of each READY one."""
+    """States of keys that a request seeks, with the offset of each READY one."""
 
     request: int
     answers: list[tuple[bytes, Lookup, int]]
@@ -101,6 +101,6 @@ ToEngine = Welcome | Sorry | News | Given
 
 
 def portions(keys: Sequence[Key]) -> Iterator[Keys]:
-    """Parts of a list that each fit into one message, in order."""
+    """Yield parts of a list that each fit into one message, in order."""
     for start in range(0, len(keys), MOST_KEYS):
         yield list(keys[start : start + MOST_KEYS])

@@ -1,4 +1,4 @@
-"""Copies blocks from peers to host memory, in a thread of its own."""
+"""Copies of blocks from peers to host memory, in a thread of their own."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mirage.tiers.blocks import Name
 
 
 class Mover:
-    """Copies by its own thread. `told` gets the end of each there; `bytes_per_s` bounds all."""
+    """Copies blocks in one thread, which calls `told` at the end of each. `bytes_per_s` limits
+    their speed together."""
 
     def __init__(self, told: Callable[[Name], None], bytes_per_s: float | None) -> None:
         self._told, self._bytes_per_s = told, bytes_per_s
         self._thread = ThreadPoolExecutor(1, "peer-copy")
 
     def move(self, name: Name, source: memoryview, target: memoryview) -> None:
-        """Begin; the memory is left alone until then. Returns at once."""
+        """Begin a copy, and return at once; neither memory may change until it has ended."""
         self._thread.submit(self._move, name, source, target)
 
     def end(self) -> None:
-        """Stop. Nothing is copied any more when this returns; waiting copies are dropped.
-        Idempotent.
-        """
+        """Stop. Nothing is copied any more when this returns; waiting copies are dropped. A second
+        call does nothing."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _move(self, name: Name, source: memoryview, target: memoryview) -> None:
@@ -35,7 +35,8 @@ class Mover:
 
 
 def _copy(target: memoryview, source: memoryview) -> None:
-    """With other threads running meanwhile, which an assignment to a view would not let."""
+    """Copy without the GIL, so that other threads run meanwhile; an assignment to a view would hold
+    it."""
     one = (ctypes.c_char * target.nbytes).from_buffer(target)
     other = (ctypes.c_char * source.nbytes).from_buffer(source)
     ctypes.memmove(one, other, source.nbytes)

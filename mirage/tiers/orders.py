@@ -1,4 +1,5 @@
-"""Orders of other threads to the one that waits in a selector: done there, one after the other."""
+"""Orders from other threads to a thread that waits in a selector, which carries them out one after
+the other."""
 
 from __future__ import annotations
 
@@ -10,28 +11,31 @@ from queue import SimpleQueue
 
 
 class Orders:
-    """A queue and the event that wakes its thread; a selector takes it for a file, once `open`."""
+    """Queue of orders, and the event that wakes its thread; once `open`, a selector takes it as a
+    file."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
         self._lock = threading.Lock()
-        """Around `_queue` and `_bell`: no order comes after the end."""
+        """Lock of `_queue` and `_bell`, so that no order comes after the end."""
         self._bell: int | None = None
 
     def open(self) -> None:
-        """Take orders from now on. Raises `OSError`."""
+        """Take orders from now on. Raise `OSError` if no event can be made."""
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Readable while there is something to `obey`. Raises `ValueError` if not open."""
+        """Return a descriptor that is readable while there is something to `obey`. Raise
+        `ValueError` if not open."""
         if self._bell is None:
             raise ValueError("orders are not open")
         return self._bell
 
     def give(self, what: Callable[[], None]) -> Future[None]:
-        """From any thread. Done at once where nobody takes orders, not yet or no more.
+        """Give an order, from any thread. If no orders are taken, its future is done at once and it
+        is not carried out.
 
-        A `ValueError` that `what` raises is the future's; anything else ends the thread.
+        A `ValueError` that `what` raises becomes the future's; any other error ends the thread.
         """
         done: Future[None] = Future()
         with self._lock:
@@ -43,7 +47,7 @@ class Orders:
         return done
 
     def obey(self) -> None:
-        """Do what was ordered. Raises what an order raises."""
+        """Carry out the orders. Errors other than `ValueError` are passed on."""
         os.eventfd_read(self.fileno())
         while not self._queue.empty():
             what, done = self._queue.get()
@@ -58,7 +62,8 @@ class Orders:
                     _end(done, refused)
 
     def close(self) -> None:
-        """Take no more orders: those that were not carried out count as done. Idempotent."""
+        """Take no more orders: those that were not carried out count as done. A second call does
+        nothing."""
         with self._lock:
             bell, self._bell = self._bell, None
         if bell is not None:

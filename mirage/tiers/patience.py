@@ -1,17 +1,18 @@
-"""Time for which a request waits for the pool. No clock, no I/O."""
+"""Decision how long a request waits for the pool. No clock, no I/O."""
 
 from __future__ import annotations
 
 from mirage.tiers.contract import ANSWER_S, Lookup
 
 COMING_S = 1.0
-"""Longest wait of a request for blocks on their way up."""
+"""Longest time in seconds that a request waits for blocks on their way up."""
 
 
 class Patience:
-    """Decides whether a request waits on. What does not come in time is a miss.
+    """Decides if a request waits longer. A block that does not come in time is a miss.
 
-    A pool that let one request wait in vain makes no other one wait, until it answers again.
+    A pool that has let one request wait in vain makes no other request wait, until it answers
+    again.
     """
 
     def __init__(self, answer_s: float = ANSWER_S, coming_s: float = COMING_S) -> None:
@@ -19,7 +20,8 @@ class Patience:
         self._silent = False
 
     def waits(self, found: Lookup, waited_s: float) -> bool:
-        """True if a request that waited so long already waits on for a key of this state."""
+        """True if a request that has waited `waited_s` seconds goes on waiting for a key in this
+        state."""
         if found is Lookup.UNKNOWN:
             self._silent |= waited_s >= self._answer_s
             return not self._silent

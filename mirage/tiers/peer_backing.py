@@ -1,4 +1,5 @@
-"""Peers as the memory of an arena, whose blocks are copied to host memory before they go. Pure."""
+"""Peers' memory as the backing of an arena, whose blocks are copied to host memory before they go.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,26 +13,28 @@ from mirage.tiers.holes import ByteRange
 from mirage.tiers.peers.offsets import LeasedOffsets
 
 AHEAD = 64
-"""Blocks that would go next and are copied to host memory at a time; a quarter of all at most."""
+"""Largest number of blocks that are copied to host memory ahead of eviction; a quarter of all
+blocks at most."""
 
 
 @dataclass(frozen=True)
 class PeerPlan:
-    """`devices`: bytes of each peer by its name; none at all without peers."""
+    """Peers of a pool. `devices` has the bytes of each peer by its name; empty without peers."""
 
     devices: dict[str, int] = field(default_factory=dict)
     backed: bool = True
-    """True if memory that a peer wants back is copied to host memory first, not dropped."""
+    """True if memory that a peer wants back is copied to host memory first; False if it is
+    dropped."""
     granule: int = 0
-    """Bytes that peers lend multiples of, if holders have their memory and make it when it is
-    lent; 0: it is there already."""
+    """Unit in bytes of the memory that peers lend, if holders make it when it is lent; 0 if it
+    exists from the start."""
 
 
 class PeerBacking:
     """`Backing` of peers' memory from offset `start` on.
 
-    `host` is where copies go, and what it has is no longer needed here; `act` takes what is to be
-    done.
+    Blocks are copied to the arena `host`, and a block that is there need not be copied; `act` takes
+    the orders.
     """
 
     waiting = 0
@@ -53,36 +56,38 @@ class PeerBacking:
         self.lost: set[str] = set()
         """Devices whose holder has ended."""
         self.moving = 0
-        """Blocks that are being copied to host memory."""
+        """Number of blocks that are being copied to host memory."""
 
     def largest(self, budget: int) -> int:
-        """Bytes that one device may lend at most."""
+        """Return the most bytes that one device may lend."""
         return self.offsets.peers.largest
 
     def may_go(self, block: Block) -> bool:
-        """True of an idle one that lies below as well."""
+        """True for an idle block that has a copy below, or is a replica."""
         return block.idle and (block.replica or self.has_copy(block))
 
     def rescue(self, block: Block) -> bool:
-        """True if a block is copied before it goes. Once tried in vain, it is not."""
+        """Begin to copy a block before it goes; False if that is not possible or has failed
+        before."""
         if not self.backed or self.offsets.device(block.offset) in self.lost:
             return False
         return not block.offered and not self.has_copy(block) and self.move(block)
 
     def punch(self, memory: ByteRange) -> None:
-        """A holder that makes memory when it is lent hears of whole leases instead."""
+        """Give memory back; a holder that makes memory when it is lent is told of whole leases
+        instead."""
         if not self._made_when_lent:
             self._act(Punch(memory))
 
     def has_copy(self, block: Block) -> bool:
-        """True if its content lies below as well, in host memory or on a disk."""
+        """True if the block's content is also in host memory or on a disk."""
         copy = self._host.get(block.name)
         if copy is not None:
             return copy.state is BlockState.READY
         return self._below.has(block.name, block.nbytes)
 
     def move(self, block: Block) -> bool:
-        """Begin to copy a block to host memory; False without room there."""
+        """Begin to copy a block to host memory; False if there is no room there."""
         if self._host.get(block.name) is not None:
             return False
         copy = self._host.place(block.name, block.tenant, block.nbytes, BlockState.RISING)
@@ -95,6 +100,6 @@ class PeerBacking:
         return True
 
     def moved(self, block: Block, *, whole: bool) -> None:
-        """The block's copy has ended, or did not begin."""
+        """Note that the block's copy has ended, or did not begin."""
         block.sinking, block.offered = False, not whole
         self.moving -= 1

@@ -1,10 +1,12 @@
-"""Blocks of the pool that lie on peers, above host memory. Pure.
+"""Blocks of the pool that are on peers, above host memory. Pure.
 
-New blocks go to peers as long as there is room or a block to evict that has a copy below. What
-would go next is copied to host memory beforehand. When a peer wants memory back, its slabs drain:
-blocks that nobody needs leave at once, after a copy to host memory if peers are `backed`.
-Replicas of what host memory has anyway lie there as well, of each tenant up to its share. Who needs
-one hears when its memory is wanted back.
+New blocks go to peers as long as there is room, or a block to evict that has a copy below. Blocks
+that would go next are copied to host memory beforehand. When a peer wants memory back, its slabs
+drain: blocks that no request needs leave at once, after a copy to host memory if peers are
+`backed`.
+
+Replicas of content that host memory has anyway are on peers as well, up to each tenant's share. A
+request that needs one is told when its memory is wanted back.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Peered:
         self.offsets.watch(self._draining)
 
     def state(self) -> PeersState | None:
-        """A picture that does not change any more; None without peers."""
+        """Return a snapshot; None without peers."""
         if not self.offsets.span:
             return None
         peers = self.offsets.peers
@@ -48,16 +50,17 @@ class Peered:
         return PeersState(self.arena.state(), peers.state(), backed, peers.revocations)
 
     def owns(self, block: Block) -> bool:
-        """True if its place is a peer's."""
+        """True if the block's place is on a peer."""
         return block.offset >= self.start
 
     def find(self, name: Name) -> Block | None:
-        """A block that may be sought: none whose memory is wanted back."""
+        """Return the block of a name; None if there is none, or its memory is wanted back."""
         block = self.arena.get(name)
         return None if block is None or self.arena.retiring(block) else block
 
     def find_replica(self, name: Name, tenant: str) -> Block | None:
-        """A replica that may be sought: none that would exceed a tenant's share.
+        """Return a replica that may be used; None if there is none, or it would exceed a tenant's
+        share.
 
         A shared replica is charged to the tenant that used it first, and is wanted back if that
         tenant has too many.
@@ -70,31 +73,32 @@ class Peered:
         return block if self._excess(block.tenant) <= 0 else None
 
     def recalled(self, name: Name) -> bool:
-        """True if a replica is there, and is wanted back from its tenant."""
+        """True if there is a replica, and it is wanted back from its tenant."""
         block = self.arena.get(name)
         if block is None or block.idle:
             return False
         return self.arena.retiring(block) or self._excess(block.tenant) > 0
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """A replica counts for `tenant` from now on, which needs it and may have too many then."""
+        """Charge a replica to `tenant`, which needs it and may have too many then."""
         self.arena.hand(replica, tenant)
         self.recall_excess()
 
     def place(self, name: Name, tenant: str, nbytes: int) -> Block | None:
-        """A new block that is to be written; None if there is no room."""
+        """Place a new block to be written; None if there is no room."""
         if not self.offsets.span:
             return None
         return self.arena.place(name, tenant, nbytes, BlockState.WRITTEN)
 
     def place_replica(self, name: Name, tenant: str, nbytes: int) -> Block | None:
-        """The same, of what host memory has anyway; None beyond the tenant's share."""
+        """Place a new replica to be written; None if there is no room, or beyond the tenant's
+        share."""
         if not self.may_keep(tenant, nbytes):
             return None
         return self.arena.place(name, tenant, nbytes, BlockState.WRITTEN, replica=True)
 
     def recall_excess(self) -> None:
-        """Shares have changed: replicas beyond them are wanted back."""
+        """Recall replicas beyond their tenants' shares, after the shares have changed."""
         for tenant in self.arena.ledger.tenants:
             over = self._excess(tenant)
             for block in self.arena.replicas(tenant) if over > 0 else ():
@@ -108,16 +112,17 @@ class Peered:
         return self._excess(tenant) + stride_of(nbytes) <= 0
 
     def _excess(self, tenant: str) -> int:
-        """Bytes by which its replicas are beyond its share; negative below it."""
+        """Return the bytes by which a tenant's replicas exceed its share; negative if they are
+        below it."""
         return self.arena.ledger.account(tenant).replicas - self.arena.ledger.share(tenant)
 
     def _recall(self, block: Block) -> None:
-        """Tell those that have a replica to leave."""
+        """Tell the requests that have a replica to leave."""
         for seeker in block.pins:
             self._act(Tell(seeker, block.name.key, Lookup.RECALLED))
 
     def clean_ahead(self) -> None:
-        """Copy to host memory the next victims that have no copy below."""
+        """Begin to copy to host memory the next victims that have no copy below."""
         slabs = self.arena.space.slabs
         if not self.offsets.span or slabs.counted < self.arena.ledger.budget / 2:
             return
@@ -127,14 +132,15 @@ class Peered:
                 self._backing.move(block)
 
     def moved(self, name: Name, *, whole: bool) -> None:
-        """A copy to host memory has ended, or did not begin."""
+        """Note that a copy to host memory has ended, or did not begin."""
         block = self.arena.get(name)
         if block is not None and block.sinking:
             self._backing.moved(block, whole=whole)
             self.arena.settle(block)
 
     def resize(self, device: str, budget: int) -> None:
-        """Set what a peer lends. Raises `ValueError`."""
+        """Set the bytes that a peer lends. Raise `ValueError` if its holder has ended or it has
+        fewer bytes."""
         if device in self._backing.lost:
             raise ValueError(f"peer {device!r}: its holder has ended, start the server again")
         order = [slab.offset for slab in self.arena.space.to_retire()]
@@ -142,17 +148,18 @@ class Peered:
         self._shrink()
 
     def returned(self, offset: int) -> None:
-        """A holder has released the memory of a `ReturnOrder`."""
+        """Note that a holder has released the memory of a `ReturnOrder`."""
         self.offsets.returned(offset)
 
     def lost(self, device: str) -> None:
-        """A holder has ended: what requests need stays until they leave, all else is gone."""
+        """Note that a holder has ended: blocks that requests need stay until they leave, others are
+        gone."""
         self._backing.lost.add(device)
         self.offsets.lost(device)
         self._shrink()
 
     def failed(self, offset: int) -> None:
-        """A holder could not make the memory of a `LendOrder`."""
+        """Note that a holder could not make the memory of a `LendOrder`."""
         self.offsets.failed(offset)
         self._shrink()
 

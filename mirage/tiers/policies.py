@@ -1,7 +1,7 @@
 """Orders in which the blocks of one tenant are evicted: LRU or ARC. Pure.
 
-A policy knows names and what happened to them, no sizes and no clock: recency is the order of
-the calls. Names that may not go at present are left out by who asks for victims.
+A policy knows names and their uses, but no sizes and no clock: recency is the order of the calls.
+The caller that asks for victims skips names that may not go at present.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from mirage.tiers.blocks import Name
 
 
 class EvictionPolicy(Protocol):
-    """Eviction order of the blocks that are held."""
+    """Eviction order of the blocks of one tenant."""
 
     def add(self, name: Name) -> None:
-        """The block is held from now on."""
+        """Note that the block is held from now on."""
 
     def use(self, name: Name) -> None:
-        """The block was used; nothing happens if it is not held."""
+        """Note that the block was used; nothing happens if it is not held."""
 
     def evict(self, name: Name) -> None:
-        """Remove the block because others need its room; ARC keeps its name as a ghost."""
+        """Remove the block because its room is needed; ARC keeps its name as a ghost."""
 
     def drop(self, name: Name) -> None:
         """Forget the block, without leaving a ghost."""
 
     def victims(self) -> Iterator[Name]:
-        """All that is held, first to go first. Valid until the next change."""
+        """Return all held names, first victim first. Valid until the next change."""
 
     def __len__(self) -> int:
-        """Names held."""
+        """Return the number of held names."""
 
 
 class LRU:
-    """Least recently used first."""
+    """Evicts the least recently used block first."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[Name, None] = OrderedDict()
@@ -62,23 +62,25 @@ class LRU:
 
 
 class ARC:
-    """Adaptive replacement (Megiddo and Modha, FAST 2003): used once, used again, and ghosts.
+    """Adaptive replacement (Megiddo and Modha, FAST 2003): blocks used once, blocks used again, and
+    ghosts.
 
-    The cache's size c is what it holds at the moment, since what it may hold changes. With T for
-    what is held and B for ghosts: |T1| + |B1| <= c, all four <= 2 c, 0 <= target <= c.
+    The cache's size c is the number of blocks that it holds at the moment, since its budget
+    changes. With T for held blocks and B for ghosts: |T1| + |B1| <= c, all four <= 2 c, 0 <= target
+    <= c.
     """
 
     def __init__(self) -> None:
         self.once: OrderedDict[Name, None] = OrderedDict()
-        """T1, least recently used first, as all four."""
+        """T1: blocks used once. All four are ordered least recently used first."""
         self.again: OrderedDict[Name, None] = OrderedDict()
-        """T2."""
+        """T2: blocks used again."""
         self.once_ghosts: OrderedDict[Name, None] = OrderedDict()
-        """B1."""
+        """B1: ghosts of blocks used once."""
         self.again_ghosts: OrderedDict[Name, None] = OrderedDict()
-        """B2."""
+        """B2: ghosts of blocks used again."""
         self.target = 0.0
-        """p: how many of `once` are kept."""
+        """p: number of blocks in `once` that are kept."""
 
     def add(self, name: Name) -> None:
         if name in self.once or name in self.again:
@@ -145,4 +147,4 @@ POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
     "lru": LRU,
     "arc": ARC,
 }
-"""By their names in a configuration."""
+"""Policies by their names in a configuration."""

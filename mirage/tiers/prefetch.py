@@ -1,10 +1,10 @@
-"""Prefetch from below: the blocks that come up next, and their requests. No clock, no I/O.
+"""Prefetch from the tier below: the blocks to bring up next, and their requests. No clock, no I/O.
 
 TierKV's Algorithm 1 (`ahead`): blocks are brought up in the order in which the scheduler will reach
-the requests that lack them. Its Eq. 1 (`fitting`) bounds how many are under way. Engines and the
-simulator take both from here.
+the requests that lack them. Its Eq. 1 (`fitting`) limits how many are on their way. Engines and the
+simulator use both.
 
-In engines (`Prefetch`) those blocks come from below host memory that the disk and the link can
+In engines (`Prefetch`) as many blocks come up from below host memory as the disk and the link can
 carry in the next `STEPS` steps. So a request that overtakes others in the queue waits for few
 blocks, and an aborted one leaves few behind.
 """
@@ -21,11 +21,12 @@ from typing import TypeVar
 from mirage.tiers.contract import Key, Lookup
 
 STEPS = 2
-"""Number of steps ahead for which blocks are brought up, by what came in the last one."""
+"""Number of steps for which blocks are brought up ahead, by the number that came in the last
+step."""
 LEAST = 8
-"""Blocks that may be under way whatever came: a disk reads several at once."""
+"""Number of blocks that may always be on their way: a disk reads several at once."""
 LOOK = 1024
-"""Keys that are looked at in one step."""
+"""Largest number of keys that are looked at in one step."""
 
 UNDER_WAY = (Lookup.UNKNOWN, Lookup.RISING, Lookup.COMING)
 SETTLED = (Lookup.ABSENT, Lookup.RISING, Lookup.COMING, Lookup.READY)
@@ -36,10 +37,10 @@ Block = TypeVar("Block")
 
 
 def fitting(window: float, bytes_each: float, block_bytes: int, latency: float = 0.0) -> float:
-    """Eq. 1: blocks that a link brings in a window, all of them together.
+    """Return Eq. 1: the number of blocks that a link brings in a window, all of them together.
 
-    It carries `bytes_each` unit of the window's time. Each block tested alone against the window
-    would fit as well: that overcommits the link.
+    The link carries `bytes_each` bytes for each unit of the window's time. If each block were
+    tested alone against the window, all would fit: that would overcommit the link.
     """
     return max(0.0, window - latency) * bytes_each / block_bytes
 
@@ -50,10 +51,11 @@ def ahead(
     room: int,
     fits: Callable[[Block], bool] = lambda block: True,
 ) -> Iterator[tuple[Request, Block]]:
-    """Algorithm 1: at most `room` blocks, in the order of the scheduler's `queue`.
+    """Yield by Algorithm 1 at most `room` blocks, in the order of the scheduler's `queue`.
 
-    `lacks` are what a request lacks, first needed first; what does not `fits`, since another link
-    on its way is full, is left out. Nobody is asked once there is no room.
+    `lacks` returns the blocks that a request lacks, first needed first; blocks that `fits` refuses,
+    because another link on their way is full, are left out. No request is looked at once there is
+    no room.
     """
     if room <= 0:
         return
@@ -68,17 +70,17 @@ def ahead(
 
 
 def window(came: float, carried: float, *, steps: int = STEPS, least: int = LEAST) -> int:
-    """Blocks that may be under way (Eq. 1).
+    """Return the number of blocks that may be on their way (Eq. 1).
 
-    `came` blocks arrived in the last step, the disk's own pace; the link has room for `carried`
-    blocks in one step beside streamed layers.
+    `came` blocks arrived in the last step, which shows the disk's pace; the link has room for
+    `carried` blocks in one step beside streamed layers.
     """
     return max(least, int(min(steps * came, steps * carried, 1 << 30)))
 
 
 @dataclass(slots=True)
 class _Asked:
-    """Questions of one step, and whether all of them were answered."""
+    """Questions of one step; `answered` is True while all of them were answered."""
 
     found: Callable[[str, Key], Lookup]
     on_device: Callable[[Key], bool]
@@ -86,37 +88,39 @@ class _Asked:
 
 
 class Prefetch:
-    """Blocks to be loaded ahead for waiting requests. `found` tells the pool's state of a key."""
+    """Blocks to bring up for waiting requests. `found` returns the pool's state of a key."""
 
     def __init__(self, found: Callable[[str, Key], Lookup]) -> None:
         self._found = found
         self._lacks: dict[str, deque[Key]] = {}
-        """By request: keys that may lie below, first needed first."""
+        """Keys by request that may be below, first needed first."""
         self._near: dict[str, set[Key]] = {}
-        """By request: keys that lie below, and on the device as well when they were looked at."""
+        """Keys by request that are below, and were on the device as well when they were looked
+        at."""
         self._coming: dict[Key, str] = {}
-        """Keys that were asked to come up, and for whom."""
+        """Keys that were asked to come up, with their request."""
         self._refused: set[tuple[str, Key]] = set()
-        """There was no room for them."""
+        """Requests and keys for which there was no room."""
 
     @property
     def waits(self) -> bool:
-        """True if anything may still have to come up."""
+        """True if any key may still have to come up."""
         return bool(self._lacks or self._coming)
 
     def sought(self, request: str, keys: Iterable[Key]) -> None:
-        """A request will need these."""
+        """Note that a request will need these keys."""
         self._lacks.setdefault(request, deque()).extend(keys)
 
     def needed(self, request: str, key: Key) -> None:
-        """The scheduler reached it, and the device has not got that key (any more)."""
+        """Note that the scheduler reached a request, and the device does not have the key any
+        more."""
         near = self._near.get(request, set())
         if key in near:
             near.remove(key)
             self.sought(request, [key])
 
     def left(self, request: str) -> None:
-        """The request needs nothing any more."""
+        """Note that the request needs nothing any more."""
         self._lacks.pop(request, None)
         self._near.pop(request, None)
         self._refused = {pair for pair in self._refused if pair[0] != request}
@@ -131,9 +135,9 @@ class Prefetch:
         on_device: Callable[[Key], bool] = lambda key: False,
         carried: float = inf,
     ) -> dict[str, list[Key]]:
-        """Keys to bring up now, by request; `queue` is in the order of the scheduler.
+        """Return the keys to bring up now, by request; `queue` is in the order of the scheduler.
 
-        Keys that are `on_device` stay below until they are `needed`. `carried` is `window`'s.
+        Keys that are `on_device` stay below until they are `needed`. `carried` as in `window`.
         """
         came = self._settle()
         room = window(came, carried) - len(self._coming)
@@ -147,9 +151,10 @@ class Prefetch:
         return chosen
 
     def _reached(self, queue: Iterable[str], asked: _Asked) -> Iterator[str]:
-        """Requests that lack anything, up to one of whose keys the pool has not answered.
+        """Yield requests that lack keys, up to the first with a key for which the pool has not
+        answered.
 
-        The turn of that request comes before those behind it.
+        That request comes before those behind it.
         """
         looks = LOOK
         for request in queue:
@@ -160,7 +165,7 @@ class Prefetch:
                 yield request
 
     def _settle(self) -> int:
-        """Keys that have come since the last call."""
+        """Return the number of keys that have arrived since the last call."""
         came = 0
         for key, request in list(self._coming.items()):
             state = self._found(request, key)
@@ -173,7 +178,7 @@ class Prefetch:
         return came
 
     def _lacking(self, request: str, asked: _Asked) -> Iterator[Key]:
-        """Keys of one request that lie below and were not asked to come up."""
+        """Yield the keys of one request that are below and were not asked to come up."""
         lacks = self._lacks[request]
         for key in list(islice(lacks, LOOK)):
             state = asked.found(request, key)

@@ -1,7 +1,7 @@
-"""The pool's memory: a file without a name, mapped by the server and by every engine.
+"""Pool's memory: a file without a name, mapped by the server and by every engine.
 
-It is sparse: memory is behind it where somebody wrote, until a hole is punched there. It is gone
-with the last process that has it mapped, and nobody can make it shorter under others' feet.
+It is sparse: there is memory where a process wrote, until a hole is punched there. It is freed with
+the last process that has it mapped, and no process can shrink it while others use it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Region:
     """Shared memory of the pool. `memory` is all of it, zeros at first. Raises `OSError`."""
 
     def __init__(self, fd: int) -> None:
-        """Takes over the file descriptor."""
+        """Map the file; the descriptor belongs to the region from now on."""
         self.fd = fd
         try:
             self.nbytes = os.fstat(fd).st_size
@@ -36,7 +36,7 @@ class Region:
 
     @classmethod
     def create(cls, nbytes: int) -> Region:
-        """A new one, of a multiple of the operating system's page."""
+        """Make a new region of `nbytes` bytes, a multiple of the operating system's page."""
         fd = os.memfd_create("mirage-tier", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, nbytes)
@@ -47,15 +47,16 @@ class Region:
         return cls(fd)
 
     def punch(self, hole: ByteRange) -> None:
-        """Give memory back: zeros are there from now on."""
+        """Give memory back: it reads as zeros from now on."""
         libc.punch(self.fd, hole.offset, hole.nbytes)
 
     def used_bytes(self) -> int:
-        """Memory that is behind it."""
+        """Return the bytes of memory that the file occupies."""
         return os.fstat(self.fd).st_blocks * 512
 
     def close(self) -> None:
-        """Views that others still have of it keep their mapping. Idempotent."""
+        """Close the file; views that others still have keep the mapping. A second call does
+        nothing."""
         if self.fd < 0:
             return
         os.close(self.fd)
@@ -67,18 +68,18 @@ class Region:
 
 @dataclass(frozen=True)
 class Regions:
-    """The pool's memory as one row of offsets: host memory, and behind it that of peers."""
+    """Pool's memory as one row of offsets: host memory, followed by peers' memory."""
 
     host: Region
     peer: Region | None = None
     peer_bytes_per_s: float | None = None
-    """Speed of copies from and to peers; None is as fast as possible."""
+    """Speed in bytes a second of copies from and to peers; None for no limit."""
     lenders: tuple[LentBy, ...] = ()
-    """Lenders of peers' memory, where `peer` has none."""
+    """Lenders of peers' memory, if it is not in `peer`."""
 
     @classmethod
     def create(cls, span: int, peer_span: int, peer_bytes_per_s: float | None) -> Regions:
-        """New ones. Raises `OSError`, and nothing is left then."""
+        """Make new regions. Raise `OSError`; nothing is left then."""
         host = Region.create(span)
         try:
             peer = Region.create(peer_span) if peer_span else None
@@ -88,36 +89,36 @@ class Regions:
         return cls(host, peer, peer_bytes_per_s)
 
     def place(self, offset: int) -> BlockPlace:
-        """Place of an offset of the row."""
+        """Return the place at an offset of the row."""
         if offset < self.host.nbytes:
             return BlockPlace(Medium.HOST, offset)
         return BlockPlace(Medium.PEER, offset - self.host.nbytes)
 
     def memory(self, medium: Medium) -> memoryview:
-        """Raises `KeyError` without one."""
+        """Return the memory of a medium. Raise `KeyError` if it has no region."""
         region = {Medium.HOST: self.host, Medium.PEER: self.peer}.get(medium)
         if region is None:
             raise KeyError(medium)
         return region.memory
 
     def view(self, row: ByteRange) -> memoryview:
-        """Bytes of the row; they lie in one region."""
+        """Return a view of a range of the row, which must be in one region."""
         medium, offset = (place := self.place(row.offset)).medium, place.offset
         return self.memory(medium)[offset : offset + row.nbytes]
 
     def punch(self, hole: ByteRange) -> None:
-        """Give memory back. Raises `OSError`."""
+        """Give memory back. Raise `OSError` if that fails."""
         place = self.place(hole.offset)
         region = self.host if place.medium is Medium.HOST else self.peer
         assert region is not None, hole
         region.punch(ByteRange(place.offset, hole.nbytes))
 
     def bytes_per_s(self, medium: Medium) -> float | None:
-        """At what pace it is copied; None is as fast as it goes."""
+        """Return the speed in bytes a second at which the medium is copied; None for no limit."""
         return self.peer_bytes_per_s if medium is Medium.PEER else None
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the regions. A second call does nothing."""
         self.host.close()
         if self.peer is not None:
             self.peer.close()

@@ -1,8 +1,8 @@
-"""The host pool behind a Unix socket, in a thread of its own.
+"""Host pool behind a Unix socket, in a thread of its own.
 
-A thread, so that no decision about device memory waits for it, and it for none. It never waits
-for an engine: one that does not read is sent away, and one message of each is heard at a time.
-An engine that breaks the protocol is sent away alone.
+In its own thread it does not delay decisions about device memory, nor do these delay it. It never
+waits for an engine: an engine that does not read is disconnected, and one message of each is
+handled at a time. An engine that breaks the protocol is disconnected, without effect on others.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from mirage.tiers.orders import Orders
 logger = logging.getLogger("mirage.tiers")
 
 STATE_S = 0.1
-"""Between two pictures of the state, while something happens."""
+"""Least time in seconds between two snapshots of the state, while something happens."""
 PAUSE_S = 0.1
 SAVED_AT_ONCE = 64
-"""Blocks that are copied below at a time before the end: fewer than a disk lets wait."""
+"""Blocks that are copied below at a time before the end: fewer than the tier below lets wait."""
 SAVE_POLL_S = 0.002
 
 T = TypeVar("T")
 
 
 class PoolServer:
-    """A server at the Unix socket `path` from `start` to `stop`, for engines of `tenants`: what
-    each is entitled to, by its name.
+    """Server at the Unix socket `path` from `start` to `stop`. `tenants` has the entitlement of
+    each tenant by its name.
 
     Calls may come from any thread.
     """
@@ -60,14 +60,14 @@ class PoolServer:
         for tenant, due in tenants.items():
             core.enrol(tenant, due)
         self._guests: dict[int, Guest] = {}
-        """By the number of the file descriptor."""
+        """Engines by the number of their file descriptor."""
         self._orders = Orders()
         self._ended = False
         self._state, self._pictured, self._changed = core.state(), 0.0, False
         self._thread = threading.Thread(target=self._run, name="mirage-tiers", daemon=True)
 
     def start(self) -> None:
-        """Listen. Raises `OSError` and `HolderRefused`, and nothing is left then."""
+        """Listen. Raise `OSError` or `HolderRefused`; nothing is left then."""
         self._acting = Acting(self._core, self, self._peer_bytes_per_s, self._lenders)
         try:
             self._orders.open()
@@ -83,31 +83,34 @@ class PoolServer:
         self._thread.start()
 
     def listen(self) -> Future[None]:
-        """Listen anew if the socket was removed; the future raises `ValueError`."""
+        """Listen again if the socket file was removed; the future raises `ValueError` if that
+        fails."""
         return self._order(self._listen_again)
 
     def dead(self, tenant: str) -> Future[None]:
-        """All processes of a tenant's engine have surely ended: its pins and places are free."""
+        """Note that all processes of a tenant's engine have surely ended: its pins and places
+        become free."""
         return self._order(partial(self._bury, tenant))
 
     def enrol(self, tenant: str, due: Due) -> Future[None]:
-        """A tenant is there from now on."""
+        """Add a tenant."""
         return self._order(partial(self._admit_tenant, tenant, due))
 
     def declares(self, tenant: str, due: Due) -> Future[None]:
-        """A tenant is entitled to something else."""
+        """Set the entitlement of a tenant."""
         return self._order(partial(self._redeclare, tenant, due))
 
     def remove(self, tenant: str) -> Future[None]:
-        """A tenant that is `dead` is there no more; its blocks are erased."""
+        """Remove a tenant after `dead`; its blocks are erased."""
         return self._order(partial(self._remove, tenant))
 
     def resize(self, budget: int) -> Future[None]:
-        """In bytes, at most those of the start; the future raises `ValueError`."""
+        """Set the budget in bytes, at most that of the start; the future raises `ValueError` if it
+        is larger."""
         return self._order(partial(self._core.resize, budget))
 
     def resize_peer(self, device: str, budget: int) -> Future[None]:
-        """Set what a peer lends; the future raises `ValueError`."""
+        """Set the bytes that a peer lends; the future raises `ValueError`."""
         return self._order(partial(self._core.resize_peer, device, budget))
 
     def stand(self, tenant: str, standing: PriorityClass) -> Future[None]:
@@ -115,18 +118,21 @@ class PoolServer:
         return self._order(partial(self._core.stand, tenant, standing))
 
     def state(self) -> PoolState:
-        """As it was `STATE_S` ago at most."""
+        """Return a snapshot that is at most `STATE_S` seconds old."""
         return self._state
 
     @property
     def serving(self) -> bool:
-        """Life of the thread, from `start` to the end."""
+        """True while the thread runs, from `start` to the end."""
         return self._thread.is_alive()
 
     def save(self, seconds: float, most_bytes: int) -> int:
-        """Copy below what lies in host memory alone, what was used last first: as much as the time
-        allows and `most_bytes` of a disk hold. Returns how many blocks were left, for want of time
-        or since the disk did not take them."""
+        """Copy blocks below that are only in host memory, last victims first; return the number of
+        blocks left.
+
+        It copies as many as `seconds` allow and `most_bytes` bytes of a disk hold. Blocks are left
+        for lack of time, or because the disk did not take them.
+        """
         until = time.monotonic() + seconds
         names = self._unsaved(most_bytes)
         some, rest = names[:1], names[1:]  # alone: a disk that has failed takes one at first
@@ -141,7 +147,8 @@ class PoolServer:
         return self._asked(lambda: self._core.unsaved(most_bytes)) or []
 
     def stop(self) -> None:
-        """Idempotent, also without `start`. Engines go on as if nothing were stored."""
+        """Stop the thread, if it runs. Engines go on as if nothing were stored. A second call does
+        nothing."""
         if self.serving:
             self._order(self._end).result()
             self._thread.join()
@@ -168,7 +175,7 @@ class PoolServer:
         return self._orders.give(partial(self._do, what))
 
     def _asked(self, what: Callable[[], T]) -> T | None:
-        """None once the thread has ended."""
+        """Return what `what` returns in the thread; None once the thread has ended."""
         answers: list[T] = []
         self._order(lambda: answers.append(what())).result()
         return answers[0] if answers else None
@@ -185,7 +192,8 @@ class PoolServer:
             self._close()
 
     def _round(self) -> None:
-        """Read one message of each engine, and then what else they have sent already."""
+        """Handle one message of each engine that has sent any, carry out orders, and send
+        answers."""
         ready = self._selector.select(self._wait_s())
         for key, _ in ready:
             if key.fileobj is self._door:
@@ -220,7 +228,7 @@ class PoolServer:
         self._tell()
 
     def _tell(self) -> None:
-        """Do what the core wants done, and say what is to be said."""
+        """Carry out the core's orders, and pass its messages to the engines."""
         guests = {guest.number: guest for guest in self._guests.values()}
         for tell in self._acting.carry_out():
             if (guest := guests.get(tell.seeker.member)) is not None:
@@ -308,7 +316,7 @@ class PoolServer:
 
 
 def _door_at(path: Path) -> socket.socket:
-    """Raises `OSError`, and nothing is left open then."""
+    """Return a listening socket at `path`. Raise `OSError`; nothing is left open then."""
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         door.bind(str(path))

@@ -1,8 +1,9 @@
 """Offsets of a region cut into slabs, each for blocks of one size. Pure.
 
-Tenants have blocks of different sizes. Were they mixed, what one size leaves would fit no other;
-so blocks of one size lie together in a slab, and only whole slabs change hands. Offsets cost
-nothing, memory does: it is counted for open slabs, for it may be behind all of them.
+Tenants have blocks of different sizes. If sizes were mixed, the gap that a block leaves would not
+fit blocks of another size. So blocks of one size are together in a slab, and only whole slabs
+change their size. Offsets cost nothing, but memory does: it is counted for all of an open slab,
+since there may be memory behind every byte of it.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ class Offsets(Protocol):
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each free run."""
+        """Bytes of each free range."""
 
     def take(self, nbytes: int) -> int | None:
-        """The offset of so many bytes; None if there is no room."""
+        """Take `nbytes` bytes and return their offset; None if there is no room."""
 
     def give(self, freed: ByteRange) -> None:
-        """The bytes are free again."""
+        """Make the bytes free again."""
 
 
 @dataclass(eq=False)
 class BlockSlab:
-    """`blocks` places of `stride` bytes each from `offset` on."""
+    """Slab of `blocks` places of `stride` bytes each from `offset` on."""
 
     offset: int
     stride: int
     blocks: int
     free: list[int] = field(default_factory=list)
-    """Offsets of the region."""
+    """Offsets of free places in the region."""
     used: set[int] = field(default_factory=set)
-    """Offsets of the region."""
+    """Offsets of used places in the region."""
     retiring: bool = False
-    """It takes no new block and gives back the memory of each one that leaves."""
+    """True if it takes no new block and gives back the memory of each block that leaves."""
 
     @property
     def nbytes(self) -> int:
@@ -52,7 +53,7 @@ class BlockSlab:
 
 
 class Fragmentation(NamedTuple):
-    """Bytes that are counted and used by nobody, and how the free offsets are torn."""
+    """Unused bytes of counted memory, and the free offsets: the largest range, and all."""
 
     unused: int
     largest_free: int
@@ -60,7 +61,7 @@ class Fragmentation(NamedTuple):
 
 
 def runs(offsets: list[int], stride: int) -> list[ByteRange]:
-    """Places of `stride` bytes, those that touch as one."""
+    """Return the ranges of places of `stride` bytes; adjacent places are merged."""
     found: list[ByteRange] = []
     for offset in sorted(offsets):
         if found and found[-1].offset + found[-1].nbytes == offset:
@@ -71,36 +72,37 @@ def runs(offsets: list[int], stride: int) -> list[ByteRange]:
 
 
 class Slabs:
-    """`counted` is the memory that may be in use of `offsets`."""
+    """Open slabs of `offsets`. `counted` is the memory in bytes that may be in use."""
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
         self._open: dict[int, BlockSlab] = {}
-        """By their first offset."""
+        """Open slabs by their first offset."""
         self._of: dict[int, BlockSlab] = {}
-        """By the offset of each block in use."""
+        """Slab of each used place, by the place's offset."""
         self._empty: dict[int, BlockSlab] = {}
         """Slabs without a block, by their first offset."""
         self._having: dict[int, dict[int, BlockSlab]] = {}
-        """Slabs with a free place, by stride and first offset: few, of many that are full."""
+        """Slabs with a free place, by stride and first offset. They are few, while full slabs are
+        many."""
         self._current: dict[int, BlockSlab] = {}
-        """By stride: where blocks are taken from."""
+        """Slab of each stride that places are taken from."""
         self.counted = 0
 
     def of(self, offset: int) -> BlockSlab:
-        """The slab of a block in use. Raises `KeyError`."""
+        """Return the slab of a used place. Raise `KeyError` if there is none."""
         return self._of[offset]
 
     def at(self, offset: int) -> BlockSlab:
-        """The open slab that begins there. Raises `KeyError`."""
+        """Return the open slab that begins at `offset`. Raise `KeyError` if there is none."""
         return self._open[offset]
 
     def all(self) -> list[BlockSlab]:
-        """Every open slab."""
+        """Return every open slab."""
         return list(self._open.values())
 
     def empty(self) -> list[BlockSlab]:
-        """Open slabs without a block."""
+        """Return the open slabs without a block."""
         return list(self._empty.values())
 
     def fragmentation(self) -> Fragmentation:
@@ -111,7 +113,7 @@ class Slabs:
     # -- slabs --------------------------------------------------------------------------
 
     def open(self, stride: int, blocks: int) -> bool:
-        """A new slab; False if there is no room."""
+        """Open a new slab; False if there is no room."""
         offset = self._offsets.take(stride * blocks)
         if offset is None:
             return False
@@ -123,7 +125,8 @@ class Slabs:
         return True
 
     def close(self, slab: BlockSlab) -> ByteRange:
-        """An empty slab's offsets are for others; its memory can be given back."""
+        """Close an empty slab and return its range, whose memory can be given back. Raise
+        `ValueError` if it has blocks."""
         if slab.used:
             raise ValueError(f"the slab at {slab.offset} still has {len(slab.used)} blocks")
         del self._open[slab.offset]
@@ -136,7 +139,7 @@ class Slabs:
         return ByteRange(slab.offset, slab.nbytes)
 
     def retire(self, slab: BlockSlab) -> list[ByteRange]:
-        """The slab takes no new block; what can be given back at once."""
+        """Take no new block into the slab; return the ranges that can be given back at once."""
         before = slab.counted
         slab.retiring = True
         self.counted += slab.counted - before
@@ -148,7 +151,8 @@ class Slabs:
     # -- blocks -------------------------------------------------------------------------
 
     def take(self, stride: int) -> int | None:
-        """A place in an open slab, the fullest first, so that others run empty; None without."""
+        """Take a place in an open slab and return its offset, the fullest slab first, so that
+        others become empty; None without room."""
         slab = self._current.get(stride)
         if slab is None or not slab.free:
             having = self._having.get(stride)
@@ -164,7 +168,7 @@ class Slabs:
         return offset
 
     def give(self, offset: int) -> ByteRange | None:
-        """A place is free again; what can be given back of it, None if it is kept for others."""
+        """Free a place; return the range that can be given back, None if the slab keeps it."""
         slab = self._of.pop(offset)
         slab.used.remove(offset)
         if not slab.retiring:

@@ -1,4 +1,5 @@
-"""Places for blocks within a budget: slabs opened, closed and retired, and who would go. Pure."""
+"""Places for blocks within a budget: slabs are opened, closed and retired, and victims proposed.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,26 +15,29 @@ from mirage.units import MIB, align_up
 
 PAGE = mmap.PAGESIZE
 """Bytes of a page, the unit in which the system frees memory, drivers lock it and O_DIRECT reads:
-blocks begin at multiples. 4 KiB, on a GH200 64 KiB."""
+blocks begin at multiples of it. 4 KiB, on a GH200 64 KiB."""
 SLABS = 128
-"""Slabs that a budget is cut into at least, if they are not too small for a block."""
+"""Least number of slabs that a budget is divided into, unless they would be too small for a
+block."""
 LARGEST_SLAB = 32 * MIB
 SPARE_OFFSETS = 2
-"""Offsets cost nothing: with twice the budget, holes between slabs are seldom too small."""
+"""Ratio of offsets to the budget. Offsets cost nothing: with twice the budget, gaps between slabs
+are seldom too small."""
 
 
 def span_of(budget: int) -> int:
-    """Bytes of a region in which slabs of `budget` bytes lie."""
+    """Return the bytes of a region for slabs of `budget` bytes."""
     return align_up(budget, PAGE) * SPARE_OFFSETS
 
 
 def stride_of(block_bytes: int) -> int:
-    """Bytes that the place of a block takes."""
+    """Return the bytes that the place of a block takes."""
     return align_up(block_bytes, PAGE)
 
 
 class BlockSpace:
-    """The blocks of an arena, each with its place in the memory. It evicts none."""
+    """Blocks of an arena, each with its place in the memory. It proposes victims and evicts
+    none."""
 
     def __init__(self, ledger: TierLedger, victims: Victims, backing: Backing) -> None:
         self._ledger, self._victims, self._backing = ledger, victims, backing
@@ -45,7 +49,7 @@ class BlockSpace:
     def owed(self) -> int:
         """Bytes in use above the budget.
 
-        Pinned blocks hold them, or engines have not unlocked memory that belongs to no slab any
+        Pinned blocks hold them, or engines have not yet unlocked memory that belongs to no slab any
         more.
         """
         return max(0, self.used - self._ledger.budget)
@@ -57,16 +61,16 @@ class BlockSpace:
 
     @property
     def waiting(self) -> int:
-        """Bytes that belong to no slab any more, and to nobody else yet."""
+        """Bytes that belong to no slab any more and are not free yet."""
         return self._backing.waiting
 
     def enter(self, block: Block) -> None:
-        """`block` is in the place that `take` gave."""
+        """Enter a block in the place that `take` returned."""
         self._blocks[block.offset] = block
         self._by_name[block.name] = block
 
     def give(self, block: Block) -> None:
-        """The block's place is free."""
+        """Free the block's place."""
         del self._blocks[block.offset]
         if self._by_name.get(block.name) is block:
             del self._by_name[block.name]
@@ -74,18 +78,18 @@ class BlockSpace:
             self._backing.punch(returned)
 
     def take(self, stride: int) -> int | None:
-        """A free place within the budget; None without."""
+        """Take a free place within the budget and return its offset; None if there is none."""
         while (offset := self.slabs.take(stride)) is None:
             if not self._open(stride):
                 return None
         return offset
 
     def blocks_in(self, slab: BlockSlab) -> list[Block]:
-        """Blocks of a slab, by their places."""
+        """Return the blocks of a slab, by their places."""
         return [self._blocks[offset] for offset in sorted(slab.used)]
 
     def next_victims(self, count: int) -> list[Block]:
-        """Idle blocks that would go first, if the machine took them."""
+        """Return up to `count` idle blocks that would be evicted first if the budget shrank."""
         found: list[Block] = []
         for name in self._victims.order(self._victims.takeable(None, 0)):
             if len(found) >= count:
@@ -97,7 +101,8 @@ class BlockSpace:
     # -- room ---------------------------------------------------------------------------
 
     def _open(self, stride: int) -> bool:
-        """A slab within the budget; empty ones of other sizes make room for it."""
+        """Open a slab within the budget; empty ones of other sizes are closed for it. False if
+        there is no room."""
         wanted = self._slab_blocks(stride) * stride
         if self.slabs.counted + wanted > self._ledger.budget:
             self.close_empty(self._ledger.budget - wanted)
@@ -112,16 +117,17 @@ class BlockSpace:
         return align_up(blocks * stride, self._backing.granule) // stride
 
     def close_empty(self, most: int) -> None:
-        """Until `most` bytes are counted, if empty slabs suffice for that."""
+        """Close empty slabs until `most` bytes are counted, or none is left."""
         for slab in self.slabs.empty():
             if self.slabs.counted <= most:
                 break
             self._backing.punch(self.slabs.close(slab))
 
     def who_goes(self, taker: str, stride: int) -> list[Block]:
-        """Blocks to evict for one of `taker`: one of that size, or all in a slab of another one.
+        """Return the blocks to evict for a block of `taker`: one of that size, or all blocks in a
+        slab of another size.
 
-        Empty if nothing may go.
+        Empty if no block may be evicted.
         """
         tenants, comes = self._victims.takeable(taker, stride), self._comes(stride)
         for name in islice(self._victims.order(tenants), self._backing.most_looks):
@@ -146,8 +152,8 @@ class BlockSpace:
     # -- shrinking ----------------------------------------------------------------------
 
     def to_retire(self) -> list[BlockSlab]:
-        """Slabs, first to go first: without pinned blocks in the order of their first victim,
-        then by the pinned blocks in them."""
+        """Return the slabs to retire, first to go first: those without pinned blocks in the order
+        of their first victim, then by the number of pinned blocks."""
         pinned = {slab: self._held_fast(slab) for slab in self.slabs.all() if not slab.retiring}
         order = self._victims.order(self._victims.takeable(None, 0))
         slabs = dict.fromkeys(self.slabs.of(self._by_name[name].offset) for name in order)
@@ -158,7 +164,7 @@ class BlockSpace:
         return sum(not self._blocks[offset].idle for offset in slab.used)
 
     def retire(self, slab: BlockSlab) -> None:
-        """The slab takes no new block, and goes with the last one in it."""
+        """Take no new block into the slab; it is closed when its last block leaves."""
         for returned in self.slabs.retire(slab):
             self._backing.punch(returned)
         if not slab.used:

@@ -8,11 +8,13 @@ from mirage.protocol import Report
 from mirage.tiers.ledger import PriorityClass
 
 RECENT_S = 30.0
-"""After its last request a tenant is RECENT for so long: users of chats take a while to answer."""
+"""Seconds for which a tenant is RECENT after its last request: people in a chat take a while to
+answer."""
 
 
 class Standings:
-    """Priority classes of tenants, from their newest reports. Times in seconds never go back."""
+    """Priority classes of tenants, from their newest reports. Times are seconds that never go
+    back."""
 
     def __init__(self, recent_s: float = RECENT_S) -> None:
         self._recent_s = recent_s
@@ -26,7 +28,8 @@ class Standings:
         given_up: Collection[str],
         now: float,
     ) -> dict[str, PriorityClass]:
-        """Tenants of another class than before. `given_up` are those that do not serve for now."""
+        """Return the tenants whose class has changed. `given_up` are those that do not serve for
+        now."""
         found = {
             name: self._of(name, reports.get(name), given_up=name in given_up, now=now)
             for name in tenants
@@ -36,7 +39,7 @@ class Standings:
         return changed
 
     def forget(self, tenant: str) -> None:
-        """A tenant is there no more."""
+        """Forget a removed tenant."""
         self._worked.pop(tenant, None)
         self._told.pop(tenant, None)
 

@@ -1,8 +1,8 @@
-"""Whose blocks go first. Pure.
+"""Tenants in the order in which their blocks are evicted. Pure.
 
-In this order: those of tenants of class EVICTABLE; those of tenants above their share, lower
-classes and then lower priorities first, of equals who is most above; the taker's own. So nobody
-loses what is its due to another, and within a tenant the policy decides.
+The order is: tenants of class EVICTABLE; tenants above their share, lower classes and then lower
+priorities first, of equals the one most above; the taker itself. So no tenant loses memory within
+its share to another, and for each tenant its policy decides which block goes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Victims:
         self._policy(block.tenant).add(block.name)
 
     def use(self, block: Block, tenant: str) -> None:
-        """`tenant` used it: from now on it is its own."""
+        """Note that `tenant` used the block, which is its own from now on."""
         if tenant == block.tenant:
             self._policy(tenant).use(block.name)
             return
@@ -37,21 +37,22 @@ class Victims:
         policy.use(block.name)
 
     def drop(self, block: Block) -> None:
-        """The block is no candidate any more, until it is added again."""
+        """Remove the block from the candidates, until it is added again."""
         self._policy(block.tenant).drop(block.name)
 
     def evict(self, block: Block) -> None:
-        """The block is gone, for others needed the room."""
+        """Note that the block was evicted, because others needed its room."""
         self._policy(block.tenant).evict(block.name)
 
     def close(self, tenant: str) -> None:
-        """A tenant that has no blocks is there no more."""
+        """Remove a tenant that has no blocks."""
         self._policies.pop(tenant, None)
 
     def takeable(self, taker: str | None, nbytes: int) -> list[str]:
-        """Tenants of whom `taker` may take blocks to hold `nbytes` more, first to lose first.
+        """Return the tenants from which `taker` may take blocks to hold `nbytes` more, first to
+        lose first.
 
-        None stands for the machine, which takes from everybody.
+        None stands for a smaller budget, which takes from all tenants.
         """
         book = self._ledger
         names = [name for name, policy in self._policies.items() if len(policy)]
@@ -62,7 +63,8 @@ class Victims:
         return [*self._ranked(gone), *self._ranked(above), *self._ranked(left)]
 
     def order(self, tenants: list[str]) -> Iterator[Name]:
-        """Names of these tenants' blocks, first to go first. Valid until the next change."""
+        """Yield names of these tenants' blocks, first to be evicted first. Valid until the next
+        change."""
         for tenant in tenants:
             yield from self._policies[tenant].victims()
 

@@ -1,4 +1,4 @@
-"""An engine's end of peers' memory: mapped when it is first copied from or to, until it is
+"""Engine's end of peers' memory, which is mapped when it is first copied from or to, until it is
 wanted back."""
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from vmm.driver import VmmError
 logger = logging.getLogger("mirage.tiers")
 
 Borrow = Callable[[int, int], Taken]
-"""Maps a file descriptor's memory of so many bytes, as `vmm.cuda_slab.Slab` does. Raises
-`VmmError`."""
+"""Function that maps a file descriptor's memory of so many bytes, as `vmm.cuda_slab.Slab` does. It
+raises `VmmError`."""
 
 
 class Borrower:
-    """Peers' memory in an engine, by offsets of `Place`. One thread per holder maps and unmaps."""
+    """Peers' memory in an engine, by offsets of `BlockPlace`. One thread for each holder maps and
+    unmaps."""
 
     def __init__(self, lenders: Sequence[LentBy], borrow: Borrow) -> None:
-        """Never raises: what cannot be reached is not there."""
+        """Connect to the lenders. Never raises: memory of a lender that cannot be reached does not
+        exist here."""
         self._lines: list[tuple[LentBy, EngineLine[Taken]]] = []
         for lender in lenders:
             if (there := _connected(lender)) is not None:
@@ -30,15 +32,16 @@ class Borrower:
                 self._lines.append((lender, line))
 
     def use(self, offset: int) -> int:
-        """The address of a byte, mapped until it is `let_go` of. Raises `KeyError`."""
+        """Return the address of a byte, mapped until `let_go`. Raise `KeyError` if it cannot be
+        had."""
         return self._line(offset).use(offset)
 
     def let_go(self, offset: int) -> None:
-        """Once for each `use`."""
+        """End one use; call it once for each `use`."""
         self._line(offset).let_go(offset)
 
     def close(self) -> None:
-        """With no copy under way. Idempotent."""
+        """Close the lines; no copy may be in progress. A second call does nothing."""
         for _, line in self._lines:
             line.close()
 

@@ -1,5 +1,8 @@
-"""An engine's end of a line to who has memory: taken when it is first needed, until it is wanted
-back. A thread listens, for an engine at rest does not."""
+"""Engine's end of a line to the owner of memory: a piece is taken when it is first needed, until it
+is wanted back.
+
+A thread listens to the line, because the engine's own thread may be at rest.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,28 @@ from vmm.driver import VmmError
 logger = logging.getLogger("mirage.tiers")
 
 WANT_S = 1.0
-"""Most seconds that a copy waits for memory which the engine has not taken yet."""
+"""Longest time in seconds that a copy waits for memory which the engine has not taken yet."""
 
 
 class Taken(Sized, Protocol):
-    """Memory that is mapped, or locked."""
+    """Memory that this process has mapped or locked."""
 
     @property
     def address(self) -> int: ...
 
     def close(self) -> None:
-        """Undo it, with no copy under way. Raises `VmmError`."""
+        """Unmap or unlock it; no copy may be in progress. Raises `VmmError`."""
 
 
 T = TypeVar("T", bound=Taken)
 
 
 class EngineLine(Generic[T]):
-    """`take` has a piece from now on: its offset, its bytes, the descriptors that came with it.
+    """Pieces of memory that an engine takes over a line and uses.
 
-    `tell` hears once, in words, that the line is lost. With `lasting`, a piece that is wanted back
-    may be used anew while a copy uses it.
+    `take` is called with a piece's offset, its bytes, and the descriptors that came with it, and
+    returns the taken memory. `tell` is called once with a reason if the line is lost. With
+    `lasting`, a piece that is wanted back may be used again while another copy uses it.
     """
 
     def __init__(
@@ -51,24 +55,26 @@ class EngineLine(Generic[T]):
         *,
         lasting: bool = False,
     ) -> None:
-        """Takes over the socket. `take` raises `VmmError`, and the line is lost then."""
+        """Start the thread; the socket belongs to the line from now on. If `take` raises
+        `VmmError`, the line is lost."""
         self._channel: Channel[ToEngine] = Channel(there, ToEngine, most_descriptors=1)
         self._take, self._tell, self._lasting = take, tell, lasting
         self._taken: RangeMap[T] = RangeMap()
         self._uses: Counter[int] = Counter()
-        """Copies under way, by the first offset."""
+        """Number of copies in progress, by the first offset of their piece."""
         self._dropping: set[int] = set()
         self._gone: set[int] = set()
-        """Bytes that were wanted, and that are not to be had."""
+        """Offsets that were wanted, and whose memory cannot be had."""
         self._lost = self._silent = False
-        """True if the other end has gone, or did not answer in time."""
+        """True if the other end has gone; True if it did not answer in time."""
         self._change = threading.Condition()
-        """Around all of it."""
+        """Lock of all fields, and the signal that they have changed."""
         self._thread = threading.Thread(target=self._listen, name="mirage-memory", daemon=True)
         self._thread.start()
 
     def use(self, offset: int) -> int:
-        """The address of a byte, good until it is `let_go` of. Raises `KeyError`."""
+        """Return the address of a byte, valid until `let_go`. Raise `KeyError` if it cannot be
+        had."""
         with self._change:
             found = self._taken.at(offset)
             if found is None:
@@ -81,7 +87,7 @@ class EngineLine(Generic[T]):
             return piece.address + offset - start
 
     def let_go(self, offset: int) -> None:
-        """End one use of a piece; called once per use."""
+        """End one use of a piece; call it once for each `use`."""
         with self._change:
             found = self._taken.at(offset)
             assert found is not None, offset
@@ -89,7 +95,7 @@ class EngineLine(Generic[T]):
             self._settle(found[0])
 
     def close(self) -> None:
-        """Close the line; no copy may be under way. Idempotent."""
+        """Close the line; no copy may be in progress. A second call does nothing."""
         with self._change:
             self._lost = True
             self._uses.clear()
@@ -100,9 +106,9 @@ class EngineLine(Generic[T]):
         self._channel.close()
 
     def _want(self, offset: int) -> None:
-        """Wait until it is taken, or is known not to be.
+        """Ask for a byte's memory, and wait until it is taken or known to be unavailable.
 
-        Who hangs costs one wait: nothing more is asked until the line is heard again.
+        An owner that hangs costs one wait: nothing more is asked until the line is heard again.
         """
         if self._lost or self._silent:
             return
@@ -150,7 +156,7 @@ class EngineLine(Generic[T]):
             self._lose(f"its memory cannot be used ({error})")
 
     def _settle(self, start: int) -> None:
-        """Give it back, if it is to go and no copy is under way."""
+        """Give a piece back, if it is wanted back and no copy is in progress."""
         if self._uses[start] or not (self._lost or start in self._dropping):
             return
         piece = self._taken.pop(start)

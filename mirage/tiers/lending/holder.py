@@ -1,7 +1,7 @@
-"""The process that has what one GPU lends: `python -m mirage.tiers.lending.holder`.
+"""Process that holds the memory which one GPU lends: `python -m mirage.tiers.lending.holder`.
 
-It makes memory when the server lends it, hands it to engines that ask, copies blocks of it to
-host memory, and releases it when the last engine has let go. It ends with the server.
+It makes memory when the server lends it, hands it to engines that ask for it, copies blocks of it
+to host memory, and releases it when the last engine has unmapped it. It ends with the server.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ logger = logging.getLogger("mirage.tiers.holder")
 Engine = Channel[FromEngine]
 
 BOUNCE_BYTES = 8 << 20
-"""Locked memory through which blocks go to host memory: of that itself nothing is locked."""
+"""Bytes of locked memory through which blocks are copied to host memory, which itself is not
+locked."""
 
 
 class Lent:
-    """One piece, and the engines that have it; `slab` is None if there was no memory for it."""
+    """Piece of lent memory, and the engines that have it; `slab` is None if the GPU had no memory
+    for it."""
 
     def __init__(self, slab: Slab | None, nbytes: int) -> None:
         self.slab, self.nbytes = slab, nbytes
@@ -46,12 +48,13 @@ class Lent:
 
 
 class Holder:
-    """Memory that one GPU lends. `server`: channel to `mirage serve`; `host`: the host pool."""
+    """Memory that one GPU lends. `server` is the channel to `mirage serve`, `host` the host pool's
+    region."""
 
     def __init__(
         self, driver: CudaDriver, server: Channel[FromServer], path: Path, host: Region
     ) -> None:
-        """Listens at `path`. Raises `OSError` and `VmmError`."""
+        """Listen at `path`. Raises `OSError` and `VmmError`."""
         self._driver, self._server, self._host = driver, server, host
         self._stream = driver.stream()
         self._bounce = host_buffer(BOUNCE_BYTES, driver.host_node)
@@ -59,7 +62,7 @@ class Holder:
         self._host_view = (ctypes.c_char * host.nbytes).from_buffer(host.memory)
         self._lent: RangeMap[Lent] = RangeMap()
         self._waiting: list[tuple[Engine, int]] = []
-        """Engines that want memory which the server has not spoken of yet."""
+        """Engines, with the offset they want, for memory that the server has not lent yet."""
         self._selector = selectors.DefaultSelector()
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._door.bind(str(path))
@@ -69,7 +72,7 @@ class Holder:
             self._selector.register(there, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve until the server has gone. Raises `Broken`."""
+        """Serve until the server has gone; then raise `Broken`."""
         while True:
             for key, events in self._selector.select():
                 if key.fileobj is self._door:
@@ -116,7 +119,7 @@ class Holder:
         self._settle(offset)
 
     def _settle(self, offset: int) -> None:
-        """Release it, if it is wanted back and no engine has it."""
+        """Release a piece, if it is wanted back and no engine has it."""
         lent = self._lent.get(offset)
         if lent is None or lent.with_engines or not lent.wanted_back:
             return
@@ -126,7 +129,7 @@ class Holder:
         self._answer(said.Returned(offset))
 
     def _copied(self, offset: int, target: int, nbytes: int) -> bool:
-        """True if the block went to host memory."""
+        """Copy a block to host memory; True if that succeeded."""
         found = self._lent.at(offset)
         if found is None or found[1].slab is None or target + nbytes > self._host.nbytes:
             return False
@@ -193,7 +196,8 @@ class Holder:
             self._settle(offset)
 
     def _dismiss(self, engine: Engine) -> None:
-        """It has ended, and the driver has unmapped what it had; or it ends what it has now."""
+        """Forget an engine that has ended, or that breaks the protocol; the driver unmaps its
+        memory when it ends."""
         engine.close()
         self._waiting = [(other, wanted) for other, wanted in self._waiting if other is not engine]
         for offset in self._lent:

@@ -1,4 +1,4 @@
-"""The server's end of the holders: each started, told what to do, and heard of when it ends."""
+"""Server's end of the holders: it starts them, sends them orders, and detects their ends."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ logger = logging.getLogger("mirage.tiers")
 
 PROGRAM = (sys.executable, "-m", "mirage.tiers.lending.holder")
 START_S = 60.0
-"""Most seconds until a holder is ready."""
+"""Longest time in seconds until a holder is ready."""
 END_S = 10.0
 
 
 class HolderRefused(Exception):
-    """A GPU cannot lend; the message is one line that begins with the peer's name."""
+    """Error: a GPU cannot lend; the message is one line that begins with the peer's name."""
 
 
 class Owner(Protocol):
-    """The pool. Calls may come from any thread, also after its end."""
+    """Pool as the holders' orders see it. Calls may come from any thread, also after its end."""
 
     def moved(self, name: Name, *, whole: bool) -> None: ...
 
@@ -54,7 +54,8 @@ class Owner(Protocol):
 
 
 class Lenders:
-    """Holders of peers' memory. `gpus`: numbers of GPUs by the peers' names; `path` of sockets."""
+    """Holders of peers' memory. `gpus` has the numbers of GPUs by the peers' names; `path` returns
+    a holder's socket path."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class Lenders:
     def start(
         self, owner: Owner, host_fd: int, starts: Mapping[str, int], sizes: Mapping[str, int]
     ) -> tuple[LentBy, ...]:
-        """One for each peer; `starts` are the first offsets of their memory in the pool's row.
+        """Start a holder for each peer and return the lenders; `starts` are the first offsets of
+        their memory in the pool.
 
-        Raises `HolderRefused`, and nothing is left then.
+        Raise `HolderRefused`; nothing is left then.
         """
         try:
             for name, gpu in self._gpus.items():
@@ -87,11 +89,11 @@ class Lenders:
         )
 
     def lend(self, device: str, memory: ByteRange) -> bool:
-        """Begin to make it; False if its holder has ended."""
+        """Begin to make memory; False if its holder has ended."""
         return self._lenders[device].lend(memory)
 
     def take_back(self, device: str, memory: ByteRange) -> bool:
-        """Begin to release lent memory; False if its holder has ended and with it the memory."""
+        """Begin to release lent memory; False if its holder has ended and the memory with it."""
         return self._lenders[device].take_back(memory.offset)
 
     def move(self, device: str, name: Name, source: ByteRange, target: int) -> bool:
@@ -99,11 +101,12 @@ class Lenders:
         return self._lenders[device].move(name, source, target)
 
     def pids(self) -> dict[str, int]:
-        """Process numbers of the holders, by the peer's name."""
+        """Return the process numbers of the holders, by the peer's name."""
         return {name: lender.pid for name, lender in self._lenders.items()}
 
     def end(self) -> None:
-        """End all holders; nothing is copied any more when it returns. Idempotent."""
+        """End all holders; nothing is copied any more when it returns. A second call does
+        nothing."""
         for lender in self._lenders.values():
             lender.end()
         for name in self._lenders:
@@ -112,7 +115,8 @@ class Lenders:
 
 
 class _Lender:
-    """One holder, as its child process. Offsets are the row's; it is told those from `first`."""
+    """One holder, as a child process. Offsets are those of the pool; the holder is told offsets
+    counted from `first`."""
 
     def __init__(
         self, device: str, words: Sequence[str], owner: Owner, host_fd: int, first: int
@@ -129,23 +133,24 @@ class _Lender:
                 self._channel.close()
                 raise HolderRefused(f"{device}: {error.strerror}") from None
         self._lock = threading.Lock()
-        """Around the three below, and what is put into the letters."""
+        """Lock of the three fields below, and of what is put into `_letters`."""
         self._ended = False
         self._moving: dict[int, Name] = {}
         self._returning: set[int] = set()
         self._moves = 0
         self._letters: SimpleQueue[FromServer | None] = SimpleQueue()
-        """To be sent, by a thread: the pool does not wait for a holder."""
+        """Messages that a thread sends, so that the pool does not wait for a holder."""
         self._threads: list[threading.Thread] = []
         self._wanted = False
-        """Its end."""
+        """True once the server wants the holder to end."""
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def begin(self) -> None:
-        """Once it is ready. Raises `HolderRefused`."""
+        """Wait until the holder is ready, and start the threads. Raise `HolderRefused` if it cannot
+        lend."""
         self._channel.socket.settimeout(START_S)
         try:
             message = self._channel.wait()[0]
@@ -230,7 +235,7 @@ class _Lender:
                 raise Broken(f"{type(message).__name__} is nothing that a holder says")
 
     def _lose(self, why: str) -> None:
-        """Fail all orders that were not answered."""
+        """Report failure for all orders that were not answered: the holder has ended."""
         with self._lock:
             self._ended = True
             moving, returning = list(self._moving.values()), list(self._returning)

@@ -1,10 +1,8 @@
 """Messages between the server, the holders of peers' memory and the engines.
 
-Of host memory the server is the holder: engines lock what they would map of a peer, and no
-descriptor comes with it.
-
-The form is that of `mirage.wire`. Offsets are those of `mirage.tiers.contract.BlockPlace`, each
-medium over lines of its own.
+For host memory the server is the holder: engines lock it where they would map a peer's memory, and
+no descriptor comes with it. The form is that of `mirage.wire`. Offsets are those of
+`mirage.tiers.contract.BlockPlace`, and each medium has lines of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ class LendMemory(Message, frozen=True):
 
 
 class ReturnMemory(Message, frozen=True):
-    """Server to holder: the memory made for blocks is not needed any more."""
+    """Server to holder: the memory at `offset` is not needed any more."""
 
     offset: int
 
 
 class Copy(Message, frozen=True):
-    """Server to holder: bytes of the peer to host memory."""
+    """Server to holder: copy bytes of the peer to host memory."""
 
     number: int
     offset: int
@@ -36,7 +34,7 @@ class Copy(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Holder to server: engines may come; or why none can."""
+    """Holder to server: engines may connect; with `why`, the reason why the GPU cannot lend."""
 
     why: str = ""
 
@@ -55,39 +53,40 @@ class Returned(Message, frozen=True):
 
 
 class Copied(Message, frozen=True):
-    """Holder to server: a copy has ended."""
+    """Holder to server: a copy has ended; `whole` if it succeeded."""
 
     number: int
     whole: bool
 
 
 class Want(Message, frozen=True):
-    """Engine to holder: the memory that has this byte."""
+    """Engine to holder: request for the memory that has this byte."""
 
     offset: int
 
 
 class Dropped(Message, frozen=True):
-    """Engine to holder: what begins there is neither mapped nor locked here any more."""
+    """Engine to holder: the memory that begins at `offset` is no longer mapped or locked here."""
 
     offset: int
 
 
 class Here(Message, frozen=True):
-    """Holder to engine: memory of these bytes; a file descriptor comes with that of a peer."""
+    """Holder to engine: memory of `nbytes` bytes from `offset` on; for a peer its file descriptor
+    comes along."""
 
     offset: int
     nbytes: int
 
 
 class Gone(Message, frozen=True):
-    """Holder to engine: there is none at this byte."""
+    """Holder to engine: there is no memory at this byte."""
 
     offset: int
 
 
 class Drop(Message, frozen=True):
-    """Holder to engine: let go of what begins there."""
+    """Holder to engine: unmap or unlock the memory that begins at `offset`."""
 
     offset: int
 

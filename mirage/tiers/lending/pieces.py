@@ -1,4 +1,4 @@
-"""Pieces of a row of offsets, found by any byte of them. Pure."""
+"""Pieces of a row of offsets, which can be found by any byte in them. Pure."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ class RangeMap(Generic[T]):
         self._by_start: dict[int, T] = {}
 
     def __iter__(self) -> Iterator[int]:
-        """First offsets, in order."""
+        """Yield the first offsets of the pieces, in order."""
         return iter(list(self._starts))
 
     def add(self, offset: int, piece: T) -> None:
-        """The piece lies at `offset`."""
+        """Add a piece at `offset`."""
         self._by_start[offset] = piece
         insort(self._starts, offset)
 
     def pop(self, offset: int) -> T | None:
-        """Remove the piece that begins at an offset, and return it."""
+        """Remove the piece that begins at an offset, and return it; None if there is none."""
         piece = self._by_start.pop(offset, None)
         if piece is not None:
             self._starts.remove(offset)
         return piece
 
     def get(self, offset: int) -> T | None:
-        """Piece that begins at an offset."""
+        """Return the piece that begins at an offset; None if there is none."""
         return self._by_start.get(offset)
 
     def at(self, offset: int) -> tuple[int, T] | None:
-        """Piece that contains this byte, with its first offset."""
+        """Return the piece that contains this byte, with its first offset; None if there is
+        none."""
         place = bisect_right(self._starts, offset)
         if not place:
             return None

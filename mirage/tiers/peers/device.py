@@ -1,4 +1,4 @@
-"""One peer's memory: its budget, what is lent of it, and where. Pure."""
+"""Memory of one peer: its budget, its leases, and their places. Pure."""
 
 from __future__ import annotations
 
@@ -17,62 +17,62 @@ class DeviceState:
     budget_bytes: int
     held_bytes: int
     owed_bytes: int
-    """Over the budget: of leases that are being revoked."""
+    """Bytes above the budget, in leases that are being revoked."""
     leases: int
 
 
 @dataclass
 class Loan:
-    """A lease that is held, and what its revocation waits for."""
+    """Lease that is held, and the conditions that its revocation waits for."""
 
     lease: Lease
     holder: str
     backed: bool
     pins: int = 0
-    """Copies, or whatever else must be over first."""
+    """Number of copies or other uses that must end first."""
     draining: bool = False
     saved: bool = False
 
     @property
     def over(self) -> bool:
-        """True if nothing prevents its revocation."""
+        """True if the lease drains and nothing prevents the end of its revocation."""
         return self.draining and not self.pins and (self.saved or not self.backed)
 
 
 @dataclass
 class PeerDevice:
-    """`capacity` bytes, of which `budget` may be lent."""
+    """Device with `capacity` bytes, of which `budget` may be lent."""
 
     capacity: int
     budget: int = field(init=False)
     held: int = 0
     loans: dict[int, Loan] = field(default_factory=dict)
-    """By the lease's number, the oldest first."""
+    """Loans by the lease's number, the oldest first."""
 
     def __post_init__(self) -> None:
         self.budget = self.capacity
         self.holes = Holes(self.capacity)
 
     def fit(self, nbytes: int) -> ByteRange | None:
-        """The smallest hole for it, if the budget has room; None without."""
+        """Return the smallest free range for `nbytes`, if the budget has room; else None."""
         return self.holes.fit(nbytes) if self.held + nbytes <= self.budget else None
 
     def lend(self, loan: Loan) -> None:
-        """The lease is held from now on, at the offset that `fit` found."""
+        """Hold a lease from now on, at the offset that `fit` found."""
         self.holes.take(loan.lease.nbytes)
         self.held += loan.lease.nbytes
         self.loans[loan.lease.number] = loan
 
     def drop(self, lease: Lease) -> None:
-        """The lease's memory is free again."""
+        """Free a lease's memory."""
         del self.loans[lease.number]
         self.held -= lease.nbytes
         self.holes.give(ByteRange(lease.offset, lease.nbytes))
 
     def to_revoke(self, rank: Callable[[Lease], int]) -> list[Loan]:
-        """Loans that have to go so that the rest is within the budget.
+        """Return the loans that have to be revoked so that the rest is within the budget.
 
-        Low ranks go first, of equals those without pins, then old ones.
+        Low ranks come first, of equals those without pins, then old ones.
         """
         kept = [loan for loan in self.loans.values() if not loan.draining]
         over = sum(loan.lease.nbytes for loan in kept) - self.budget
@@ -86,6 +86,6 @@ class PeerDevice:
         return chosen
 
     def state(self) -> DeviceState:
-        """A picture that does not change any more."""
+        """Return a snapshot of the device."""
         owed = max(0, self.held - self.budget)
         return DeviceState(self.capacity, self.budget, self.held, owed, len(self.loans))

@@ -14,24 +14,25 @@ class Lease(NamedTuple):
     """Bytes from the start of the device's region."""
     nbytes: int
     number: int
-    """No two leases have the same, ever."""
+    """Number of the lease; it is never used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Wishes for memory."""
+    """Wishes for a lease's memory."""
 
     holder: str = ""
-    """Holder that hears of its revocation, and whose end frees it."""
+    """Name of the holder that is told of its revocation, and whose end frees it."""
     device: str | None = None
-    """Only there; None takes the best fit of all."""
+    """Only device to lend from; None for the best fit of all devices."""
     backed: bool = False
-    """Revocation waits until the holder has `saved` what lies there; else it is lost."""
+    """True if revocation waits until the holder has `saved` the content; otherwise the content is
+    lost."""
 
 
 class StaleLease(ValueError):
-    """A lease was freed or revoked before; the message names it."""
+    """Error: a lease was freed or revoked before; the message names it."""
 
 
 class StillPinned(ValueError):
-    """A copy reads or writes a lease's memory; the message names the lease."""
+    """Error: a copy reads or writes a lease's memory; the message names the lease."""

@@ -11,14 +11,14 @@ from mirage.tiers.peers.peers import Peers
 from mirage.units import align_up
 
 POOL = "pool"
-"""The pool's name as a holder."""
+"""Name under which the pool holds leases."""
 
 
 class LeasedOffsets:
     """Source of slabs in peers' memory: each slab is a lease, pinned while the slab exists.
 
-    Devices lie one behind the other in the region, the first at `start`. With `act`, a holder has
-    the memory: it hears of each lease by `LendOrder` and `ReturnOrder`, all multiples of `granule`
+    Devices follow one another in the region, the first at `start`. With `act`, a holder has the
+    memory: it is told of each lease by `LendOrder` and `ReturnOrder`, in multiples of `granule`
     bytes, and a lease is not over before it was `returned`.
     """
 
@@ -35,18 +35,19 @@ class LeasedOffsets:
         self._granule, self._act = granule, act
         self.span = sum(devices.values())
         self.starts: dict[str, int] = {}
-        """By the device's name."""
+        """First offset of each device, by its name."""
         for name, nbytes in devices.items():
             self.starts[name] = start
             start += nbytes
         self._end = start
         self._leases: dict[int, Lease] = {}
-        """By the first offset of their slab."""
+        """Leases by the first offset of their slab."""
         self._returning: set[int] = set()
-        """First offsets of those that are empty, and with their holder still."""
+        """First offsets of empty leases whose memory their holder has not released yet."""
 
     def watch(self, draining: Callable[[int], None]) -> None:
-        """`draining` hears of the first offset of each slab whose memory is wanted back."""
+        """Set the function that is called with the first offset of each slab whose memory is wanted
+        back."""
 
         def begins(lease: Lease) -> None:
             if self._at(lease) not in self._returning:
@@ -55,17 +56,18 @@ class LeasedOffsets:
         self.peers.on_revoke(POOL, lambda lease: None, begins)
 
     def resize(self, device: str, budget: int, order: Sequence[int]) -> None:
-        """Set what a device lends: slabs go in `order` of first offsets. Raises `ValueError`."""
+        """Set the bytes that a device lends: slabs go in the `order` of first offsets. Raises
+        `ValueError`."""
         rank = {offset: place for place, offset in enumerate(order)}
         self.peers.resize(device, budget, lambda lease: rank.get(self._at(lease), 0))
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each free run."""
+        """Bytes of each free range."""
         return self.peers.sizes()
 
     def take(self, nbytes: int) -> int | None:
-        """Offset of `nbytes` free bytes; None if there is no room."""
+        """Lease `nbytes` bytes and return their offset; None if there is no room."""
         lease = self.peers.alloc(align_up(nbytes, self._granule), self._hints)
         if lease is None:
             return None
@@ -76,7 +78,7 @@ class LeasedOffsets:
         return self._at(lease)
 
     def give(self, freed: ByteRange) -> None:
-        """All that `take` gave there holds nothing any more."""
+        """Give back a lease that `take` made; it holds nothing any more."""
         if self._act is None:
             self.returned(freed.offset)
             return
@@ -85,7 +87,7 @@ class LeasedOffsets:
         self._act(ReturnOrder(lease.device, ByteRange(freed.offset, lease.nbytes)))
 
     def returned(self, offset: int) -> None:
-        """The memory of an empty lease is gone, and with it the lease."""
+        """End an empty lease: its memory has been released."""
         lease = self._leases.pop(offset)
         self._returning.discard(offset)
         if self.peers.drains(lease):
@@ -97,13 +99,14 @@ class LeasedOffsets:
             self.peers.free(lease)
 
     def lost(self, device: str) -> None:
-        """The device lends nothing any more: what lies there drains and is not saved."""
+        """Stop a device from lending: its leases drain, and their content is not saved."""
         for lease in [lease for lease in self._leases.values() if lease.device == device]:
             self.peers.recall(lease)
         self.peers.resize(device, 0)
 
     def failed(self, offset: int) -> None:
-        """There is no memory for a lease: its device lends what it lends beside it, no more."""
+        """Revoke a lease for which there is no memory: its device lends no more than its other
+        leases."""
         lease = self._leases.get(offset)
         if lease is None:
             return
@@ -113,7 +116,7 @@ class LeasedOffsets:
         self.peers.resize(lease.device, min(state.budget_bytes, held))
 
     def device(self, offset: int) -> str:
-        """Device that an offset belongs to. Raises `ValueError`."""
+        """Return the device that an offset belongs to. Raise `ValueError` if there is none."""
         at = [name for name, start in self.starts.items() if start <= offset]
         if not at or offset >= self._end:
             raise ValueError(f"offset {offset} is no peer's")

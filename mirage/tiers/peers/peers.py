@@ -2,13 +2,13 @@
 
 Nothing is lent beyond a device's budget. A budget that falls revokes leases, in this order:
 
-1. drain: the holder is told (`draining`), nobody pins the lease any more, pins end;
-2. a backed lease waits until its holder has `saved` what lies there;
+1. drain: the holder is told (`draining`), the lease cannot be pinned any more, pins end;
+2. a backed lease waits until its holder has `saved` its content;
 3. invalidate: the lease is stale and its bytes are free;
 4. callback.
 
-Each revoked lease is called back once. A lease that its holder freed, or whose holder has ended,
-is never called back. Callbacks may call anything here; they come one after the other.
+Each revoked lease is called back once. A lease that its holder freed, or whose holder has ended, is
+never called back. Callbacks may call anything here; they come one after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Callback = Callable[[Lease], None]
 
 
 def _nothing(lease: Lease) -> None:
-    """For who does not want to hear of it."""
+    """Do nothing: callback of a holder that does not want to be told."""
 
 
 ANYWHERE = Hints()
@@ -31,27 +31,29 @@ _DEAF = (_nothing, _nothing)
 
 
 class Peers:
-    """All peers. `devices`: bytes of each by its name, all of which may be lent at first."""
+    """All peers. `devices` has the bytes of each by its name; all of them may be lent at first."""
 
     def __init__(self, devices: Mapping[str, int]) -> None:
         self._devices = {name: PeerDevice(nbytes) for name, nbytes in devices.items()}
         self._callbacks: dict[str, tuple[Callback, Callback]] = {}
-        """By holder: when revocation begins, when it is over."""
+        """Callbacks of each holder: for the begin and for the end of a revocation."""
         self._numbers = 0
         self._due: deque[tuple[str, bool, Lease]] = deque()
-        """Holder, whether its revocation is over, lease."""
+        """Calls that are due: the holder, True if its revocation is over, and the lease."""
         self._calling = False
         self.revocations = 0
-        """Leases that were taken back."""
+        """Number of leases that were taken back."""
 
     def on_revoke(self, holder: str, callback: Callback, draining: Callback = _nothing) -> None:
-        """`callback` hears of each lease of `holder` that is gone, `draining` before that."""
+        """Set a holder's callbacks: `callback` is called with each of its leases that was revoked,
+        `draining` before that."""
         self._callbacks[holder] = (draining, callback)
 
     def alloc(self, nbytes: int, hints: Hints = ANYWHERE) -> Lease | None:
-        """The smallest hole of all devices that it fits into; None without room.
+        """Lease the smallest free range of all devices that `nbytes` fit into; None if there is no
+        room.
 
-        Raises `ValueError` for sizes that are none, and for unknown devices.
+        Raise `ValueError` for sizes that are not positive, and for unknown devices.
         """
         if nbytes <= 0:
             raise ValueError(f"{nbytes} bytes: a lease has a positive size")
@@ -66,13 +68,13 @@ class Peers:
         return lease
 
     def free(self, lease: Lease) -> None:
-        """Given back by its holder, also while it drains. Raises `StaleLease`, `StillPinned`."""
+        """Give a lease back, also while it drains. Raise `StaleLease` or `StillPinned`."""
         if self._loan(lease).pins:
             raise StillPinned(f"{lease}: {self._loan(lease).pins} copies are under way")
         self._devices[lease.device].drop(lease)
 
     def pin(self, lease: Lease) -> bool:
-        """Something begins there; False if it may not, for the lease drains or is gone."""
+        """Begin one use of a lease's memory; False if it drains or is gone."""
         loan = self._devices[lease.device].loans.get(lease.number)
         if loan is None or loan.draining:
             return False
@@ -80,7 +82,7 @@ class Peers:
         return True
 
     def unpin(self, lease: Lease) -> None:
-        """End one use of a lease's memory. Raises `StaleLease`."""
+        """End one use of a lease's memory. Raise `StaleLease` if it is gone."""
         loan = self._loan(lease)
         if not loan.pins:
             raise ValueError(f"{lease}: it is not pinned")
@@ -88,22 +90,24 @@ class Peers:
         self._settle(loan)
 
     def saved(self, lease: Lease) -> None:
-        """Note that the content has another copy, or is not wanted. Raises `StaleLease`.
+        """Note that the content has another copy, or is not wanted. Raise `StaleLease` if the lease
+        is gone.
 
-        A revocation need not wait for a copy then.
+        A revocation then need not wait for a copy.
         """
         loan = self._loan(lease)
         loan.saved = True
         self._settle(loan)
 
     def drains(self, lease: Lease) -> bool:
-        """True if it is being revoked. Raises `StaleLease`."""
+        """True if the lease is being revoked. Raise `StaleLease` if it is gone."""
         return self._loan(lease).draining
 
     def resize(
         self, device: str, budget: int, rank: Callable[[Lease], int] = lambda lease: 0
     ) -> None:
-        """Another budget; what is beyond it is revoked, low ranks first. Raises `ValueError`."""
+        """Set a device's budget; leases beyond it are revoked, low ranks first. Raises
+        `ValueError`."""
         mine = self._devices[self._known(device)]
         if not 0 <= budget <= mine.capacity:
             raise ValueError(f"{budget} bytes for peer {device!r}: it has {mine.capacity}")
@@ -114,7 +118,8 @@ class Peers:
             self._settle(loan)
 
     def recall(self, lease: Lease) -> None:
-        """Revoke one lease, whatever the budget; nothing of it is saved. Raises `StaleLease`."""
+        """Revoke one lease, whatever the budget, without saving its content. Raise `StaleLease` if
+        it is gone."""
         loan = self._loan(lease)
         loan.saved = True
         if not loan.draining:
@@ -123,7 +128,8 @@ class Peers:
         self._settle(loan)
 
     def ended(self, holder: str) -> None:
-        """All its processes have surely ended: what it held is free, and it hears of nothing."""
+        """Note that all processes of a holder have surely ended: its leases are free, and it is not
+        called back."""
         self._callbacks.pop(holder, None)
         self._due = deque(due for due in self._due if due[0] != holder)
         for device in self._devices.values():
@@ -132,24 +138,24 @@ class Peers:
 
     @property
     def budget(self) -> int:
-        """Bytes that may be lent of all devices."""
+        """Bytes that may be lent, summed over all devices."""
         return sum(device.budget for device in self._devices.values())
 
     @property
     def largest(self) -> int:
-        """Bytes that one device may lend at most: no lease is larger."""
+        """Most bytes that one device may lend: no lease is larger."""
         return max((device.budget for device in self._devices.values()), default=0)
 
     def sizes(self) -> list[int]:
-        """Bytes of each free run."""
+        """Return the bytes of each free range."""
         return [size for device in self._devices.values() for size in device.holes.sizes]
 
     def state(self) -> dict[str, DeviceState]:
-        """State of each device."""
+        """Return the state of each device."""
         return {name: device.state() for name, device in self._devices.items()}
 
     def _settle(self, loan: Loan) -> None:
-        """Invalidate it if nothing hinders that; then its holder is called back."""
+        """Invalidate a loan if nothing prevents it any longer, and call its holder back."""
         lease = loan.lease
         device = self._devices[lease.device]
         if loan.over and device.loans.get(lease.number) is loan:
@@ -158,7 +164,7 @@ class Peers:
             self._call(loan, over=True)
 
     def _call(self, loan: Loan, *, over: bool) -> None:
-        """Call back for a loan. Calls that become due within a callback come after it."""
+        """Call back for a loan. Calls that become due in a callback follow it."""
         self._due.append((loan.holder, over, loan.lease))
         if self._calling:
             return

@@ -1,1 +1,1 @@
-"""KV blocks on a disk, below the host pool: bounded, evicting, believed only if whole."""
+"""KV blocks on a disk, below the host pool: bounded, evicted, and used only if they are intact."""

@@ -1,4 +1,4 @@
-"""The folder of an SSD tier: one sparse file for each size of cell, owned by one process."""
+"""Folder of an SSD tier: one sparse file for each size of cell, owned by one process."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from mirage.tiers.ssd.record import BlockRecord, cell_bytes, header, named
 from vmm import libc
 
 READERS = 16
-"""Headers that are read at once at the start: a disk answers many as quickly as one."""
+"""Number of headers that are read at once at the start: a disk answers many as fast as one."""
 
 _OURS = re.compile(r"kv-(\d+)\.blocks")
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there already. Raises `OSError`."""
+    """Return the folder, or the nearest one above it that exists. Raises `OSError`."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 class Files:
-    """Copies whole blocks by O_DIRECT where the file system takes it. Used by several threads."""
+    """Copies whole blocks by O_DIRECT where the file system supports it. Used by several
+    threads."""
 
     def __init__(self, folder: Path, *, keep: bool) -> None:
-        """Raises `OSError`: the folder cannot be made, written, or is another process's."""
+        """Open the folder. Raise `OSError` if it cannot be made or written, or another process has
+        it."""
         self._pages = threading.local()
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._keep = folder, keep
@@ -52,9 +54,10 @@ class Files:
     def write(
         self, cell: FileCell, name: Name, memory: memoryview, nbytes: int, tenant: str
     ) -> None:
-        """`memory` is whole pages, of which the block of `tenant` takes the first `nbytes`.
+        """Write a block of `tenant` to a cell; `memory` is whole pages, and the block is its first
+        `nbytes` bytes.
 
-        Raises `OSError`; then the cell holds nothing that would be believed, or all of it.
+        Raise `OSError`; the cell then holds the whole block, or nothing that passes the check.
         """
         page = self._page()
         page[:] = header(name, memory[:nbytes], tenant)
@@ -64,7 +67,8 @@ class Files:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read(self, cell: FileCell, memory: memoryview) -> bytes:
-        """The header; the block comes into `memory`, of whole pages. Raises `OSError`."""
+        """Return the header of a cell; the block is read into `memory`, whole pages. Raises
+        `OSError`."""
         page = self._page()
         done = os.preadv(self._file(cell.stride), [page, memory], cell.offset)
         if done != PAGE + len(memory):
@@ -72,17 +76,19 @@ class Files:
         return bytes(page)
 
     def punch(self, cell: FileCell) -> None:
-        """Give the cell's room on the disk back. Raises `OSError`."""
+        """Give the cell's space on the disk back. Raises `OSError`."""
         libc.punch(self._file(cell.stride), cell.offset, cell.stride)
 
     def found(self) -> Iterator[tuple[FileCell, BlockRecord]]:
-        """Cells and records in the files from before, each file's cells in ascending order."""
+        """Yield cells and records of files that existed before, each file's cells in ascending
+        order."""
         for path in sorted(self._folder.iterdir()):
             if match := _OURS.fullmatch(path.name):
                 yield from self._of_file(int(match[1]))
 
     def close(self) -> None:
-        """Files that are not to be kept have no name, and go. Idempotent."""
+        """Close the files; those that are not to be kept have no name, and are deleted by that. A
+        second call does nothing."""
         if self._lock < 0:
             return
         for handle in self._open.values():
@@ -98,7 +104,7 @@ class Files:
                     yield cell, record
 
     def _named(self, cell: FileCell) -> BlockRecord | None:
-        """Whose block a cell seems to hold: its header is right."""
+        """Return the record of a cell; None if its header is not intact."""
         page = self._page()
         if os.preadv(self._file(cell.stride), [page], cell.offset) != PAGE:
             return None
@@ -106,7 +112,7 @@ class Files:
         return record if record and cell_bytes(record.nbytes) == cell.stride else None
 
     def _page(self) -> memoryview:
-        """An aligned page of memory, this thread's own."""
+        """Return an aligned page of memory, this thread's own."""
         if not hasattr(self._pages, "own"):
             self._pages.own = memoryview(mmap.mmap(-1, PAGE))
         own: memoryview = self._pages.own
@@ -140,8 +146,9 @@ class Files:
             probe.unlink(missing_ok=True)
 
     def _delete(self) -> None:
-        """Delete the files that an earlier run kept, and nothing else. The lock stays: another
-        process may wait for it.
+        """Delete the files that an earlier run kept, and no others.
+
+        The lock file stays, because another process may wait for it.
         """
         for path in self._folder.glob("kv-*.blocks"):
             if _OURS.fullmatch(path.name):

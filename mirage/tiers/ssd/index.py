@@ -12,7 +12,7 @@ from mirage.tiers.blocks import Name
 
 
 class FileCell(NamedTuple):
-    """The `number`th cell of the file whose cells have `stride` bytes."""
+    """Cell `number` of the file whose cells have `stride` bytes."""
 
     stride: int
     number: int
@@ -24,7 +24,8 @@ class FileCell(NamedTuple):
 
 
 class CellUse(Enum):
-    """`WRITTEN`: a copy down is under way. Nobody may read it or take its cell."""
+    """Use of a cell. `WRITTEN`: a copy down is in progress; it can neither be read nor given to
+    another block."""
 
     WRITTEN = "written"
     READY = "ready"
@@ -32,14 +33,15 @@ class CellUse(Enum):
 
 @dataclass(slots=True)
 class Entry:
-    """`readers` are copies up that are under way: the cell stays until they have ended."""
+    """Block on the disk. `readers` is the number of copies up in progress: the cell stays until
+    they have ended."""
 
     cell: FileCell
     use: CellUse
     tenant: str = ""
     readers: int = 0
     doomed: bool = False
-    """Its tenant was removed: nobody reads it any more, and it goes once it is idle."""
+    """True if its tenant was removed: it cannot be read any more, and goes once it is idle."""
 
     @property
     def readable(self) -> bool:
@@ -51,32 +53,34 @@ class Entry:
 
 
 class CellIndex:
-    """At most `capacity` bytes in cells, least recently used ones first to go."""
+    """Index of at most `capacity` bytes in cells; the least recently used blocks are evicted
+    first."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.held = 0
         """Bytes of cells that are in use."""
         self.evictions = 0
-        """Blocks that went for others."""
+        """Number of evicted blocks."""
         self._entries: OrderedDict[Name, Entry] = OrderedDict()
         self._free: dict[int, list[int]] = {}
-        """Cells that were in use, by stride; there are none beyond `_ends`."""
+        """Numbers of free cells below `_ends`, by stride."""
         self._ends: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def has(self, name: Name, stride: int) -> bool:
-        """True if it can be read, in a cell of that size."""
+        """True if the block can be read, in a cell of that size."""
         entry = self._entries.get(name)
         return entry is not None and entry.readable and entry.cell.stride == stride
 
     def adopt(self, name: Name, cell: FileCell, tenant: str = "", *, wanted: bool = True) -> bool:
-        """A block that was found in a file; False if it has no room, is held already or not wanted.
+        """Enter a block that was found in a file; False if there is no room, it is held already or
+        not `wanted`.
 
-        Cells of one file have to be told in ascending order, before anything is placed there:
-        those left out, and those refused, are free.
+        Cells of one file have to be entered in ascending order, before any block is placed: cells
+        that are left out or refused are free.
         """
         end = self._ends.get(cell.stride, 0)
         self._free.setdefault(cell.stride, []).extend(range(end, cell.number))
@@ -91,9 +95,10 @@ class CellIndex:
     def place(
         self, name: Name, stride: int, tenant: str = ""
     ) -> tuple[FileCell, list[FileCell]] | None:
-        """A cell to write to, and those whose blocks had to go; None without room for it.
+        """Return a cell to write to, and the cells of blocks evicted for it; None if there is no
+        room.
 
-        The cells of blocks that went are nobody's until they are said to be `free`.
+        The cells of evicted blocks are not given to others until `free` is called for them.
         """
         if name in self._entries or stride > self.capacity:
             return None
@@ -108,16 +113,17 @@ class CellIndex:
         return cell, [other for other in gone if other != cell]
 
     def free(self, cells: Iterable[FileCell]) -> None:
-        """Nothing touches them any more: they may be given again."""
+        """Note that these cells are not used any more: they may be given to others."""
         for cell in cells:
             self._free.setdefault(cell.stride, []).append(cell.number)
 
     def written(self, name: Name) -> None:
-        """The block can be read from now on."""
+        """Note that the block can be read from now on."""
         self._entries[name].use = CellUse.READY
 
     def read(self, name: Name) -> FileCell | None:
-        """Cell to read; it is kept until `was_read`. None if the block cannot be read."""
+        """Return the cell to read, which is kept until `was_read`; None if the block cannot be
+        read."""
         entry = self._entries.get(name)
         if entry is None or not entry.readable:
             return None
@@ -126,16 +132,17 @@ class CellIndex:
         return entry.cell
 
     def keep(self, name: Name) -> None:
-        """The block goes last of all, if it is held."""
+        """Evict the block last of all, if it is held."""
         if name in self._entries:
             self._entries.move_to_end(name)
 
     def was_read(self, name: Name) -> None:
-        """A copy up has ended."""
+        """Note that a copy up has ended."""
         self._entries[name].readers -= 1
 
     def wipe(self, tenant: str) -> list[FileCell]:
-        """Cells of a removed tenant's idle blocks, nobody's until they are said to be `free`.
+        """Return the cells of a removed tenant's idle blocks; they are not given to others until
+        `free` is called.
 
         Its other blocks go later: see `wiped`.
         """
@@ -145,12 +152,14 @@ class CellIndex:
         return [cell for name in own for cell in self.wiped(name)]
 
     def wiped(self, name: Name) -> list[FileCell]:
-        """Cell of a removed tenant's block that has become idle, as of `wipe`; else none."""
+        """Return the cell of a removed tenant's block that has become idle, as `wipe` does; else an
+        empty list."""
         entry = self._entries.get(name)
         return [self._remove(name)] if entry is not None and entry.doomed and entry.idle else []
 
     def drop(self, name: Name) -> FileCell | None:
-        """The block is not believed, or was not written; its cell, None while another reads it."""
+        """Remove a block that is damaged or was not written; return its cell, None while another
+        copy reads it."""
         entry = self._entries[name]
         if entry.readers:
             return None
@@ -159,7 +168,8 @@ class CellIndex:
         return cell
 
     def _victims(self, need: int) -> list[Name] | None:
-        """Blocks that have to go for `need` bytes, oldest first; None if that does not suffice."""
+        """Return the blocks to evict for `need` bytes, oldest first; None if they do not
+        suffice."""
         gone: list[Name] = []
         for name, entry in self._entries.items():
             if need <= 0:

@@ -1,7 +1,7 @@
-"""Record before a block on disk, and the check that a block is the one that was asked for. Pure.
+"""Record before a block on disk, and the check that a block is the requested one. Pure.
 
-CRC-32 is the checksum that the standard library computes quickest without the GIL. It detects torn
-writes and failing media; other weights are told apart by the fingerprint itself, in full.
+CRC-32 is the checksum that the standard library computes fastest without the GIL. It detects torn
+writes and failing media; blocks of other weights are recognised by the whole fingerprint.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from mirage.units import align_up
 _MAGIC = b"MIRAGEKV"
 _VERSION = 2
 _FIXED = struct.Struct("<8sIQIHHH")
-"""Magic, version, bytes of the block, their checksum, bytes of fingerprint, key and tenant."""
+"""Layout: magic, version, bytes of the block, their checksum, bytes of fingerprint, key and
+tenant."""
 _CHECKSUM = struct.Struct("<I")
 
 
 def cell_bytes(nbytes: int) -> int:
-    """Bytes that a block of `nbytes` takes on disk: a page of header, and its own whole pages."""
+    """Return the bytes that a block of `nbytes` takes on disk: a page of header, and its own whole
+    pages."""
     return PAGE + align_up(nbytes, PAGE)
 
 
 class BlockRecord(NamedTuple):
-    """A header: whose block lies behind it, and its bytes."""
+    """Header of a cell: the name, bytes and tenant of the block after it."""
 
     name: Name
     nbytes: int
@@ -36,7 +38,7 @@ class BlockRecord(NamedTuple):
 
 
 def header(name: Name, block: memoryview, tenant: str) -> bytes:
-    """`PAGE` bytes. Raises `ValueError` for a name too long to stand there."""
+    """Return the header, `PAGE` bytes. Raise `ValueError` if the name does not fit."""
     owner = tenant.encode()
     lengths = len(name.fingerprint), len(name.key), len(owner)
     fixed = _FIXED.pack(_MAGIC, _VERSION, len(block), zlib.crc32(block), *lengths)
@@ -47,7 +49,7 @@ def header(name: Name, block: memoryview, tenant: str) -> bytes:
 
 
 def named(page: bytes | memoryview) -> BlockRecord | None:
-    """A header; None if it is not a whole one of ours."""
+    """Return the record in a header; None if it is not intact or not ours."""
     magic, version, nbytes, _, prints, keys, owner = _FIXED.unpack_from(page)
     end = _FIXED.size + prints + keys + owner
     if magic != _MAGIC or version != _VERSION or end + _CHECKSUM.size > PAGE:

@@ -1,7 +1,7 @@
-"""The tier below the host pool: copies blocks to a disk and back in threads of its own.
+"""Tier below the host pool: copies blocks to a disk and back in threads of its own.
 
-A block is believed only if its header and all its bytes are those that were stored under its name.
-A disk that fails is left alone for a while; until then the host pool is the lowest tier.
+A block is used only if its header and all its bytes are those that were stored under its name. A
+disk that fails is not used for a while; until then the host pool is the lowest tier.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from mirage.units import align_up
 logger = logging.getLogger("mirage.tiers.ssd")
 
 THREADS = 2
-"""For each direction: a disk is busy with few, and reads never wait behind all writes."""
+"""Number of threads for each direction: few keep a disk busy, and reads never wait for all
+writes."""
 RETRY_S = 30.0
 """Seconds for which a disk that failed is not used."""
 MOST_WRITES = 128
-"""Copies down that may wait; more are not taken."""
+"""Largest number of copies down that may wait; further ones are refused."""
 
 
 class FolderRefused(OSError):
-    """A folder that cannot be used; the message has its name and the reason."""
+    """Error: a folder cannot be used; the message has its name and the reason."""
 
 
 @dataclass
@@ -45,18 +46,19 @@ class SsdCounts:
     stored: int = 0
     loaded: int = 0
     unbelieved: int = 0
-    """Blocks whose header or bytes were not what they should be: dropped, never served."""
+    """Number of blocks whose header or bytes were wrong: they are dropped, never served."""
     refused: int = 0
-    """Not taken: no cell was free, too many copies waited, or the disk had failed."""
+    """Number of blocks that were not taken: no cell was free, too many copies waited, or the disk
+    had failed."""
     errors: int = 0
     stored_bytes: int = 0
     loaded_bytes: int = 0
     found: int = 0
-    """Blocks of an earlier run."""
+    """Number of blocks found from an earlier run."""
 
 
 class SsdStore:
-    """A `mirage.tiers.below.Below`. `keep`: blocks outlive the process."""
+    """`mirage.tiers.below.Below` on a disk. With `keep`, blocks outlive the process."""
 
     def __init__(
         self,
@@ -66,7 +68,8 @@ class SsdStore:
         keep: bool = False,
         tenants: Collection[str] | None = None,
     ) -> None:
-        """The disk is not touched before `begin`, which erases blocks of none of the `tenants`."""
+        """Make it. The disk is not used before `begin`, which erases kept blocks of tenants that
+        are not in `tenants` (None: none)."""
         self.counts = SsdCounts()
         self._files: Files | None = None
         self._keep, self._folder, self._tenants = keep, folder, tenants
@@ -80,7 +83,8 @@ class SsdStore:
         self._ended = False
 
     def begin(self, above: Above, memory: memoryview) -> None:
-        """Read what an earlier run left, before anything is written. Raises `FolderRefused`."""
+        """Open the folder and read what an earlier run left. Raise `FolderRefused` if it cannot be
+        used."""
         self._above, self._memory = above, memory
         try:
             self._files = Files(self._folder, keep=self._keep)
@@ -131,7 +135,7 @@ class SsdStore:
                 self._writes.submit(self._erase, cells)
 
     def end(self) -> None:
-        """Copies that have begun end; what waits is dropped. Idempotent."""
+        """Stop: copies in progress end, waiting ones are dropped. A second call does nothing."""
         with self._lock:
             self._ended = True
         for threads in (self._writes, self._reads):
@@ -141,7 +145,8 @@ class SsdStore:
             self._files.close()
 
     def state(self) -> dict[str, int | bool]:
-        """For people: bytes on the disk, blocks, counts, and whether the disk is left alone."""
+        """Return for operators the bytes on the disk, the blocks, the counts, and whether the disk
+        has failed."""
         with self._lock:
             index = self._index
             return {
@@ -213,7 +218,7 @@ class SsdStore:
         self._above.risen(name, whole=whole)
 
     def _erase(self, cells: list[FileCell]) -> None:
-        """Blocks of a tenant that was removed."""
+        """Give back and free the cells of a removed tenant's blocks."""
         try:
             for cell in cells:
                 self._disk.punch(cell)
@@ -223,14 +228,15 @@ class SsdStore:
             self._index.free(cells)
 
     def _pages(self, place: ByteRange) -> memoryview:
-        """Whole pages from the place on: places take whole pages, blocks need not."""
+        """Return the whole pages of a place: places take whole pages, blocks need not."""
         return self._memory[place.offset : place.offset + align_up(place.nbytes, PAGE)]
 
     # -- failures -----------------------------------------------------------------------
 
     def _takes(self) -> bool:
-        """True if a block may go down. After a failure one block is tried alone, so that others
-        lose nothing if it fails too. The caller has the lock.
+        """True if a block may go down. The caller has the lock.
+
+        After a failure one block is tried alone, so that others lose nothing if it fails too.
         """
         most = MOST_WRITES if self._failed_at is None else 1
         return not self._ended and not self._resting() and self._writing < most
@@ -241,7 +247,7 @@ class SsdStore:
         self._failed_at = None
 
     def _resting(self) -> bool:
-        """True if the disk failed a short while ago."""
+        """True if the disk failed less than `RETRY_S` seconds ago."""
         return self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_S
 
     def _fail(self, error: OSError | ValueError) -> None:
