@@ -54,7 +54,7 @@ class PlacedDevice:
         self._losses = deque(round(outage.at_s * PS) for outage in outages)
         self._observe = observe
         self.in_flight = {tenant.name: 0 for tenant in setup.experiment.tenants}
-        """Unfinished requests that `take` received, by tenant; undefined for tenants with a feed."""
+        """Unfinished requests from `take`, by tenant; undefined for tenants with a feed."""
         self.engines: list[Engine] = []
         """Engines of all lives of the device, in order."""
         self.stands: dict[str, Stand | None] | None = None
