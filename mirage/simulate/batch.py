@@ -90,10 +90,13 @@ class Batch:
     One with 6 tokens in blocks of 4 needs a block at the counter's remainder 2, one with 3 tokens
     at remainder 1. So 5 steps bring the first its third block and the second, which ends, another:
 
-    >>> batch = Batch(block_tokens=4) >>> batch.join(SimulatedRequest(0, arrival=0, prompt=6,
-    output=9, computed=6)) >>> batch.join(SimulatedRequest(1, arrival=0, prompt=3, output=5,
-    computed=3)) >>> batch.blocks, batch.affordable(free=1, most=9), batch.next_finish() (3, 2, 5)
-    >>> [request.number for request in batch.advance(5)], batch.blocks, batch.context ([1], 3, 11)
+    >>> batch = Batch(block_tokens=4)
+    >>> batch.join(SimulatedRequest(0, arrival=0, prompt=6, output=9, computed=6))
+    >>> batch.join(SimulatedRequest(1, arrival=0, prompt=3, output=5, computed=3))
+    >>> batch.blocks, batch.affordable(free=1, most=9), batch.next_finish()
+    (3, 2, 5)
+    >>> [request.number for request in batch.advance(5)], batch.blocks, batch.context
+    ([1], 3, 11)
     """
 
     def __init__(self, block_tokens: int) -> None:

@@ -136,7 +136,7 @@ class Queues:
             self._told.append(request)
 
     def abandon(self) -> list[SimulatedRequest]:
-        """Return all unfinished requests, also those yet to arrive. The queues are of no use then."""
+        """Return all unfinished requests and those yet to arrive. The queues end with this call."""
         left = [*self.running, *self.loading, *self.waiting]
         while self._upcoming is not None:
             left.append(self._upcoming)

@@ -17,8 +17,13 @@ class Span:
 
     Steps of 10, 12, 14 and 16 from 100 on; an event at 125 ends the span after the third one:
 
-    >>> span = Span(begin=100, first_ps=10, growth_ps=2) >>> span.take(4) >>> span.end 152 >>>
-    span.cut(125) >>> span.steps, span.end (3, 136)
+    >>> span = Span(begin=100, first_ps=10, growth_ps=2)
+    >>> span.take(4)
+    >>> span.end
+    152
+    >>> span.cut(125)
+    >>> span.steps, span.end
+    (3, 136)
     """
 
     begin: int = 0
@@ -83,8 +88,9 @@ def steps_alike(bounds: Sequence[CostBound], bound: CostBound, work: Work, most:
     Each step adds one token in KV for each sequence of `work`. Two sequences with 10 tokens:
     compute takes 100, memory 80 and 2 more for each step, which is longer from the 12th step on:
 
-    >>> compute, memory = CostBound(100, 0, 0, 0, 0), CostBound(70, 0, 1, 0, 0) >>>
-    steps_alike((compute, memory), compute, Work(sequences=2, context=10), 99) 11
+    >>> compute, memory = CostBound(100, 0, 0, 0, 0), CostBound(70, 0, 1, 0, 0)
+    >>> steps_alike((compute, memory), compute, Work(sequences=2, context=10), 99)
+    11
     """
     size = work.sequences
     steps = most
