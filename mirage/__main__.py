@@ -8,7 +8,9 @@ from mirage.processes.printed import printed
 
 
 def run() -> None:
-    """One command. Importing them takes most of a second, in which Ctrl-C may come already."""
+    """Run the command line. `mirage.cli` is imported inside `exits`, because the import takes most
+    of a second, in which Ctrl-C may come.
+    """
     with exits(interrupted="", failures=(CommandFailed,)), printed():
         from mirage.cli import main
 

@@ -1,4 +1,6 @@
-"""The ``mirage`` command. What a command does is imported when it runs, so help is quick."""
+"""The ``mirage`` command. The module of a command is imported when the command runs, so that help
+is quick.
+"""
 
 from __future__ import annotations
 
@@ -121,18 +123,20 @@ OWN_MODULES = {
         "Say what works on this machine: host memory, GPU, link, vLLM and its hooks.",
     ),
 }
-"""Module, function and line in the list of commands."""
+"""Commands with options of their own: module, function, and line in the list of commands, by
+name.
+"""
 
 SERVING = frozenset(
     {"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why", "fetch", "weights"}
 )
-"""Commands among them that need no more than `mirage serve` does."""
+"""Commands of `OWN_MODULES` that need no packages beside those of `mirage serve`."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
 CLUSTER = ("ray",)
 """Package of the extra `cluster`, for `node` and `serve --cluster`."""
 TOP = ("textual",)
-"""Packages of the extra `top`, which is for that command alone."""
+"""Package of the extra `top`, for the command `top`."""
 
 app = typer.Typer(
     help="Serve several language models from one device memory: parameters make room for KV.",
@@ -450,8 +454,8 @@ def models(
 def main(arguments: list[str] | None = None, means: Means | None = None) -> None:
     """Run one command and exit: 0, 2 for what the user can correct, 1 for other failures.
 
-    An error is one line on stderr, never a traceback, unless it is a fault of the program.
-    `means` are other ones than `mirage check` and `mirage serve` have by themselves.
+    An error is one line on stderr, never a traceback, unless it is a fault of the program. `means`
+    replaces the `Means()` that `mirage check` and `mirage serve` use by default.
     """
     with exits(interrupted="", failures=(CommandFailed,)), _usage():
         words = [word(each) for each in (sys.argv[1:] if arguments is None else arguments)]
@@ -461,7 +465,7 @@ def main(arguments: list[str] | None = None, means: Means | None = None) -> None
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """Words that are no command and no option are refused."""
+    """Turn typer's error about words that are no command or option into `InputRefused`."""
     try:
         yield
     except Exception as error:
@@ -472,7 +476,10 @@ def _usage() -> Iterator[None]:
 
 
 def _register_own(asked_for: list[str]) -> None:
-    """Commands whose options come from their own modules, which are loaded only if needed."""
+    """Register the commands of `OWN_MODULES`. Only the module of the command asked for is imported,
+    since its function declares the options; the others get a line of help. Raises `InputRefused` if
+    the packages that the command needs are absent.
+    """
     for name, (module, function, summary) in OWN_MODULES.items():
         if asked_for == [name]:
             if name == "node":
@@ -487,7 +494,9 @@ def _register_own(asked_for: list[str]) -> None:
 
 
 def _check_extra(command: str, extra: str, packages: Sequence[str]) -> None:
-    """Raises `InputRefused` if a package is absent: the command would find out when it writes."""
+    """Raises `InputRefused` if one of `packages` is not installed. Without this check the command
+    would fail only when it writes its results.
+    """
     absent = [name for name in packages if find_spec(name) is None]
     if absent:
         raise InputRefused(

@@ -1,7 +1,7 @@
-"""The configuration file: read, checked and normalised once, here.
+"""The configuration file: it is read, checked and normalised in this module alone.
 
-Nothing behind this border reads YAML, raw dicts or the environment. Sizes are bytes, times
-seconds, shares per cent of the device memory.
+No other module reads its YAML, raw dicts or the environment for it. Sizes are bytes, times seconds,
+shares per cent of the device memory.
 """
 
 from __future__ import annotations
@@ -39,36 +39,44 @@ Count = Annotated[int, Field(gt=0, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
 Schema = TypeVar("Schema", bound=BaseModel)
 PAGE = {"host": 65536, "cuda": None}
-"""Bytes of a page by default; None leaves it to the models."""
+"""Default bytes of a page by kind of device; None: as large as the models allow."""
 LEAST_PAGE = {"host": 4096, "cuda": 2 * MIB}
-"""Smallest page that an operating system maps, and that all GPUs of today map."""
+"""Smallest page in bytes by kind of device: that of operating systems, and one that all GPUs of
+today map.
+"""
 CHUNK = {"host": 16 * MIB, "cuda": 128 * MIB}
-"""Bytes of a layer that are copied at a time by default. On a host, whose link is imitated, copies
-of KV blocks wait for one. On a GPU each takes the thread of the step 8 to 15 us (H200)."""
+"""Default bytes of a layer that are copied at a time, by kind of device. On a host, whose link is
+imitated, copies of KV blocks wait for one such chunk. On a GPU each chunk takes 8 to 15 us of the
+stepping thread (H200).
+"""
 LEAST_CHUNK = MIB
 ON_GPU = {"max_num_seqs": 1024, "max_num_batched_tokens": 8192}
-"""Defaults of a tenant on a GPU, as vLLM's server has them on a large one."""
+"""Defaults of a tenant on a GPU: those that vLLM's server has on a large one."""
 HARDWARE_FILES = (".yaml", ".yml")
-"""By which a hardware file is told from the name of a bundled one."""
+"""Suffixes that distinguish a hardware file from the name of a bundled profile."""
 NAME = r"^[A-Za-z0-9._/-]+$"
 STORED = "weights:"
-"""Begin of the name of a model in the store of this machine."""
+"""Prefix of `model` that names a model in the store of weights of this machine."""
 ALIAS = r"^[A-Za-z0-9._/:@+-]+$"
-"""Names of models as others have them: ``llama3:8b``, ``openai/gpt-4o``."""
+"""Pattern of aliases. It admits names as other servers have them: ``llama3:8b``,
+``openai/gpt-4o``.
+"""
 LONGEST_ALIAS = 200
 LONGEST_NAME = 80
-"""Characters of a tenant's name: it names a log file, where a slash takes three, of at most 255."""
+"""Most characters of a tenant's name. It becomes the name of a log file, which has 255 bytes at
+most and spells a slash with three.
+"""
 HANG_S = 30.0
 LEASE_S = 600.0
 LEAST_HANG_S = 5.0
-"""Ten signs of life."""
+"""Smallest `hang_s`: the time of ten signs of life."""
 LARGEST_BODY = 64 * MIB
-"""Bytes of a request's body, as it came or unpacked."""
+"""Most bytes of a request's body, as received and when decompressed."""
 LARGEST_BYTES = 2**60
 LARGEST_FILE = 2**20
-"""Bytes of a file of YAML."""
+"""Most characters of a YAML file."""
 MOST_VALUES = 100_000
-"""Keys and values of a file, each counted wherever an alias repeats it."""
+"""Most keys and values of a YAML file. Those behind an alias count again wherever it is used."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -77,8 +85,9 @@ class ConfigError(InputRefused):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML's safe one, which also refuses a key that is written twice, and aliases of aliases
-    that stand for more than anybody means."""
+    """YAML's safe loader. It also refuses a key that is written twice, and a file whose aliases
+    stand for more than `MOST_VALUES` keys and values.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -97,7 +106,9 @@ class Loader(yaml.SafeLoader):
 
 
 def _values(node: yaml.Node, known: dict[int, float]) -> float:
-    """Keys and values under a node, with all that aliases stand for; inf if one holds itself."""
+    """Number of keys and values under a node, with aliases expanded; inf if a node contains
+    itself.
+    """
     if isinstance(node, yaml.ScalarNode):
         return 1
     if id(node) not in known:
@@ -108,7 +119,7 @@ def _values(node: yaml.Node, known: dict[int, float]) -> float:
 
 
 FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-"""Numbers that YAML 1.2 takes for such, and YAML 1.1 for text."""
+"""Numbers with an exponent that YAML 1.2 reads as numbers and YAML 1.1 as text."""
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
 
 
@@ -121,7 +132,7 @@ class Policy(StrEnum):
 
 
 def parse_bytes(value: Any) -> int:
-    """``"512MiB"``, ``"2G"`` or a number of bytes."""
+    """Bytes of ``"512MiB"``, ``"2G"`` or a whole number of bytes. Raises `ValueError`."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", str(value), re.IGNORECASE)
@@ -133,19 +144,19 @@ def parse_bytes(value: Any) -> int:
 
 
 def parse_page(value: Any) -> int | None:
-    """Bytes as `parse_bytes` reads them; None for ``"auto"``."""
+    """Bytes as `parse_bytes` reads them; None for ``"auto"`` or no value."""
     return None if value in (None, "auto") else parse_bytes(value)
 
 
 def _named(folder: Any) -> Any:
-    """``""`` would be the working directory."""
+    """Refuse an empty path, which would mean the working directory. Raises `ValueError`."""
     if folder == "":
         raise ValueError("it is empty: name a folder")
     return folder
 
 
 FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded)]
-"""``~`` and ``$NAME`` stand for what they do in a shell."""
+"""A path in which ``~`` and ``$NAME`` are replaced as a shell does."""
 
 
 def parse_share(value: Any) -> Any:
@@ -172,15 +183,16 @@ def parse_span(value: Any) -> Any:
 
 Weight = Annotated[float, Field(ge=0)]
 Span = Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, BeforeValidator(parse_span)]
-"""Seconds; None is never."""
+"""Seconds, written as a number or as `parse_span` reads them; None is never."""
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
 
 
 class Strict(BaseModel):
-    """Part of a file. What is not known is refused; a section with nothing in it is not there.
+    """Base of all sections of a configuration. An unknown key is refused, and a section without
+    content is as if it were left out.
 
-    A value has the type that it is written in: ``true`` is no number, ``"5"`` and ``3.0`` are no
-    whole numbers. Fields for which YAML has no type of its own are not `strict`.
+    Values are not converted: ``true`` is no number, ``"5"`` and ``3.0`` are no whole numbers.
+    Fields of a type that YAML does not have, such as paths, are declared with `strict=False`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -188,20 +200,20 @@ class Strict(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _empty_sections_are_not_there(cls, data: Any) -> Any:
-        """``tiers:`` alone is null to YAML."""
+        """Drop the keys of empty sections: YAML reads ``tiers:`` alone as null."""
         if not isinstance(data, dict) or None not in data.values():
             return data
         return {key: value for key, value in data.items() if value is not None or cls._needs(key)}
 
     @classmethod
     def _needs(cls, key: Any) -> bool:
-        """True if null is no value for the key, so that it is told as a mistake."""
+        """True if null is a mistake for the key, so that it is kept and validation reports it."""
         field = cls.model_fields.get(key)
         return field is None or field.is_required() or not _is_section(field.annotation)
 
 
 def _is_section(annotation: Any) -> bool:
-    """Keys with values, of a schema or of anybody's."""
+    """True if the annotation is a mapping: a schema or a dict."""
     kind = get_origin(annotation) or annotation
     return isinstance(kind, type) and issubclass(kind, (BaseModel, dict))
 
@@ -210,34 +222,39 @@ class DeviceSection(Strict):
     """The memory that all tenants share: a part of the host's, or of one GPU's."""
 
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
-    """Name of one of several devices; such a one may have no tenant."""
+    """Name of the device where a server has several. A device with a name may have no tenant."""
     kind: Literal["host", "cuda"] = "host"
     index: int = Field(default=0, ge=0)
     """Index of the GPU, as ``nvidia-smi`` counts."""
     graphs: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
-    """On a GPU: replay CUDA graphs, in pieces while layers stream."""
+    """On a GPU: replay CUDA graphs. While layers stream, they are replayed in pieces."""
     compile: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
-    """Let vLLM compile what steps compute between two attentions, as it does by default."""
+    """Let vLLM compile the computation between two attentions, as it does by default."""
     memory: Bytes
-    """On a GPU leave room beside it for what each engine needs besides: see operating.md."""
+    """Bytes that all tenants share. On a GPU, leave memory free beside them for the other needs of
+    each engine: see operating.md.
+    """
     page: Annotated[int | None, BeforeValidator(parse_page)] = Field(
         default_factory=lambda data: PAGE[data["kind"]], le=LARGEST_BYTES
     )
-    """Physical page, the unit of mapping. A power of two; on a GPU at least 2 MiB, and None is
-    ``auto``: as large as the models allow."""
+    """Bytes of a physical page, the unit of mapping: a power of two, on a GPU at least 2 MiB. None
+    is ``auto`` (on a GPU only): as large as the models allow.
+    """
     copy_chunk: Bytes = Field(default_factory=lambda data: CHUNK[data["kind"]])
-    """Bytes of a layer that are copied at a time. Where a device copies one thing at a time, copies
-    of a step's inputs and of KV blocks wait for one."""
+    """Bytes of a layer that are copied at a time. On a device that does one copy at a time, copies
+    of a step's inputs and of KV blocks wait until the chunk is through.
+    """
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
 
     profile: Annotated[str | None, BeforeValidator(expanded)] = Field(default=None, min_length=1)
-    """A name in configs/hardware or a hardware file, as `mirage profile` writes: for what is said
-    before anything runs. Engines measure their own layers and steps."""
+    """Name in configs/hardware, or a hardware file as `mirage profile` writes. It is for
+    predictions before an engine runs; engines measure their own layers and steps.
+    """
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Speed of the link that is imitated, in bytes a second."""
+        """Speed of the imitated link in bytes a second; None if no link is imitated."""
         return None if self.link_gb_s is None else self.link_gb_s * 1e9
 
     @model_validator(mode="after")
@@ -271,24 +288,24 @@ class DeviceSection(Strict):
 
 
 class LimitsSection(Strict):
-    """Most that one key or one tenant gets; None is no limit."""
+    """Limits of one key or one tenant; None is no limit."""
 
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
-    """Tokens of prompts and of what was generated."""
+    """Tokens of prompts and of answers together."""
     in_flight: Count | None = None
-    """Requests that run or wait at one time."""
+    """Requests that run or wait at the same time."""
 
 
 class TenantLimitsSection(LimitsSection):
-    """Most that a tenant gives: to all clients together, and to one request."""
+    """Limits of a tenant: for all clients together, and for one request."""
 
     max_tokens: Count | None = None
-    """Tokens of an answer."""
+    """Most tokens of one answer."""
     n: Count | None = None
-    """Answers to one request."""
+    """Most answers to one request."""
     logprobs: Annotated[int, Field(ge=0, strict=True)] | None = None
-    """Tokens whose probability is told at each place."""
+    """Most tokens whose probability is returned for each position."""
 
 
 class TenantSection(Strict):
@@ -296,52 +313,64 @@ class TenantSection(Strict):
 
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     model: FilePath
-    """Its folder; or its name at a hub or in the store of weights, which stays relative until it
-    is fetched."""
+    """The model's folder, or its name at a hub or in the store of weights. Such a name stays a
+    relative path until the model is fetched.
+    """
     share: Annotated[float | None, BeforeValidator(parse_share)] = Field(gt=0, le=100)
-    """Per cent of the device that it is sure of while it is awake. None is ``auto``: as little as
-    its parameters and the KV cache of its longest request take."""
+    """Per cent of the device that the tenant is entitled to while it is awake. None is ``auto``: as
+    little as its parameters and the KV cache of its longest request take.
+    """
     priority: int = 0
     start: Literal["eager", "on_request"] = "eager"
-    """Eager: its engine starts before anybody asks, as long as there is room."""
+    """``eager``: its engine starts before any request comes, as long as there is room;
+    ``on_request``: when a request comes.
+    """
     keep_alive: Span = None
-    """Seconds without a request after which it sleeps; None: not before others need its place."""
+    """Seconds without a request after which the tenant sleeps; None: it sleeps only when other
+    tenants need its place.
+    """
     stop_after: Span = None
-    """Seconds asleep after which its engine ends; None is never."""
+    """Seconds asleep after which the tenant's engine is stopped; None is never."""
     pinned: bool = False
-    """True if it never yields its place to others."""
+    """True if the tenant never yields its place to others."""
     keep_weights: Literal["host", "none"] = "host"
-    """Host: layers that may move stay in host memory when its engine has ended, with all else that
-    a start reads. None: they go with the engine."""
+    """``host``: movable layers, and all else that a start reads, stay in host memory when the
+    engine has ended. ``none``: they are freed with the engine.
+    """
     max_waiting: Count = 128
-    """Requests that may wait while it wakes or starts."""
+    """Most requests that wait while the tenant wakes or starts."""
     max_wait_s: float = Field(default=120.0, ge=0, le=1e6)
-    """Seconds for which each of them may."""
+    """Longest time in seconds for which one request waits for the tenant to wake or start."""
     aliases: list[Annotated[str, Field(pattern=ALIAS, max_length=LONGEST_ALIAS)]] = Field(
         default_factory=list
     )
-    """Other names of its model that requests may use."""
+    """Other names by which requests may ask for this tenant's model."""
     adapters: dict[Annotated[str, Field(pattern=ALIAS, max_length=LONGEST_ALIAS)], FilePath] = (
         Field(default_factory=dict)
     )
-    """Folders of LoRA adapters that its engine loads while it runs, by the names of requests."""
+    """LoRA adapters that the engine loads while it runs: their folders, by the names that requests
+    use.
+    """
     limits: TenantLimitsSection = TenantLimitsSection()
     defaults: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Any] = Field(
         default_factory=dict
     )
-    """Values of keys that requests for generated tokens leave out."""
+    """Values for keys that a request for generated tokens leaves out."""
     max_model_len: Count = 1024
     max_num_seqs: Count = 64
     max_num_batched_tokens: Count = 1024
     floor_layers: Count = 1
-    """Layers that stay resident whatever happens."""
+    """Fewest layers that stay resident."""
     max_percent: float | None = Field(default=None, ge=0, le=100)
-    """Instead of `remap.max_percent`; with 0 the layers stay where vLLM puts them."""
+    """Overrides `remap.max_percent` for this tenant; with 0 the layers stay where vLLM puts
+    them.
+    """
     max_cost_ms: float | None = Field(default=None, ge=0, le=1e6)
-    """Time that waiting for its layers may add to its tokens, on average over the last minute;
-    above that it gives no more of them. None without a bound."""
+    """Most milliseconds that waiting for streamed layers may add to a token, averaged over the last
+    minute. Above that the tenant gives no more layers. None: no bound.
+    """
     engine_args: dict[str, Any] = Field(default_factory=dict)
-    """More arguments of vLLM's server, by their long names with underscores."""
+    """Further arguments of vLLM's server, by their long names with underscores."""
 
     @model_validator(mode="after")
     def _defaults_are_within_limits(self) -> TenantSection:
@@ -356,29 +385,33 @@ class TenantSection(Strict):
 
     @property
     def hub(self) -> HubName | None:
-        """Its model's name at a hub; None for a folder."""
+        """The model's name at a hub; None if the model is a folder."""
         return None if self.model.is_absolute() else hub_name(str(self.model))
 
     @property
     def stored(self) -> str | None:
-        """Its model's name or id in the store of weights; None for a folder or a hub's."""
+        """The model's name or id in the store of weights; None for a folder or a model at a hub."""
         written = str(self.model)
         return written.removeprefix(STORED) if written.startswith(STORED) else None
 
     @property
     def percent(self) -> float:
-        """`share`, once models were asked how much ``auto`` is."""
+        """`share` as a number. It must not be ``auto`` any more: that is replaced once the models'
+        sizes are known.
+        """
         assert self.share is not None, f"the share of {self.name!r} is auto"
         return self.share
 
     @property
     def comes_and_goes(self) -> bool:
-        """True if a key says when it is awake."""
+        """True if the share is ``auto`` or a key of the roster is written: the tenant may sleep and
+        wake.
+        """
         return self.share is None or not ROSTER_KEYS.isdisjoint(self.model_fields_set)
 
     @field_serializer("engine_args", when_used="json")
     def _without_secrets(self, engine_args: dict[str, Any]) -> Any:
-        """JSON goes into reports."""
+        """Arguments without secrets, since JSON of a configuration goes into reports."""
         return redacted(engine_args)
 
 
@@ -390,27 +423,39 @@ class RosterSection(Strict):
     """Rules by which tenants come and go where not all fit (docs/roster.md). Times in seconds."""
 
     victims: Literal["mru", "lru"] = "mru"
-    """Order in which idle tenants of equal priority sleep."""
+    """Order in which idle tenants of equal priority sleep: most or least recently used first."""
     worth: float = Field(default=1.0, ge=0, le=1e6)
-    """Multiple of its way out and back for which a tenant is awake before it yields."""
+    """A tenant yields only after it was awake for so many times the duration of its sleep and
+    wake.
+    """
     busy_s: float = Field(default=5.0, ge=0, le=1e6)
-    """A tenant with running requests yields no earlier than so long after it became ready."""
+    """A tenant with running requests yields only after it was ready for so many seconds."""
     busy_worth: float = Field(default=6.0, ge=0, le=1e6)
-    """Multiple of its way out and back and of its drain for which such a one is awake before."""
+    """A tenant with running requests yields only after it was awake for so many times the duration
+    of its drain, sleep and wake.
+    """
     rest_worth: float = Field(default=1.0, ge=0, le=1e6)
-    """Multiple of its stop and start for which one that sleeps is idle before it stops so that
-    none with running requests has to yield."""
+    """Before a tenant with running requests yields, tenants stop that have slept without a request
+    for so many times the duration of their stop and start.
+    """
     spare_part: float = Field(default=0.1, ge=0, le=1)
-    """Part of the device that one that comes leaves free, for KV, while another has more than one
-    running request."""
+    """Part of the device that a tenant which comes leaves free for KV memory while another tenant
+    has more than one running request.
+    """
     patience_s: float = Field(default=1.0, ge=0, le=1e6)
-    """Seconds that somebody has to wait for the place of a tenant with running requests."""
+    """Seconds that a request must have waited before a tenant with running requests yields to
+    it.
+    """
     drain_s: float = Field(default=2.0, ge=0, le=1e6)
-    """Longest drain; what still runs then waits until its model is awake again."""
+    """Longest drain in seconds. Requests that still run after it wait until their model is awake
+    again.
+    """
     obey_s: float = Field(default=60.0, gt=0, le=1e6)
-    """Longest time that an engine has to sleep once it was told; then it is stopped."""
+    """Seconds within which an engine must sleep after the order to; then it is stopped."""
     asleep_part: float = Field(default=0.5, ge=0, le=1)
-    """Part of the device that sleeping tenants may hold together; beyond, the longest idle stop."""
+    """Most memory that sleeping tenants may hold together, as a part of the device. Beyond it,
+    those idle for longest stop.
+    """
 
 
 PATIENCE_S = 1.0
@@ -422,59 +467,73 @@ class SharingSection(Strict):
     mode: Literal["spatial", "temporal"] = "spatial"
     turn_s: float = Field(default=1.0, gt=0, le=1e6)
     drain: bool | Literal["auto"] = "auto"
-    """Temporal: a turn lasts until its running requests have finished; auto: if the next model
-    would else stream more layers than its decode hides, and for one more `turn_s` at most."""
+    """Temporal sharing: a turn lasts until its running requests have finished. ``auto``: only if
+    the next model would otherwise stream more layers than its decode hides, and for one more
+    `turn_s` at most.
+    """
 
     @property
     def drains(self) -> bool:
-        """True if every turn lasts until the requests that it began have finished."""
+        """True if every turn lasts until the requests that began in it have finished."""
         return self.mode == "temporal" and self.drain is True
 
     @property
     def patience_s(self) -> float:
-        """Seconds for which a running request is held for memory at most, and then preempted.
+        """Longest time in seconds that a running request waits for memory before it is preempted.
 
-        Of a turn only a part: one that passes with waiting alone leaves the next no better off.
+        In turns it is a quarter of the turn at most: a turn that passes with waiting alone leaves
+        the next no better off.
         """
         return PATIENCE_S if self.mode == "spatial" else min(PATIENCE_S, self.turn_s / 4)
 
 
 Kept = Literal["nothing", "soon", "lent", "asked"]
-"""KV kept for running requests: none, the blocks of their next steps, or all that they ask for;
-`lent`: all of it while layers of their model are away, or of any in turns, else those of their next
-steps."""
+"""KV memory that new requests leave free for running ones. `nothing`: none. `soon`: the blocks of
+half of `lookahead_steps`. `asked`: all that they ask for. `lent`: more than `soon` while layers of
+their model are away, or layers of any model in turns (`Wants.left_free`), otherwise as `soon`.
+"""
 
 
 class Remap(Strict):
     """Rules by which the controller moves memory (see docs/architecture.md, Deciding)."""
 
     serve: Literal["growth", "admission"] = "admission"
-    """Remap for the growth of running requests only, or also to admit waiting ones."""
-    lend_percent: float = Field(default=75, ge=0, le=100)
-    """With `serve` growth, most of the KV that tenants can lend each other that may be lent to
-    waiting requests; the rest waits for the growth of running ones."""
-    tbt_ms: PositiveFloat | None = None
-    """Time between tokens to keep: while a model's decode step computes for longer, its waiting
-    requests get no more than its share."""
-    favour: Literal["latency", "throughput"] = "latency"
-    """Choice of what newcomers leave free while layers of their model are away, or of any in turns:
-    at once what running requests take in twice `lookahead_steps`, in turns all that they ask for,
-    and in turns that drain a quarter of what layers pay for while all of them grow, so that few are
-    preempted; or what they take in half of `lookahead_steps`."""
-    max_percent: float = Field(default=95, ge=0, le=100)
-    """Most of a model's layers that may be given away (the remapping percentage)."""
-    experts: bool = False
-    """True if a mixture of experts that is in use may give away experts that it hardly routes to.
+    """`growth`: layers make room for the growth of running requests alone; `admission`: also for
+    waiting requests.
     """
+    lend_percent: float = Field(default=75, ge=0, le=100)
+    """With `serve: growth`: upper limit for waiting requests, in per cent of all KV memory that
+    tenants can lend each other. The rest is for the growth of running requests.
+    """
+    tbt_ms: PositiveFloat | None = None
+    """Target time between tokens in milliseconds: while a model's decode step computes for longer,
+    its waiting requests get no memory beyond its share.
+    """
+    favour: Literal["latency", "throughput"] = "latency"
+    """Memory that new requests leave free while layers of their model (in turns: of any model) are
+    away.
+
+    `latency`: at once the growth of running requests in twice `lookahead_steps`, in turns all that
+    they ask for, in both cases at least half of their expected growth; in turns that drain instead,
+    while all of them grow, a quarter of the memory of layers. Few requests are preempted.
+    `throughput`: their growth in half of `lookahead_steps`.
+    """
+    max_percent: float = Field(default=95, ge=0, le=100)
+    """Most of a model's layers that may be given away, in per cent (the remapping percentage)."""
+    experts: bool = False
+    """True if an active mixture-of-experts model may give away experts that it rarely routes to."""
     rest_s: float = Field(default=30, ge=0, le=1e6)
-    """Seconds without work after which at the latest a model that runs at once lends more layers
-    than hide behind the decode of a single request."""
+    """Spatial sharing: idle seconds after which, at the latest, a model lends more layers than it
+    can stream without slowing the decode of a single request.
+    """
     headroom_extents: int = Field(default=2, ge=0)
-    """Free extents an engine asks for ahead of need (the low-water mark)."""
+    """Free extents that an engine requests ahead of need (the low-water mark)."""
     lookahead_steps: int = Field(default=16, ge=0)
-    """Decode steps of its running requests for which an engine asks ahead, besides."""
+    """Decode steps of the running requests whose KV blocks an engine requests in advance, beside
+    `headroom_extents`.
+    """
     slack_extents: int = Field(default=4, ge=0)
-    """Free extents above which a grant is handed back (the high-water mark)."""
+    """Free extents above which an engine hands memory back (the high-water mark)."""
     hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
     """Seconds a surplus must last before it is handed back."""
 
@@ -495,13 +554,19 @@ class Replay(Strict):
     """Defaults of ``mirage replay``; its options override them."""
 
     trace: str | dict[str, str] = "sample"
-    """Value of ``--trace``, or one for each tenant; files are relative to this one."""
+    """Value of ``--trace``, or one for each tenant; files are relative to the configuration file's
+    folder.
+    """
     window: Annotated[tuple[float, float] | None, Field(strict=False)] = None
     time_scale: PositiveFloat = 1.0
     load: PositiveFloat | None = Field(default=None, le=100)
-    """Part of what the machine can compute, which is measured first, and gaps are scaled to it."""
+    """Part of the machine's measured capacity to which the gaps between requests are scaled; None:
+    they are not.
+    """
     think_s: float | None = Field(default=None, ge=0, le=1e6)
-    """Least seconds from an answer to the next turn of its session; None: turns do not wait."""
+    """Least seconds from an answer to the next turn of its session; None: turns do not wait for
+    answers.
+    """
     length_scale: PositiveFloat = 1.0
     seed: int = 0
     traffic: Traffic = Traffic()
@@ -527,7 +592,7 @@ class HostTier(Strict):
 
     bytes: Bytes
     policy: Literal["lru", "arc"] = "lru"
-    """In which order a tenant's own blocks are evicted."""
+    """Order in which a tenant's own blocks are evicted."""
 
 
 class Peer(Strict):
@@ -535,12 +600,13 @@ class Peer(Strict):
 
     bytes: Bytes
     device: int | None = Field(default=None, ge=0)
-    """Index of the GPU, counted as `device.index` is; None: memory of this host stands in for it.
+    """Index of the GPU, counted as `device.index` is; None on a host, whose memory stands in for a
+    GPU.
     """
 
 
 def parse_peer(value: Any) -> Any:
-    """``2GiB`` is ``{bytes: 2GiB}``."""
+    """Peer as a mapping: a size alone, ``2GiB``, becomes ``{bytes: 2GiB}``."""
     return value if isinstance(value, (dict, Peer)) else {"bytes": value}
 
 
@@ -551,7 +617,7 @@ class PeerTier(Strict):
         Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")],
         Annotated[Peer, BeforeValidator(parse_peer)],
     ] = Field(min_length=1)
-    """Bytes that each peer lends at most, by its name."""
+    """Peers by name, each with the most bytes that it lends."""
     link_gb_s: float | None = Field(default=None, gt=0, le=1e6)
     """Host only: imitate a link of so many GB (1e9 bytes) a second; None copies at full speed."""
     backed: bool = True
@@ -559,11 +625,11 @@ class PeerTier(Strict):
     dropped.
     """
     experts: bool = True
-    """True if experts that were given away (`remap.experts`) are kept there as well."""
+    """True if peers also keep copies of experts that were given away (`remap.experts`)."""
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Speed of the link that is imitated, in bytes a second."""
+        """Speed of the imitated link in bytes a second; None if no link is imitated."""
         return None if self.link_gb_s is None else self.link_gb_s * 1e9
 
     @property
@@ -573,12 +639,12 @@ class PeerTier(Strict):
 
     @property
     def lent(self) -> dict[str, int]:
-        """Bytes of each by its name."""
+        """Bytes that each peer lends at most, by its name."""
         return {name: peer.bytes for name, peer in self.devices.items()}
 
     @property
     def gpus(self) -> dict[str, int]:
-        """Numbers of those that are GPUs, by their names."""
+        """Index of each peer that is a GPU, by its name."""
         found = {name: peer.device for name, peer in self.devices.items()}
         return {name: device for name, device in found.items() if device is not None}
 
@@ -587,12 +653,16 @@ class SsdTier(Strict):
     """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
 
     directory: Annotated[FilePath, BeforeValidator(_named)]
-    """`load` makes it absolute: relative to the file's folder."""
+    """Folder of the blocks. In the file it is relative to the file's folder; `load` makes it
+    absolute.
+    """
     bytes: Bytes
     keep: bool = False
-    """Blocks outlive a restart of the server."""
+    """True if blocks outlive a restart of the server."""
     save_s: Annotated[float, Field(ge=0, le=3600)] = 10.0
-    """With `keep`, seconds that a server which stops writes what host memory has alone."""
+    """With `keep`: most seconds that a stopping server spends on writing blocks that are in host
+    memory alone.
+    """
 
 
 class TiersSection(Strict):
@@ -616,7 +686,9 @@ class TiersSection(Strict):
 
 
 def _check_peers(peer: PeerTier, device: DeviceSection) -> None:
-    """Other GPUs for a GPU, and memory of the host for a host. Raises `ValueError`."""
+    """Raises `ValueError` unless the peers of a GPU are other GPUs, and those of a host its
+    memory.
+    """
     if device.kind == "host":
         for name, gpu in peer.gpus.items():
             raise ValueError(f"tiers.peer.devices.{name}.device is {gpu}: leave it out on a host")
@@ -643,23 +715,28 @@ class KeeperSection(Strict):
     idle_bytes: (
         Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_BYTES)] | None
     ) = None
-    """Most that weights may take which no engine uses; None: half of what the machine or the
-    control group has beside the device and the tiers."""
+    """Most bytes of weights that no engine uses. None: half of the memory that the machine or the
+    control group has beside the device and the tiers.
+    """
 
 
 class WeightsSection(Strict):
-    """Store of weights on this machine, and machines that may have more (docs/operating.md)."""
+    """Store of weights on this machine, and servers from which it gets weights that it lacks
+    (docs/operating.md).
+    """
 
     store: FilePath | None = None
-    """None: ``mirage/weights`` in the cache of this user."""
+    """Folder of the store; None: ``mirage/weights`` in the cache of this user."""
     sources: list[Annotated[str, Field(pattern=r"^https?://[^/\s]+/?$")]] = Field(
         default_factory=list
     )
-    """Addresses of servers of weights that are asked for what the store lacks."""
+    """Addresses of servers of weights that are asked for weights that the store lacks."""
     secret: FilePath | None = None
-    """File with the secret of the cluster, which sources ask for."""
+    """File with the secret of the cluster, which the sources require."""
     ahead: bool = True
-    """With several machines: each gets all weights before one of the models goes there."""
+    """With several machines: weights of all models go to every machine before a model moves
+    there.
+    """
 
     @model_validator(mode="after")
     def _sources_ask_for_a_secret(self) -> WeightsSection:
@@ -673,13 +750,13 @@ class WeightsSection(Strict):
 
 
 class TlsSection(Strict):
-    """Files of PEM by which the address speaks TLS; `load` makes their paths absolute.
+    """PEM files with which the address speaks TLS; `load` makes their paths absolute.
 
-    They are not followed to where links lead: a renewed certificate is often another link.
+    Symbolic links are kept, because a renewed certificate is often a link that changed.
     """
 
     certificate: FilePath
-    """The certificate, with those between it and its root."""
+    """The certificate, followed by the intermediate ones up to its root."""
     key: FilePath
 
     @field_serializer("certificate", "key")
@@ -688,38 +765,42 @@ class TlsSection(Strict):
 
 
 class HttpSection(Strict):
-    """Limits of one client at the address that all are served at (docs/operating.md)."""
+    """Limits of one client at the address of all models (docs/operating.md)."""
 
     head_s: PositiveFloat = Field(default=10.0, le=1e6)
-    """Seconds until a request's head is there, from its first byte, and of the first request from
-    the connection's begin."""
+    """Seconds in which the head of a request must be complete, from its first byte; for a
+    connection's first request, from the connection's begin.
+    """
     body_s: PositiveFloat = Field(default=30.0, le=1e6)
-    """Seconds until a body is there, beside those that `body_rate` allows."""
+    """Seconds in which a body must be complete, beside the time that `body_rate` adds."""
     body_rate: Bytes = 64 * KIB
-    """Bytes of a body, as they come, that allow for one second more."""
+    """Bytes of a body, as received, that extend `body_s` by one second."""
     idle_s: PositiveFloat = Field(default=75.0, le=1e6)
-    """Seconds that a connection is kept for its next request."""
+    """Seconds for which an idle connection is kept for its next request."""
     body_bytes: Bytes = 256 * MIB
-    """Bodies of all requests that are not answered yet."""
+    """Most bytes of the bodies of all requests that are not answered yet."""
     connections: Count = 8192
     connections_per_peer: Count = 4096
-    """Connections of one address, which may be a load balancer's."""
+    """Most connections from one address, which may be a load balancer's."""
     stream_quiet_s: Annotated[
         Annotated[float, Field(gt=0, le=1e6)] | None, BeforeValidator(parse_span)
     ] = 15.0
-    """Seconds without a byte after which a stream of events gets a comment; None: it gets none."""
+    """Seconds without a byte after which a stream of events gets a comment; None: no comments are
+    sent.
+    """
 
     drain_delay_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    """Seconds for which requests are still accepted once the server stops, and ``/ready`` says so:
-    for a load balancer that asks now and then."""
+    """Seconds for which a stopping server still accepts requests while ``/ready`` reports the stop,
+    so that a load balancer which asks now and then notices it.
+    """
     drain_s: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """Seconds after that for requests that run to end by themselves."""
+    """Seconds after `drain_delay_s` in which running requests may still end by themselves."""
     cors: list[Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]] = Field(
         default_factory=list
     )
-    """Origins whose pages may ask for models; ``*`` is any."""
+    """Origins whose pages may send requests to the models; ``*`` is any."""
     tls: TlsSection | None = None
-    """None: plain HTTP is spoken."""
+    """Files for TLS; None: plain HTTP."""
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> HttpSection:
@@ -732,7 +813,7 @@ class HttpSection(Strict):
 
 
 class Config(Strict):
-    """One file: the device, its tenants, how they share it, what to replay."""
+    """One configuration file: the device, its tenants, how they share it, what to replay."""
 
     device: DeviceSection
     tenants: list[TenantSection]
@@ -748,11 +829,15 @@ class Config(Strict):
     hang_s: float = Field(default=HANG_S, ge=LEAST_HANG_S, le=1e6)
     """Seconds without a sign of life, or without progress, after which an engine is ended."""
     warm_starts: bool | Literal["auto"] = "auto"
-    """True: engines start as forks of a process that has imported vLLM. auto: on a host they do."""
+    """True if engines start as forks of a process that has imported vLLM; ``auto``: on a host they
+    do.
+    """
     lease_s: float = Field(default=LEASE_S, ge=0, le=1e6)
-    """Seconds for which engines of a server that was killed go on, until another one has them."""
+    """Seconds for which engines go on after their server was killed, unless another server takes
+    them over.
+    """
     adapter_folders: list[FilePath] = Field(default_factory=list)
-    """Folders that hold all that `adapters` of a tenant may name."""
+    """Folders in which all folders of tenants' `adapters` must lie."""
     block_tokens: Count = 32
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 
@@ -804,19 +889,25 @@ class Config(Strict):
 
     @property
     def names(self) -> dict[str, str]:
-        """Owner of each name that requests may use, in words; adapters' are not among them."""
+        """Owner in words (``tenant 'a'``) of each name and alias that requests may use, without
+        adapters.
+        """
         return _owners(self.tenants)
 
     @property
     def rostered(self) -> bool:
-        """True if tenants come and go: a key says so, or their shares exceed the device."""
+        """True if tenants come and go: a key of the roster is written, or the shares exceed the
+        device.
+        """
         if "roster" in self.model_fields_set or any(t.comes_and_goes for t in self.tenants):
             return True
         return sum(t.percent for t in self.tenants) > 100 + 1e-9
 
     @property
     def host_tier(self) -> HostTier | None:
-        """The one that is served; with policy `static` engines are as vLLM has them."""
+        """The host pool that is served: None with policy `static`, whose engines are as vLLM has
+        them.
+        """
         return None if self.policy is Policy.STATIC else self.tiers.host
 
     def max_percent(self, tenant: TenantSection) -> float:
@@ -826,24 +917,26 @@ class Config(Strict):
 
     @property
     def starts_warm(self) -> bool:
-        """True if engines are to start as forks."""
+        """True if engines start as forks of a process that has imported vLLM."""
         return self.device.kind == "host" if self.warm_starts == "auto" else self.warm_starts
 
     def keeps_weights(self, tenant: TenantSection) -> bool:
-        """True if a tenant's weights may stay in host memory without an engine.
+        """True if a tenant's weights may stay in host memory after its engine has ended.
 
-        Layers that never move have no copy there that could stay.
+        Layers that never move have no copy in host memory.
         """
         moves = self.policy is Policy.MIRAGE and self.max_percent(tenant) > 0
         return moves and tenant.keep_weights == "host"
 
     def tenant(self, name: str) -> TenantSection:
-        """Raises `KeyError` if no tenant has that name."""
+        """Tenant of that name. Raises `KeyError` if there is none."""
         return next((t for t in self.tenants if t.name == name), None) or _no_tenant(name)
 
 
 def _owners(tenants: list[TenantSection]) -> dict[str, str]:
-    """Owner of each tenant's name and alias, in words. Raises `ValueError` for a name of two."""
+    """Owner in words of each tenant's name and alias. Raises `ValueError` for a name with two
+    owners.
+    """
     owners = {tenant.name: f"tenant {tenant.name!r}" for tenant in tenants}
     for tenant in tenants:
         for alias in tenant.aliases:
@@ -869,7 +962,9 @@ def load(path: Path) -> Config:
 
 
 def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
-    """Configuration of `raw`, read from `path`; paths in it are relative to `here`."""
+    """Configuration of `raw`, read from `path`; paths in it are relative to `here`. Raises
+    `ConfigError`.
+    """
     keys = {key: value for key, value in current(raw, path).items() if key != VERSION}
     config = validated(Config, keys, path)
     tenants = [_placed(tenant, here) for tenant in config.tenants]
@@ -897,7 +992,7 @@ def made(raw: dict[Any, Any], path: Path, here: Path) -> Config:
 
 
 def current(raw: dict[Any, Any], path: Path) -> dict[Any, Any]:
-    """Content of a configuration in the newest version's words. Raises `ConfigError`."""
+    """Content of a configuration in the keys of the newest version. Raises `ConfigError`."""
     try:
         return upgraded(raw)
     except UnknownVersionError as error:
@@ -910,7 +1005,9 @@ def _placed(tenant: TenantSection, here: Path) -> TenantSection:
 
 
 def _model(here: Path, written: Path) -> Path:
-    """A model's folder, absolute; a name as it is, in the store or at a hub (no such folder)."""
+    """Absolute path of a model's folder. A name in the store, or one at a hub where no folder has
+    that name, is returned as it is.
+    """
     if str(written).startswith(STORED):
         return written
     place = resolved(here, written)
@@ -918,9 +1015,10 @@ def _model(here: Path, written: Path) -> Path:
 
 
 def resolved(folder: Path, path: Path | str) -> Path:
-    """A path in a file of `folder`, absolute, without links as far as they lead somewhere.
+    """Absolute path of `path` relative to `folder`, with symbolic links followed. Links that lead
+    nowhere are allowed.
 
-    Raises `ConfigError` for what can be no path.
+    Raises `ConfigError` for text that can be no path.
     """
     try:
         return Path(os.path.realpath(folder / path))
@@ -942,7 +1040,7 @@ def parsed(text: str, path: Path | str) -> dict[Any, Any]:
 
 
 def parsed_value(text: str, named: Path | str) -> Any:
-    """Content of a YAML `text` of that name. Raises `ConfigError`."""
+    """Content of `text` in YAML; errors call it `named`. Raises `ConfigError`."""
     try:
         return yaml.load(text, Loader)  # a safe one
     except RecursionError:
@@ -952,11 +1050,13 @@ def parsed_value(text: str, named: Path | str) -> Any:
 
 
 ODD_VALUES = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
-"""Errors that PyYAML lets through for values that are none: ``2024-13-45``, ``!!int x``."""
+"""Errors that PyYAML raises for values that do not fit their type: ``2024-13-45``, ``!!int x``."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises `ConfigError` if it cannot be read, or is too much."""
+    """The text of a file. Raises `ConfigError` if it cannot be read, or is longer than
+    `LARGEST_FILE`.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(LARGEST_FILE + 1)
@@ -972,7 +1072,7 @@ def read_text(path: Path) -> str:
 
 
 def validated(schema: type[Schema], raw: dict[Any, Any], path: Path) -> Schema:
-    """`raw` as one `schema`. Raises `ConfigError` with one line."""
+    """`raw` checked against `schema`. Raises `ConfigError` with one line."""
     try:
         return schema.model_validate(raw)
     except ValidationError as error:

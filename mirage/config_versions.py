@@ -1,8 +1,8 @@
 """Versions of the configuration file, and the steps from one to the next. Pure.
 
-A file says ``version: 1``; one that says none has the first. What an older file says is put into
-today's words when it is read, so that servers go on over a new release; `mirage check --upgrade`
-prints the file in them.
+A file states its version, ``version: 1``; without one it has the first. An older file is translated
+to the newest keys when it is read, so that a new release serves it too. `mirage check --upgrade`
+prints the translation.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Keys = Mapping[Any, Any]
-"""Content of a configuration file, as YAML has it."""
+"""Content of a configuration file as the YAML parser returns it."""
 Step = Callable[[Keys], Keys]
-"""Content of one version in the words of the next, without the key ``version``. It leaves alone
-what is not as it should be: mistakes are told of once all steps are done."""
+"""Function that translates one version's content to the next version's keys, without ``version``.
+Invalid values are left as they are: they are reported after the last step.
+"""
 
 KEY = "version"
 STEPS: tuple[Step, ...] = ()
-"""Steps from the first version on; the newest version is one more than their number."""
+"""Steps from the first version on. The newest version is one more than their number."""
 
 
 class UnknownVersionError(ValueError):
-    """A version that this release does not read; the message says what to do."""
+    """A version that this release cannot read; the message says what to do."""
 
 
 def newest() -> int:
@@ -31,12 +32,12 @@ def newest() -> int:
 
 
 def numbered(keys: Keys) -> dict[Any, Any]:
-    """Keys of the newest version, which say so first."""
+    """`keys` with the newest version's number first."""
     return {KEY: newest(), **keys}
 
 
 def version_of(raw: Keys) -> int:
-    """Version that a file has. Raises `UnknownVersionError`."""
+    """Version of a file, 1 if it states none. Raises `UnknownVersionError`."""
     told = raw.get(KEY, 1)
     if type(told) is not int or told < 1:
         raise UnknownVersionError(
@@ -51,9 +52,9 @@ def version_of(raw: Keys) -> int:
 
 
 def upgraded(raw: Keys) -> dict[Any, Any]:
-    """Content in the newest version's words, with its number first. Raises `UnknownVersionError`.
+    """Content in the newest version's keys, with the version first. Raises `UnknownVersionError`.
 
-    Without a number it gets none where the newest version is the first.
+    If the file states no version and the newest is the first, none is added.
     """
     keys: Keys = {key: value for key, value in raw.items() if key != KEY}
     for step in STEPS[version_of(raw) - 1 :]:

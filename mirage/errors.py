@@ -8,4 +8,4 @@ class InputRefused(ValueError):
 
 
 class CommandFailed(Exception):
-    """Failure of a command on the way; the message is one line."""
+    """A command failed while it ran; the message is one line."""

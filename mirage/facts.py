@@ -1,7 +1,8 @@
-"""Facts that vLLM tells of one model before anything is loaded: its layers, and its KV cache.
+"""Properties of one model that vLLM reports before weights are loaded: its layers, and its KV
+cache.
 
-`mirage.engine.probe` asks for them, `mirage.serve.fit` prices them, an engine's scheduler counts
-blocks by them. Sizes are bytes of device memory.
+`mirage.engine.probe` asks for them, `mirage.serve.fit` computes sizes from them, an engine's
+scheduler counts blocks by them. Sizes are bytes of device memory.
 """
 
 from __future__ import annotations
@@ -15,22 +16,24 @@ from mirage.units import ceil_div
 
 
 class KVGroup(msgspec.Struct, frozen=True):
-    """Layers that share one block table: vLLM gives a request blocks for each group.
+    """Layers that share one block table: vLLM allots each request blocks for each group.
 
-    A block of any group takes the same bytes, and all come from one pool.
+    A block of any group takes the same bytes, and all blocks come from one pool.
     """
 
     kind: str
-    """vLLM's name of what the layers keep: ``full_attention``, ``sliding_window``, ``mamba``…"""
+    """vLLM's name of the layers' state: ``full_attention``, ``sliding_window``, ``mamba``…"""
     layers: int
     block_tokens: int
     most_blocks: int
     """Most blocks that one request of `max_model_len` tokens holds at the same time."""
     grows: bool = True
-    """True if a request's blocks grow with its length; a state is held whole from the start."""
+    """True if a request's blocks grow with its length; False if it holds `most_blocks` from the
+    start.
+    """
 
     def blocks(self, tokens: int) -> int:
-        """KV blocks of a request that is `tokens` long."""
+        """KV blocks of this group for a request that is `tokens` long, at most `most_blocks`."""
         if not self.grows:
             return self.most_blocks
         blocks = -(-tokens // self.block_tokens)
@@ -38,7 +41,7 @@ class KVGroup(msgspec.Struct, frozen=True):
 
 
 class KVGroups(msgspec.Struct, frozen=True):
-    """All groups of one model, most have one. A model without a KV cache has none."""
+    """All groups of one model. Most models have one; a model without a KV cache has none."""
 
     groups: tuple[KVGroup, ...] = ()
 
@@ -48,15 +51,17 @@ class KVGroups(msgspec.Struct, frozen=True):
         return sum(group.most_blocks for group in self.groups)
 
     def blocks(self, tokens: int) -> int:
-        """KV blocks of a request that is `tokens` long."""
+        """KV blocks of a request that is `tokens` long, over all groups."""
         return sum(group.blocks(tokens) for group in self.groups)
 
     def to_start(self, tokens: Iterable[int], slots: int) -> int:
-        """KV blocks to start the first `slots` waiting requests; `tokens` has their lengths."""
+        """KV blocks needed to start the first `slots` waiting requests, whose lengths are `tokens`;
+        each computes one token more.
+        """
         return sum(self.blocks(each + 1) for each in islice(tokens, max(0, slots)))
 
     def grown(self, tokens: int, parts: int = 1) -> int:
-        """KV blocks that running requests take for `tokens` more tokens, over `parts`.
+        """KV blocks that running requests take for `tokens` / `parts` more tokens.
 
         A sliding window takes new blocks as it frees old ones, so it counts here.
         """
@@ -68,17 +73,19 @@ NO_KV = KVGroups()
 
 
 class ExpertFacts(msgspec.Struct, frozen=True):
-    """Experts of a mixture-of-experts model, as its layers have them."""
+    """Experts of a mixture-of-experts model and their sizes."""
 
     layers: int
-    """Number of layers that have some."""
+    """Layers that have experts."""
     count: int
-    """In each of them."""
+    """Experts in each of these layers."""
     slices: tuple[int, ...]
-    """Bytes of one expert in each tensor that it is a part of."""
+    """Bytes of one expert in each tensor that holds a part of it."""
 
     def stay(self, page_bytes: int) -> str | None:
-        """Reason why no expert can be given away with pages of `page_bytes`; None if they can."""
+        """Reason why no expert can be given away with pages of `page_bytes`; None if experts can
+        be.
+        """
         odd = next((nbytes for nbytes in self.slices if nbytes % page_bytes), None)
         if odd is None:
             return None
@@ -89,26 +96,26 @@ class ModelFacts(msgspec.Struct, frozen=True):
     """One tenant's model as its engine will build it."""
 
     architecture: str
-    """The class that vLLM builds, by the name in ``config.json``."""
+    """Name in ``config.json`` of the class that vLLM builds."""
     quantisation: str
-    """vLLM's name of the weights' format; empty for plain ones."""
+    """vLLM's name of the weights' format; empty if they are not quantised."""
     runner: str
     """``generate``, or ``pooling`` for models that answer with vectors or scores."""
     layers: int
     layer_bytes: int
-    """Parameters of the largest decoder layer."""
+    """Parameter bytes of the largest decoder layer."""
     fixed_bytes: int
-    """Parameters and buffers outside the decoder layers, a draft model's included."""
+    """Bytes of parameters and buffers outside the decoder layers, including a draft model's."""
     stays: str | None
-    """Why the layers cannot move; None if they can."""
+    """Reason why the layers cannot move; None if they can."""
     block_bytes: int
-    """One KV block, over all layers of its group; 0 without a KV cache."""
+    """Bytes of one KV block, over all layers of its group; 0 without a KV cache."""
     block_runs: int
-    """Contiguous runs that a KV block consists of: 1, or one a layer."""
+    """Contiguous runs of memory that a KV block consists of: 1, or one for each layer."""
     kv: KVGroups
     vllm: str
-    """Version."""
+    """Version of vLLM."""
     experts: ExpertFacts | None = None
     """Experts that could be given away; None if there are none."""
     experts_stay: str | None = None
-    """Why there are none that could."""
+    """Reason why no expert can be given away; None if experts can be."""

@@ -1,7 +1,8 @@
-"""Fetching one file: whole and right, or not there.
+"""Fetching one file over HTTP: afterwards it is complete and its checksum is right, or it is
+absent.
 
-Bytes go into ``FILE.part`` beside the file, which gets its name only after its checksum was found
-right. A fetch that was interrupted goes on where it ended.
+Bytes go into ``FILE.part`` beside the file, which is renamed after its checksum was verified. An
+interrupted fetch continues where it ended.
 """
 
 from __future__ import annotations
@@ -27,28 +28,30 @@ PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
 NO_HEADERS: Mapping[str, str] = {}
 
 Progress = Callable[[int, int | None], None]
-"""Told of the bytes that are there and of those there will be, if that is known."""
+"""Callback with the bytes received so far, and the total or None if that is unknown."""
 
 
 class WantedFile(NamedTuple):
-    """A file to fetch: its checksum, and its size if that is known."""
+    """A file to fetch: its name, its checksum, and its size in bytes if that is known."""
 
     name: str
     checksum: str
-    """Checksum behind its kind: ``sha256:...``, or ``git:...`` of an object in a repository."""
+    """Checksum with its kind in front: ``sha256:...``, or ``git:...`` of an object in a
+    repository.
+    """
     bytes: int | None = None
 
 
 class FetchError(CommandFailed):
-    """A file that could not be had; the message is one line."""
+    """A file could not be fetched; the message is one line."""
 
 
 class UnreachableError(FetchError):
-    """No server gave the file; its cause is what the last one said."""
+    """No server returned the file; the cause is the last server's error."""
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
-    """A redirect to another host takes no token along."""
+    """Follows redirects; to another host or scheme, without the ``Authorization`` header."""
 
     def redirect_request(
         self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str
@@ -63,7 +66,7 @@ _opener = urllib.request.build_opener(_SameHost)
 
 
 def opened(url: str, headers: Mapping[str, str], timeout_s: float) -> Any:
-    """Response to a GET. Raises one of `UNREACHABLE`."""
+    """Response to a GET of `url`. Raises one of `UNREACHABLE`."""
     request = urllib.request.Request(url, headers={"User-Agent": "mirage", **headers})
     return _opener.open(request, timeout=timeout_s)
 
@@ -76,11 +79,11 @@ def fetch(
     timeout_s: float,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> None:
-    """Get the file to `path` from the first address that gives it.
+    """Get the file to `path` from the first of `urls` that returns it.
 
-    Raises `UnreachableError` if none does, `FetchError` if another process fetches it, or what
-    came is not the file: then nothing of it is kept. Raises `OSError` for a folder that cannot be
-    written.
+    Raises `UnreachableError` if none does; what came so far is kept in ``FILE.part``. Raises
+    `FetchError` if another process fetches the file, or if the checksum is wrong: then nothing is
+    kept. Raises `OSError` if the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -102,7 +105,7 @@ def fetch(
 
 
 def checksum_like(known: str, path: Path) -> str:
-    """Checksum of a file, of the kind of one that is known. Raises `OSError`."""
+    """Checksum of a file, of the same kind as `known`. Raises `OSError`."""
     if known.startswith("sha256:"):
         return f"sha256:{_digest(hashlib.sha256(), path)}"
     header = f"blob {path.stat().st_size}\0".encode()
@@ -118,7 +121,9 @@ def _digest(digest: Any, path: Path) -> str:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[IO[bytes]]:
-    """The file of what has come so far, for this process alone."""
+    """``FILE.part``, opened to append and locked for this process. Raises `FetchError` if it is
+    locked.
+    """
     with part.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,7 +160,7 @@ def _from(
     timeout_s: float,
     headers: Mapping[str, str],
 ) -> None:
-    """Bring `file` to its end. What came before a connection breaks stays in it."""
+    """Append the rest of `url` to `file`. What came before a connection breaks stays in it."""
     have = file.tell()
     if wanted.bytes is not None and have >= wanted.bytes:
         return
@@ -189,7 +194,7 @@ def _copy(response: Any, wanted: WantedFile, file: IO[bytes], progress: Progress
 
 
 def reason(error: BaseException) -> str:
-    """Words of one of `UNREACHABLE`."""
+    """Reason of an `UNREACHABLE` error, in words."""
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP {error.code} {error.reason}"
     inner = error.reason if isinstance(error, urllib.error.URLError) else error

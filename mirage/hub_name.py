@@ -1,4 +1,4 @@
-"""Names of models at a hub: ``ORGANISATION/NAME``, and ``@REVISION`` behind it. Pure."""
+"""Names of models at a hub: ``ORGANISATION/NAME``, optionally followed by ``@REVISION``. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from typing import NamedTuple
 
 MAIN = "main"
-"""Revision of a name that has none."""
+"""Revision of a name that states none."""
 LONGEST = 96
-"""Characters of a repository's name."""
+"""Most characters of a repository's name."""
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -31,7 +31,7 @@ class HubName(NamedTuple):
 
 
 def hub_name(written: str) -> HubName | None:
-    """Name that `written` is; None if a hub has no such names."""
+    """`written` as a name at a hub; None if it cannot be one."""
     if (found := _NAME.fullmatch(written)) is None:
         return None
     repository, revision = found[1], found[2] or MAIN
@@ -40,5 +40,5 @@ def hub_name(written: str) -> HubName | None:
 
 
 def is_commit(revision: str) -> bool:
-    """True for the hash of a commit in full."""
+    """True for the full hash of a commit."""
     return _COMMIT.fullmatch(revision) is not None

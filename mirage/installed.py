@@ -1,4 +1,4 @@
-"""Surroundings of an engine that decide how it computes: modules, libraries, and variables."""
+"""Modules, libraries and environment variables that affect how an engine computes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("mirage", "scheduler", "vmm")
-"""Packages of which an engine imports most; each counts with all its modules."""
+"""Packages whose modules an engine imports; all modules of each count."""
 LIBRARIES = (("vllm", "_version.py"), ("torch", "version.py"))
-"""Files that are other ones after another version was installed."""
+"""For each library, a file that differs from version to version."""
 MATTERS = (
     *("VLLM_", "OMP_", "CUDA_", "TORCH", "NVIDIA_", "HF_", "LD_", "PYTHON", "MKL_"),
     *("ATEN_", "CUBLAS", "CUDNN_", "DNNL_", "FLASHINFER_", "GOMP_", "KMP_", "ONEDNN_", "PYTORCH_"),
     "TRITON_",
 )
-"""Beginnings of variables that say how an engine computes."""
+"""Prefixes of environment variables that affect how an engine computes."""
 CACHES = (
     "VLLM_CACHE_ROOT",
     "VLLM_CONFIG_ROOT",
@@ -28,14 +28,14 @@ CACHES = (
     "CUDA_CACHE_PATH",
     "FLASHINFER_WORKSPACE_BASE",
 )
-"""Variables that say where the libraries inside an engine keep what they may need again."""
+"""Variables that name the folders in which libraries inside an engine keep their caches."""
 
 Stamp = tuple[str, int, int]
-"""Path, bytes, and time of change in nanoseconds of a file."""
+"""Path of a file, its bytes, and its time of change in nanoseconds."""
 
 
 def modules() -> list[Stamp]:
-    """Stamps of all our modules."""
+    """Stamps of all modules of `PACKAGES`."""
     return [
         stamp
         for name in PACKAGES
@@ -45,18 +45,18 @@ def modules() -> list[Stamp]:
 
 
 def versions() -> list[Stamp]:
-    """Files that tell the versions of the libraries."""
+    """Stamps of the files that contain the versions of `LIBRARIES`."""
     found = ((folder, file) for name, file in LIBRARIES for folder in _folders(name))
     return [stamp for folder, file in found for stamp in stamps(folder, file)]
 
 
 def telling(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables that say how an engine computes, in order."""
+    """Variables of `environment` that affect how an engine computes, sorted by name."""
     return sorted((name, text) for name, text in environment.items() if name.startswith(MATTERS))
 
 
 def stamps(folder: Path, pattern: str) -> Iterator[Stamp]:
-    """Stamp of each file there."""
+    """Stamp of each file of `folder` that matches `pattern`."""
     for path in folder.glob(pattern):
         try:
             found = path.stat()

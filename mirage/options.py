@@ -1,4 +1,4 @@
-"""Options that several commands have on their command lines, and their treatment."""
+"""Command-line options that several commands share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ TrustOption = Annotated[
 
 
 def hardware_option(left_out: str) -> Any:
-    """An option that names a hardware profile; `left_out` says which is taken without it."""
+    """An option that names a hardware profile; `left_out` tells users which profile is the
+    default.
+    """
     return typer.Option(
         metavar="NAME|FILE",
         help="A name in configs/hardware, or a YAML file with the same keys.",
@@ -41,7 +43,7 @@ def hardware_option(left_out: str) -> Any:
 
 
 def trace_format_option(formats: Iterable[str]) -> Any:
-    """An option that names one of `formats`, in which a trace is read."""
+    """An option that names the format of a trace, one of `formats`."""
     names = ", ".join(formats)
     return typer.Option(
         metavar="NAME", help=f"Format of the trace, where its beginning does not tell: {names}."

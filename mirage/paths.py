@@ -1,4 +1,6 @@
-"""Paths as people write them, and folders of a user who may have no name and no home."""
+"""Paths as people write them, and cache and home folders, also for a user without a name or
+home.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,16 @@ from mirage.errors import InputRefused
 
 VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 OF_AN_OPTION = re.compile(r"(--[a-z-]+=)?(~(?:/.*)?)", re.DOTALL)
-"""A word of a command line that is a home, or a path in it."""
+"""A word of a command line that is ``~``, a path in it, or an option with such a value."""
 
 Written = TypeVar("Written")
 
 
 def expanded(written: Written) -> Written:
-    """A path with ``~``, ``$NAME`` and ``${NAME}`` replaced, as a shell does; else what was given.
+    """`written` with ``~``, ``$NAME`` and ``${NAME}`` replaced as a shell does; a value that is no
+    path is returned unchanged.
 
-    Raises `InputRefused` for a variable that is not set, and where no home is known.
+    Raises `InputRefused` for a variable that is not set, or if the home is unknown.
     """
     if not isinstance(written, (str, Path)):
         return written
@@ -47,13 +50,17 @@ def _at_home(text: str, written: str) -> str:
 
 
 def word(written: str) -> str:
-    """A word of a command line: ``~/x`` and ``--option=~/x``, which few shells replace."""
+    """A word of a command line with ``~`` replaced, also in ``--option=~/x``, where few shells
+    replace it.
+    """
     found = OF_AN_OPTION.fullmatch(written)
     return written if found is None else f"{found[1] or ''}{_at_home(found[2], found[2])}"
 
 
 def cache_folder() -> Path:
-    """``XDG_CACHE_HOME``, or ``.cache`` at home. Raises `InputRefused` if there is neither."""
+    """``XDG_CACHE_HOME`` if it is absolute, else ``.cache`` at home. Raises `InputRefused` if there
+    is no home.
+    """
     named = os.environ.get("XDG_CACHE_HOME", "")
     if named.startswith("/"):  # the standard says that a relative one is to be ignored
         return Path(named)
@@ -66,7 +73,9 @@ def cache_folder() -> Path:
 
 
 def somebody(home: Path) -> dict[str, str]:
-    """Variables with a name and `home`, of which libraries ask, for a user who has none."""
+    """Variables ``USER`` and ``HOME`` for a user who has no name or no home, since libraries ask
+    for both; empty if the user has them.
+    """
     made = {}
     try:
         getpass.getuser()

@@ -11,9 +11,9 @@ MODE = 0o600
 
 
 def replace_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
-    """Write `path`: a reader finds all old bytes, or all of `data`.
+    """Replace `path` with `data`: a reader finds the old bytes or all of the new ones.
 
-    After a crash of the machine too if it is `lasting`. Raises `OSError`.
+    With `lasting` that also holds after a crash of the machine. Raises `OSError`.
     """
     unfinished = path.with_name(f".{path.name}.new")
     handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
@@ -39,9 +39,10 @@ def replace_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
 
 
 def read_private(path: Path, most_bytes: int) -> bytes:
-    """Contents of a file that nobody but this user could write or read.
+    """Contents of a file that only this user can read and write.
 
-    Raises `OSError`, `PermissionError` for one of somebody else or of more bytes.
+    Raises `OSError`; `PermissionError` for a file of another user, one that others may access, or
+    one of more than `most_bytes`.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:

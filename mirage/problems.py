@@ -11,30 +11,34 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 WORDS = {None: "nothing", True: "true", False: "false"}
-"""As YAML has them."""
+"""Spelling of these values in YAML."""
 
 LONGEST = 500
-"""Characters of a message that is not ours."""
+"""Most characters of another program's message in one line."""
 
 _brief = Repr()
 _brief.maxstring = _brief.maxlong = _brief.maxother = 100
 
 
 def shown(value: Any) -> str:
-    """A value for a line that a person reads: cut where it is long."""
+    """A value as text for a message to users; long values are shortened."""
     if value is None or isinstance(value, bool):
         return WORDS[value]
     return _brief.repr(value)
 
 
 def one_line(message: str) -> str:
-    """Words of another program: no line breaks, nothing that cannot be printed, and an end."""
+    """A message of another program in one line: printable characters alone, at most `LONGEST` of
+    them.
+    """
     words = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
 
 
 def first_problem(error: ValidationError, raw: Any) -> str:
-    """First problem: its place in `raw`, the value, and what to write instead."""
+    """First problem of `error` in one line: its place in `raw`, the value, and what to write
+    instead.
+    """
     problem, *others = error.errors()
     path = _path(problem, raw)
     match problem["type"]:
@@ -54,8 +58,8 @@ def first_problem(error: ValidationError, raw: Any) -> str:
 
 
 def _of_a_value(problem: ErrorDetails, others: Sequence[ErrorDetails], raw: Any) -> str:
-    """Problem of a value for which several types were tried: of the type that got furthest, else of
-    all.
+    """Problem of a value for which several types were tried: that of the type which got furthest,
+    or of all types.
     """
     path = _path(problem, raw)
     inside = [one for one in others if path and _path(one, raw)[: len(path)] == path]
@@ -74,12 +78,14 @@ def _where(path: Sequence[int | str]) -> str:
 
 
 def _cut(message: str) -> str:
-    """No value makes a line endless."""
+    """`message` with words of 200 characters or more shortened."""
     return re.sub(r"[^ ]{200,}", lambda found: f"{found[0][:50]}...", message)
 
 
 def _path(problem: ErrorDetails, raw: Any) -> tuple[int | str, ...]:
-    """Place of a problem in the file: pydantic adds which of several types it tried."""
+    """Place of a problem in the file. pydantic's own place also has the type that it tried, which
+    is left out.
+    """
     path: list[int | str] = []
     for part in problem["loc"]:
         in_mapping = isinstance(raw, dict) and part in raw
@@ -90,19 +96,23 @@ def _path(problem: ErrorDetails, raw: Any) -> tuple[int | str, ...]:
 
 
 def _part(part: int | str) -> str:
-    """A key that is no plain word could break the line."""
+    """A part of a place as text. A key with unprintable characters is quoted, since it could break
+    the line.
+    """
     plain = isinstance(part, int) or part.isprintable()
     return str(part) if plain else shown(part)
 
 
 def _wanted(problem: ErrorDetails) -> str:
-    """Value to write in its place."""
+    """Description of a value that would be valid."""
     words = _WANTED.get(problem["type"], "what docs/operating.md says of it")
     return words if isinstance(words, str) else words(problem.get("ctx", {}))
 
 
 def _characters(context: Mapping[str, Any]) -> str:
-    """From a pattern, which in this project is one set of characters."""
+    """Allowed characters in words, from a pattern that is one set of characters; else the
+    pattern.
+    """
     pattern = str(context["pattern"])
     found = re.fullmatch(r"\^\[A-Za-z0-9(.+)\](?:\+|\{(\d+),(\d+)\})\$", pattern)
     if found is None:
@@ -112,13 +122,13 @@ def _characters(context: Mapping[str, Any]) -> str:
 
 
 def _things(context: Mapping[str, Any], bound: str) -> str:
-    """Entries of a list or mapping."""
+    """Number of entries that `bound` of `context` states, in words."""
     many = context[bound]
     return f"{many} entry" if many == 1 else f"{many} entries"
 
 
 def _bound(value: float) -> str:
-    """All digits of a whole number."""
+    """A bound as text: a whole number with all its digits."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 

@@ -1,8 +1,8 @@
-"""Table of the kernels that vLLM takes on a CPU, by class of processor (pure).
+"""Table of the CPU kernels that vLLM chooses, by class of processor (pure).
 
-vLLM's wheel for x86 has three extensions, and its Python code asks torch what the processor can
-do wherever there is a choice. The table below says what comes of that. An engine does not read
-it: there vLLM's own conditions decide, and the tests hold this table against them.
+vLLM's wheel for x86 has three extensions, and its Python code asks torch for the features of the
+processor wherever there is a choice. The table holds the results. An engine does not read it: there
+vLLM's own conditions decide, and tests compare the table with them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from types import MappingProxyType
 FLOAT, HALF, BRAIN, BYTE = "float32", "float16", "bfloat16", "int8"
 ITEM_BYTES = {FLOAT: 4, HALF: 2, BRAIN: 2, BYTE: 1}
 SMALL_BYTES = 1 << 20
-"""A matrix of more is left to oneDNN on AMX too."""
+"""Largest matrix in bytes that AMX kernels (sgl) take; oneDNN takes larger ones also on AMX."""
 TILE_ROWS, TILE_COLUMNS = 16, 32
 WIDE_BLOCK, HEAD_PART = 32, 16
-"""Tokens of a block, and what a head's size is a multiple of, that attention is written for."""
+"""Units of vLLM's attention kernels: `WIDE_BLOCK` tokens of a block, and `HEAD_PART`, of which a
+head's size is a multiple.
+"""
 
 
 class Processor(StrEnum):
-    """Classes between which vLLM chooses differently, as a user would name them."""
+    """Classes of processor for which vLLM chooses different kernels, by names that users know."""
 
     AVX2 = "AVX2"
     AVX512 = "AVX-512"
@@ -32,7 +34,7 @@ class Processor(StrEnum):
 
 
 class Linear(StrEnum):
-    """Library that multiplies by a matrix, and so has packed it."""
+    """Library that multiplies by a matrix, and therefore packs it in its own layout."""
 
     ONEDNN = "oneDNN"
     SGL = "sgl"
@@ -41,21 +43,25 @@ class Linear(StrEnum):
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels that vLLM takes on one class of processor."""
+    """Kernels that vLLM chooses on one class of processor."""
 
     extension: str
-    """The module that its compiled kernels are in."""
+    """Module that has the compiled kernels."""
     attention: str
-    """Instructions for blocks of a multiple of 32 tokens; `brain_attention` for bfloat16."""
+    """Instructions of attention for blocks of a multiple of 32 tokens; bfloat16 uses
+    `brain_attention`.
+    """
     brain_attention: str
     experts: str
     """Kernel of a mixture's experts in bfloat16."""
     latent: str
-    """The attention backend of models with latent attention."""
+    """Attention backend of models with latent attention."""
     tiles: frozenset[str] = frozenset()
-    """Types of small matrices that its AMX kernels (sgl) multiply by."""
+    """Types of small matrices for which there are AMX kernels (sgl)."""
     packs_convolutions: bool = False
-    """True if convolutions of state-space layers in bfloat16 are packed; a plain copy stays."""
+    """True if convolutions of state-space layers in bfloat16 are packed; a plain copy is kept
+    beside.
+    """
     eight_bit_kv: bool = True
     """True if attention reads a KV cache of eight bits."""
     four_bits: bool = True
@@ -81,9 +87,10 @@ TABLE: Mapping[Processor, Kernels] = MappingProxyType(
 
 
 def class_of(machine: str, flags: Collection[str]) -> Processor | None:
-    """Class by machine name and flags of /proc/cpuinfo; None if vLLM has no kernels for it.
+    """Class of a processor by its machine name and flags of /proc/cpuinfo; None if vLLM has no
+    kernels for it.
 
-    An Arm processor counts as one with bf16, as all have that vLLM is run on.
+    Every Arm processor counts as one with bf16, since all on which vLLM is run have that.
     """
     if machine in ("aarch64", "arm64"):
         return Processor.ARM
@@ -97,7 +104,7 @@ def class_of(machine: str, flags: Collection[str]) -> Processor | None:
 
 
 def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool = False) -> Linear:
-    """Library that multiplies by an unquantised matrix [rows, columns], and so has packed it.
+    """Library that multiplies by an unquantised matrix [rows, columns], and therefore packs it.
 
     `zen`: the processor is a Zen, and zentorch is installed.
     """
@@ -109,16 +116,20 @@ def linear(kernels: Kernels, rows: int, columns: int, dtype: str, *, zen: bool =
 
 
 def int8(kernels: Kernels, rows: int, columns: int, *, symmetric: bool) -> Linear:
-    """Library of a matrix of eight bits; `symmetric`: its inputs have no zero point.
+    """Library that multiplies by a matrix of eight bits; `symmetric`: its inputs have no zero
+    point.
 
-    What sgl packs is a parameter like others. oneDNN keeps it where nobody sees it.
+    A matrix packed by sgl is an ordinary parameter. oneDNN keeps its packed matrix inside the
+    library.
     """
     fits = BYTE in kernels.tiles and symmetric and _tiled(rows, columns)
     return Linear.SGL if fits else Linear.ONEDNN
 
 
 def attention(kernels: Kernels, head: int, dtype: str, block_tokens: int) -> str:
-    """vLLM's name of the instructions that attention uses, by which blocks are laid out."""
+    """vLLM's name of the instructions that attention uses; they determine the layout of KV
+    blocks.
+    """
     if head % (2 * HEAD_PART) and not head % HEAD_PART:
         return "vec16"
     wide = block_tokens % WIDE_BLOCK == 0
@@ -130,7 +141,7 @@ def attention(kernels: Kernels, head: int, dtype: str, block_tokens: int) -> str
 
 
 def words(processor: Processor) -> str:
-    """Summary of a class for users, in one line."""
+    """Summary of a processor's kernels for users, in one line."""
     kernels = TABLE[processor]
     said = [f"vLLM's kernels vllm.{kernels.extension}", f"attention {kernels.brain_attention}"]
     if kernels.tiles:

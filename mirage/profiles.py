@@ -17,7 +17,9 @@ from mirage.units import GIB, MIB, align_up, ceil_div
 from vmm.space import extent_blocks
 
 UNSEEN = 1e9
-"""GB/s and TFLOP/s that no machine has: more says that no step was bound by it."""
+"""GB/s or TFLOP/s above those of any machine. A profile states this much if no measured step was
+bound by the quantity.
+"""
 
 
 class Sourced(Strict):
@@ -28,28 +30,28 @@ class Sourced(Strict):
 
 
 class SourcedPositive(Sourced):
-    """One that is more than nothing."""
+    """A `Sourced` number above 0."""
 
     value: float = Field(ge=1e-9, le=1e12)
 
 
 class MediumSpeed(Strict):
-    """Memory below the device that KV blocks may lie in. Binary GiB, decimal GB/s."""
+    """Size and speed of one medium below the device that can hold KV blocks. Binary GiB, decimal
+    GB/s.
+    """
 
     capacity_gib: SourcedPositive
     bandwidth_gb_s: SourcedPositive
-    """Each way; of host memory at most what the link carries."""
+    """Speed in each direction; for host memory at most that of the link."""
     latency_us: Sourced
-    """Until the first byte of a copy."""
+    """Microseconds until the first byte of a copy."""
 
 
 class HardwareTiers(Strict):
-    """Media of a machine and their sizes; None for a medium that it lacks, or of which nothing is
-    known.
-    """
+    """Media of a machine and their sizes; None for a medium that is absent or unknown."""
 
     peer: MediumSpeed | None = None
-    """Another GPU's memory."""
+    """Memory of another GPU."""
     host: MediumSpeed | None = None
     ssd: MediumSpeed | None = None
 
@@ -61,26 +63,26 @@ class Hardware(Strict):
     memory_gib: SourcedPositive
     bandwidth_gb_s: SourcedPositive
     bandwidth_efficiency: SourcedPositive
-    """Share of the bandwidth that a decode step reaches."""
+    """Part of the bandwidth that a decode step reaches, 0 to 1."""
     compute_tflop_s: SourcedPositive
     compute_efficiency: SourcedPositive
     link_gb_s: SourcedPositive
-    """Host to device while nothing goes the other way."""
+    """Speed from host to device while nothing is copied the other way."""
     link_mixed_gb_s: SourcedPositive
-    """Each way while both are used."""
+    """Speed in each direction while both are used."""
     step_overhead_ms: Sourced
-    """Milliseconds of each step, whatever is in it."""
+    """Constant milliseconds that each step takes, whatever it computes."""
     sequence_overhead_us: Sourced
-    """Microseconds of each sequence in a step."""
+    """Additional microseconds for each sequence in a step."""
     reserved_mb: Sourced
-    """Megabytes of each tenant's share that context and activations take."""
+    """Megabytes of each tenant's share that the context and activations take."""
     page_mib: SourcedPositive
     apply_ms: Sourced
-    """Pause of an engine that acts on an allotment."""
+    """Milliseconds for which an engine pauses when it acts on an allotment."""
     message_ms: Sourced
-    """From an engine to the launcher or back, deciding included."""
+    """Milliseconds from an engine to the control server or back, including the decision."""
     tiers: HardwareTiers | None = None
-    """For the simulator alone."""
+    """Media below the device; used by the simulator alone."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Hardware:
@@ -107,14 +109,14 @@ class Hardware(Strict):
 
     @property
     def sees_memory(self) -> bool:
-        """True if the bandwidth is a measured one: a profile may have found no step that was bound
-        by it.
+        """True if the bandwidth was measured; False if the profile found no step that was bound by
+        it.
         """
         return self.bandwidth_gb_s.value < UNSEEN
 
     @property
     def bytes_per_s(self) -> float:
-        """Reached in a step."""
+        """Memory bandwidth that a step reaches, in bytes a second."""
         return self.bandwidth_gb_s.value * 1e9 * self.bandwidth_efficiency.value
 
     @property
@@ -124,7 +126,7 @@ class Hardware(Strict):
 
 
 class Model(Strict):
-    """The shape of one decoder-only transformer, as far as sizes and work depend on it."""
+    """The shape of one decoder-only transformer: all that its sizes and its work depend on."""
 
     title: str
     source: str = Field(min_length=4)
@@ -135,17 +137,18 @@ class Model(Strict):
     head_size: Count
     ffn: Count
     ffn_matrices: Annotated[int, Field(ge=2, le=3)]
-    """3 where the feed-forward part is gated."""
+    """3 if the feed-forward part is gated, else 2."""
     experts: Count = 1
     active_experts: Count = 1
     vocabulary: Count
     positions: Annotated[int, Field(ge=0)] = 0
-    """Rows of a learned position table."""
+    """Rows of a learned position table; 0 without one."""
     tied: bool
-    """True if the output head is the embedding table."""
+    """True if the output head shares the embedding table."""
     vectors: Annotated[int, Field(ge=0)] = 0
-    """Weights of a layer that are in none of its large matrices: biases, norms, the choice of
-    experts. Under 0.1 % of a large model's, and 0 where nobody counted them."""
+    """Weights of a layer outside its large matrices: biases, norms, the router of experts. They are
+    under 0.1 % of a large model's, and 0 in shapes where they were not counted.
+    """
     weight_bytes: Count = 2
     max_len: Count
 
@@ -164,13 +167,13 @@ class Model(Strict):
 
     @property
     def layer_weights(self) -> int:
-        """Weights of one decoder layer."""
+        """Number of weights of one decoder layer."""
         attention = 2 * self.hidden * (self.attention_width + self.kv_heads * self.head_size)
         return attention + self.experts * self._expert_weights + self.vectors
 
     @property
     def active_layer_weights(self) -> int:
-        """Weights of a layer that one token passes through."""
+        """Number of weights of a layer that one token passes through."""
         return self.layer_weights - (self.experts - self.active_experts) * self._expert_weights
 
     @property
@@ -179,7 +182,7 @@ class Model(Strict):
 
     @property
     def other_weights(self) -> int:
-        """Embeddings, positions and output head."""
+        """Number of weights in embeddings, positions and output head."""
         tables = self.vocabulary * (1 if self.tied else 2) + self.positions
         return tables * self.hidden
 
@@ -189,12 +192,14 @@ class Model(Strict):
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token over all layers."""
+        """Bytes of keys and values of one token over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_size * self.weight_bytes
 
     @property
     def expert_facts(self) -> ExpertFacts:
-        """Its experts as an engine has them: of each all matrices but the last in one tensor."""
+        """The experts as an engine stores them: one tensor has the last matrix of each, another the
+        rest.
+        """
         matrix = self.hidden * self.ffn * self.weight_bytes
         slices = (matrix * (self.ffn_matrices - 1), matrix)
         return ExpertFacts(self.layers, self.experts, slices)
@@ -212,10 +217,10 @@ def shape(
     device_bytes: int,
     parts: int = 1,
 ) -> ModelShape:
-    """Shape that an engine of this model would tell the controller in its hello.
+    """Shape that an engine of this model would send in its `Hello`.
 
-    With `parts`, a layer moves in that many equal pieces, each of which counts as a layer, and
-    experts stay.
+    With `parts`, a layer moves in that many equal pieces. Each piece counts as a layer, and experts
+    stay.
     """
     page = hardware.page_bytes
     block = block_tokens * model.kv_token_bytes
@@ -244,19 +249,25 @@ Profile = TypeVar("Profile", Hardware, Model)
 
 
 def hardware(name: str, near: Path | None = None) -> Hardware:
-    """The profile of that name, or in the YAML file of that path. Raises `ConfigError`."""
+    """The bundled hardware profile `name`, or that of the YAML file `name`, a path relative to
+    `near`. Raises `ConfigError`.
+    """
     return _load("hardware", name, Hardware, near)
 
 
 def of_device(name: str) -> Hardware | None:
-    """The profile of a GPU that calls itself `name`, such as ``NVIDIA GH200 480GB``."""
+    """The bundled profile of a GPU whose driver calls it `name`, such as ``NVIDIA GH200 480GB``;
+    None if there is none.
+    """
     known = (path.stem for path in (configs.HERE / "hardware").glob("*.yaml"))
     fitting = [stem for stem in known if stem in name.lower()]  # gh200 is no h200
     return hardware(max(fitting, key=len)) if fitting else None
 
 
 def model(name: str, near: Path | None = None) -> Model:
-    """The shape of that name, or in the YAML file of that path. Raises `ConfigError`."""
+    """The bundled model shape `name`, or that of the YAML file `name`, a path relative to `near`.
+    Raises `ConfigError`.
+    """
     return _load("models", name, Model, near)
 
 

@@ -19,13 +19,19 @@ from mirage.counters import Counters
 
 PROTOCOL_VERSION = 22
 BEAT_S = 0.5
-"""Seconds between two `Alive`, and between two `Pulse`."""
+"""Seconds between two `Alive` messages of the server, and between two `Pulse` messages of an
+engine.
+"""
 LEASE_MARGIN_S = 15.0
-"""Seconds after the lease in which what shall end with it is ended from outside; then it ends."""
+"""Seconds after the lease for which an engine still waits for a server. Within them it can be ended
+from outside together with all else that the lease kept; after them it ends by itself.
+"""
 
 
 LentInTurns = Literal["nothing", "in turns", "in turns that drain"]
-"""Layers that are lent in turns: none, or any; in the second case by turns that drain or not."""
+"""Layers that are lent under temporal sharing: none; some, in turns that do not drain; or some, in
+turns that drain.
+"""
 
 
 class ModelShape(msgspec.Struct, frozen=True):
@@ -43,28 +49,28 @@ class ModelShape(msgspec.Struct, frozen=True):
     extent_blocks: int
     block_tokens: int
     max_extents: int
-    """KV extents in the reserved range: the most this engine could ever map."""
+    """KV extents in the reserved range: the most that this engine could ever map."""
     min_extents: int
     """KV extents below which the engine cannot serve its longest request."""
     movable_layers: int
-    """Layers that may ever be given away: all, or none of a model whose layers stay."""
+    """Layers that may ever be given away: all layers of the model, or 0 if they stay."""
     movable_experts: int = 0
     """Experts of each layer with experts that may be given away; 0 if none may."""
     expert_layers: int = 0
-    """Layers that have experts, if they may be given away."""
+    """Layers that have experts which may be given away."""
     expert_bytes: int = 0
-    """Bytes of one expert of one layer, whole pages."""
+    """Bytes of one expert of one layer, in whole pages."""
 
 
 class Report(Counters, tag="report", tag_field="type"):
     """An engine's state after a step, or after it acted on an allotment."""
 
     revision: int
-    """Newest allotment seen; 0 before the first."""
+    """Revision of the newest allotment seen; 0 before the first."""
     holds_turn: bool
-    """Temporal sharing: whether a step may be running. Always true under spatial sharing."""
+    """Temporal sharing: True if a step may be running. Always true under spatial sharing."""
     held_bytes: int
-    """Device memory that the engine holds now."""
+    """Bytes of device memory that the engine holds now."""
     layers_remapped: int
     """Layers whose memory is given away now."""
     stream_slots: int
@@ -74,33 +80,37 @@ class Report(Counters, tag="report", tag_field="type"):
     kv_used_extents: int
     """Extents with at least one block that belongs to a running request."""
     kv_usable_extents: int = 0
-    """Extents of `kv_blocks`, or that running requests still sit on."""
+    """Extents that hold `kv_blocks`, or blocks of running requests."""
     growth_extents: int = 0
-    """Extents in total, granted or not, that running requests should have: those in use, those of
-    their next steps, and the engine's headroom."""
+    """Extents in total, granted or not, that running requests need: those in use, those of their
+    next steps, and the engine's headroom.
+    """
     admission_extents: int = 0
-    """Extents in total, granted or not, with which every waiting request could start as well."""
+    """Extents in total, granted or not, with which all waiting requests could start too."""
     running: int = 0
-    """Requests in vLLM's running queue, held ones included."""
+    """Requests in vLLM's running queue, including those held back for memory."""
     waiting: int = 0
-    """Requests that have not started, or were preempted."""
+    """Requests that have not started, and preempted ones."""
     kv_used_blocks: int = 0
-    """Blocks of `kv_blocks` that belong to a request."""
+    """Blocks among `kv_blocks` that belong to a request."""
     kv_blocks: int = 0
     """Usable blocks (granted and not retiring), the null block left out."""
     kv_cached_blocks: int = 0
-    """Usable blocks that no request has and that hold a cached prefix."""
+    """Usable blocks that belong to no request and hold a cached prefix."""
     blocks_again: int = 0
-    """Such blocks that a request took again for their content, counted since start."""
+    """Cached blocks that a request used again for their content, counted since the engine's
+    start.
+    """
     keeps_below: bool = False
-    """True if cached prefixes that leave the device are kept below it."""
+    """True if cached prefixes that leave the device are kept in a tier."""
     experts: int = 0
-    """Experts of each layer whose memory is given away now; then no layer is remapped."""
+    """Experts of each layer whose memory is given away now; if not 0, no layer is remapped."""
     expert_load_s: float = 0.0
     """Seconds to load one expert while a step waits, measured; 0 while unknown."""
     expert_routed: list[float] = msgspec.field(default_factory=list)
-    """At index g: of each layer's g coldest experts, how many a step routes to, over all layers.
-    Empty while too little was observed."""
+    """At index g: how many of the g coldest experts of each layer one step routes to, summed over
+    layers. Empty while too little was observed.
+    """
     layer_load_s: float = 0.0
     """T_T: seconds to load one layer from host memory, measured; 0 while unknown."""
     layer_compute_s: float = 0.0
@@ -108,68 +118,77 @@ class Report(Counters, tag="report", tag_field="type"):
     token_s: float = 0.0
     """Seconds by which one more computed token lengthens a step, measured; 0 while unknown."""
     step_s: float = 0.0
-    """Seconds from the end of one step to that of the next, beside its tokens; 0 while unknown."""
+    """Seconds from the end of one step to the end of the next, less those of its tokens; 0 while
+    unknown.
+    """
     sleep_s: float = 0.0
-    """Seconds in which memory was given when it last fell asleep; 0 if it did not."""
+    """Seconds in which the engine gave its memory when it last fell asleep; 0 if it never did."""
     wake_s: float = 0.0
-    """Seconds in which layers got memory when it last woke; 0 if it did not."""
+    """Seconds in which its layers got memory when it last woke; 0 if it never did."""
     asleep: bool = False
-    """True if the newest allotment is one of sleep, and no more is held than that says."""
+    """True if the newest allotment is one of sleep, and the engine holds no more than its grant."""
 
 
 class Pulse(msgspec.Struct, tag="pulse", tag_field="type", frozen=True):
-    """A sign of life, every `BEAT_S` seconds, by a thread that never waits for the engine's."""
+    """A sign of life, every `BEAT_S` seconds, from a thread that never waits for the engine's main
+    thread.
+    """
 
     passes: int
-    """Scheduling passes that the engine's thread has begun. With requests it begins one after the
-    other, also while another engine has the turn."""
+    """Scheduling passes that the engine's main thread has begun. While it has requests, passes
+    follow one another, also while another engine has the turn.
+    """
     requests: int
-    """Running and waiting ones."""
+    """Requests that run or wait."""
     cpu_s: float = 0.0
-    """Seconds that processors have computed for the engine's process."""
+    """Processor seconds that the engine's process has used."""
     children_cpu_s: float = 0.0
     """Processor seconds of its descendants, such as compilers, while a pass takes long."""
 
 
 class Stepped(msgspec.Struct, tag="stepped", tag_field="type", frozen=True):
-    """The engine's model has computed a request of the engine's own: it may serve."""
+    """The engine's model has computed a request of the engine's own: it is ready to serve."""
 
     free_bytes: int = 0
-    """Bytes of the device that nobody uses; 0 on a host."""
+    """Bytes of the device that no process uses; 0 on a host."""
     total_bytes: int = 0
     """All bytes of the device; 0 on a host."""
 
 
 class CoreFailed(msgspec.Struct, tag="failed", tag_field="type", frozen=True):
-    """The last message of an engine whose core ends over an exception."""
+    """Last message of an engine whose core ends with an exception."""
 
     error: str
-    """The exception's class; its text may quote a request."""
+    """Class of the exception, without its text, which may quote a request."""
     fault: str = ""
-    """The driver's name of the fault of the GPU behind it; empty if there is none."""
+    """The driver's name of the GPU fault that caused the exception; empty if there was none."""
 
 
 class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     """The memory an engine shall hold, as soon as it safely can."""
 
     revision: int
-    """Grows by one with each allotment of the engine."""
+    """Number of the allotment; it grows by one with each allotment of the engine."""
     layers_remapped: int
     """Layers whose memory is given away."""
     stream_slots: int
     """Slots that the streamed layers share: 1 or 2; 0 where no layer is remapped."""
     kv_extents: int
-    """Extents that hold memory."""
+    """Extents that shall hold memory."""
     grant_bytes: int
-    """Device memory of all that: parameters, slots, spare frames of experts and KV cache."""
+    """Bytes of device memory of this allotment: parameters, slots, spare frames of experts and KV
+    cache.
+    """
     open_extents: int | None = None
     """Extents of `kv_extents` that waiting requests may use as well; None for all of them."""
     recall: bool = False
-    """True if running requests are preempted, newest first, until they fit into `kv_extents`."""
+    """True if running requests are preempted, newest first, until their blocks fit into
+    `kv_extents`.
+    """
     experts: int = 0
     """Experts of each layer whose memory is given away; only where no layer is remapped."""
     lent: LentInTurns = "nothing"
-    """Layers of any model that pay for memory in turns."""
+    """Layers of any model whose memory is lent under temporal sharing."""
     asleep: bool = False
     """True for an engine that shall compute nothing and hold `geometry.asleep_bytes`, no more.
 
@@ -178,16 +197,16 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
 
 
 class EngineHoldings(msgspec.Struct, frozen=True):
-    """Memory that an engine has from a server that is gone, whose promises it keeps."""
+    """Memory that an engine holds since an earlier server, which has gone, allotted it."""
 
     allotment: Allotment
-    """The newest that it has seen."""
+    """Newest allotment that the engine has seen."""
     report: Report
-    """Its state now; the revision is that of the allotment."""
+    """The engine's present state; its revision is that of `allotment`."""
 
 
 class Hello(msgspec.Struct, tag="hello", tag_field="type"):
-    """First message of an engine. `held_bytes` is what it holds right now."""
+    """First message of an engine. `held_bytes` is the device memory that it holds now."""
 
     version: int
     tenant: str
@@ -195,11 +214,11 @@ class Hello(msgspec.Struct, tag="hello", tag_field="type"):
     shape: ModelShape
     held_bytes: int
     holdings: EngineHoldings | None = None
-    """Memory of an engine that has served already, and comes back to another server; else None."""
+    """Memory of an engine that has served under an earlier server; None for a new engine."""
 
 
 class Refusal(msgspec.Struct, tag="refusal", tag_field="type", frozen=True):
-    """No memory can be had for what the engine last asked: it may preempt now."""
+    """No memory can be had for the engine's last demand: it may preempt now."""
 
     revision: int
 
@@ -211,28 +230,30 @@ class Turn(msgspec.Struct, tag="turn", tag_field="type", frozen=True):
     drain: bool = False
     """True if an engine that loses the turn first finishes the requests that it has begun."""
     spill_bytes: int = 0
-    """KV memory, in bytes, that its requests give up once it has stopped, the newest ones first."""
+    """KV memory, in bytes, that its requests give up after it has stopped, the newest requests
+    first.
+    """
 
 
 class Alive(msgspec.Struct, tag="alive", tag_field="type", frozen=True):
-    """The control server lives, and whoever waits for its answer may go on waiting.
+    """The control server lives, so an engine that waits for its answer may go on waiting.
 
-    Sent every `BEAT_S` seconds, whatever else is said; nobody answers it.
+    Sent every `BEAT_S` seconds, whatever else is sent; it has no answer.
     """
 
 
 class EngineLease(msgspec.Struct, tag="lease", tag_field="type", frozen=True):
-    """The engine may go on for so many seconds after its server has gone without a `Shutdown`.
+    """Seconds for which the engine may go on after its server has gone without a `Shutdown`.
 
-    It holds no more than it was allotted meanwhile, and says hello to the next server at the same
-    socket. Before it is told it ends with its server.
+    In that time it holds no more than it was allotted, and sends `Hello` to the next server at the
+    same socket. An engine that has received no lease ends with its server.
     """
 
     seconds: float
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", tag_field="type", frozen=True):
-    """The control server is going away: finish the step and exit."""
+    """The control server ends: the engine finishes its step and exits."""
 
 
 FromEngine = Hello | Report | Pulse | Stepped | CoreFailed

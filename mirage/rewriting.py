@@ -1,4 +1,4 @@
-"""Text of a YAML file changed so that it has other content, with its comments and its order."""
+"""Changes of a YAML file's content that keep its comments and the order of its keys."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mirage.config import FLOAT, Loader
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `Loader` reads: text that looks like one of its numbers is quoted."""
+    """YAML dumper for text that `Loader` reads: strings that look like its numbers are quoted."""
 
 
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
 
 
 class _Edit(NamedTuple):
-    """Characters from `begin` to `end` become `text`."""
+    """Replacement of the characters from `begin` to `end` by `text`."""
 
     begin: int
     end: int
@@ -26,11 +26,12 @@ class _Edit(NamedTuple):
 
 
 def rewritten(text: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
-    """`text`, whose content is `before`, with the content `after`.
+    """`text`, whose content is `before`, edited so that its content is `after`.
 
-    Values are changed where they stand; a key that goes takes its lines along, and is renamed if
-    another comes with its value; a new one stands at the end of its mapping, or first if it is so
-    in `after`. Where that is not possible, as with aliases, it is written anew, without comments.
+    Values are changed where they stand. The lines of a key that is gone are removed; if a new key
+    has the same value, the old key is renamed to it. A new key is added at the end of its mapping,
+    or at the beginning if `after` begins with it. If the text cannot be edited, as with aliases, it
+    is dumped anew without comments.
     """
     if repr(before) == repr(after):
         return text
@@ -97,7 +98,7 @@ def _of_mapping(
 
 
 def _same(new: Mapping[Any, Any], value: Any) -> Any:
-    """A new key that has this value; None without one."""
+    """A key of `new` that has this value; None if there is none."""
     return next((key for key in new if repr(new[key]) == repr(value)), None)
 
 
@@ -120,7 +121,9 @@ def _added(
 
 
 def _removed(text: str, name: yaml.Node, value: yaml.Node, following: yaml.Node | None) -> _Edit:
-    """Lines of a key; in a line that others share, as after ``- `` or in braces, the key alone."""
+    """Edit that removes the lines of a key; in a line with other content, as after ``- `` or in
+    braces, the key and its value alone.
+    """
     begin, end = name.start_mark.index, _end(value)
     line = text.rfind("\n", 0, begin) + 1
     if text[line:begin].strip():
@@ -134,7 +137,7 @@ def _line_end(text: str, index: int) -> int:
 
 
 def _end(node: yaml.Node) -> int:
-    """Index behind a node, without the blanks and comments that a block has behind it."""
+    """Index behind a node, without the blank lines and comments that follow it in a block."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(node, yaml.MappingNode) else last)

@@ -1,6 +1,6 @@
-"""Memory of engines over time, as `mirage serve` tells it and a replay reads it.
+"""Samples of engines' memory over time: `mirage serve` returns them, and a replay reads them.
 
-The bodies of ``/mirage/state`` and ``/mirage/timeline`` are made of these.
+The bodies of ``/mirage/state`` and ``/mirage/timeline`` consist of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from mirage.counters import Counters
 
 SCHEMA_VERSION = 3
 PLACES = ("device", "peer", "host", "ssd")
-"""Places of KV blocks, quickest first: fields ``tokens_from_...``."""
+"""Places of KV blocks, the fastest first; counters ``tokens_from_...`` are named after them."""
 INTERVAL_S = 0.1
-"""Between two samples, as they are taken; a long run keeps fewer of them."""
+"""Seconds between two samples when they are taken. Over a long run some are discarded."""
 
 
 class TenantSample(Counters):
@@ -22,23 +22,23 @@ class TenantSample(Counters):
     kv_blocks: int
     """Usable KV blocks: granted and not retiring."""
     kv_used_blocks: int
-    """Blocks of them that belong to a running request."""
+    """Blocks among `kv_blocks` that belong to a running request."""
     layers_remapped: int
-    """Layers whose memory was given away."""
+    """Layers whose memory is given away."""
     stream_slots: int
     """Slots that the streamed layers share."""
     running: int
-    """Requests."""
+    """Requests that run."""
     waiting: int
-    """Requests."""
+    """Requests that wait."""
     held_bytes: int
-    """Device memory, parameters and KV cache together."""
+    """Bytes of device memory, of parameters and KV cache together."""
     experts: int = 0
-    """Experts of each layer whose memory was given away."""
+    """Experts of each layer whose memory is given away."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """All tenants at `t` seconds."""
+    """All tenants at time `t`, in seconds."""
 
     t: float
     tenants: dict[str, TenantSample]

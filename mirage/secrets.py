@@ -1,6 +1,7 @@
-"""Values of a configuration that nobody may be shown: by the names of their keys, or in URLs. Pure.
+"""Secrets in a configuration, recognised by the names of their keys or inside URLs, and hidden.
+Pure.
 
-Command lines are seen by every user of a machine, and reports are passed on.
+Command lines are visible to every user of a machine, and reports are passed on.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ NAME = re.compile(
     r"|password|passwd|passphrase|pwd|credentials?|authorization|auth_header|bearer|cookie)"
     r"|(?:(?:.*_)?(?:access|api|auth|bearer|hf|refresh|secret)_?)?token"
 )
-"""Words in keys whose value is a secret. The tokens of a vocabulary, as `eos_token`, are none."""
+"""Names of keys whose value is a secret. Tokens of a vocabulary, as `eos_token`, are not."""
 HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""Boundary of two words in a key, as in ``clientSecret``."""
+"""Boundary between two words of a key, as in ``clientSecret``."""
 IN_TEXT = re.compile(
     r"(?<=://)[^/?#@\s\"']+(?=@)"
     r"|(authorization:\s*(?:bearer\s+|basic\s+)?)\S+"
     r"|(?<=[?&])((?:[\w.-]*(?:token|key|secret|password|pwd|signature|sig))=)[^&#\s\"']+",
     re.IGNORECASE,
 )
-"""A user with his password, what a header says, or a word of the query."""
+"""Secrets in text: user and password of a URL, the value of an authorization header, or a parameter
+of a query.
+"""
 
 
 def is_name(key: str) -> bool:
@@ -35,7 +38,7 @@ def is_name(key: str) -> bool:
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """`value` of `key`, without what is a secret in it."""
+    """`value` of `key` with every secret in it replaced by `HIDDEN`."""
     if _says_nothing(value):
         return value
     if is_name(key):
@@ -50,7 +53,7 @@ def redacted(value: Any, key: str = "") -> Any:
 
 
 def places(value: Any, key: str = "") -> Iterator[str]:
-    """Paths of the secrets in it, as ``speculative_config.hf_token``."""
+    """Paths of the keys in `value` that hold secrets, as ``speculative_config.hf_token``."""
     if isinstance(value, str) and (parsed := _parsed(value)) is not None:
         value = parsed
     if isinstance(value, dict) and not is_name(key):
@@ -61,7 +64,7 @@ def places(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _says_nothing(value: Any) -> bool:
-    """True and false say whether, not what."""
+    """True for values that cannot be a secret: booleans, null and empty ones."""
     return value is None or isinstance(value, bool) or value in ("", [], {})
 
 
@@ -72,7 +75,9 @@ def _redacted_text(text: str) -> str:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """vLLM takes keys with values written as JSON, too."""
+    """Mapping in `text`, since vLLM also accepts keys with values written as JSON; None if it has
+    none.
+    """
     try:
         value = json.loads(text) if text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):

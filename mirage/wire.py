@@ -1,8 +1,9 @@
 """Messages between the processes of one machine, over stream sockets, with file descriptors.
 
-A message is a tagged `msgspec.Struct`, such as a `Message`. It goes as MessagePack behind a header:
-the bytes that follow, and the descriptors that come with the first of them. `Channel` is one end of
-a connection for threads and selectors; `receive` reads the same from an asyncio stream.
+A message is a tagged `msgspec.Struct`, such as a `Message`. It is sent as MessagePack behind a
+header: the number of bytes that follow, and the number of descriptors that come with the first of
+them. `Channel` is one end of a connection for threads and selectors; `receive` reads the same
+format from an asyncio stream.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import msgspec
 
 HEADER = struct.Struct("!IB")
 LONGEST = 2**20
-"""Bytes of a message, unless a protocol says otherwise."""
+"""Most bytes of a message, unless a protocol sets another limit."""
 PIECE = 2**16
 """Bytes that are read at a time."""
 MOST_UNREAD = 2**22
-"""Bytes that wait for the other end to read them."""
+"""Most bytes that may wait for the other end to read them."""
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Broken(Exception):
-    """The other end has gone, or does not speak as agreed; the message says which."""
+    """The other end has gone, or sent data that is not of the protocol; the message says which."""
 
 
 def encode(message: msgspec.Struct, descriptors: int = 0) -> bytes:
@@ -52,30 +53,34 @@ class ChannelClosed(Broken):
 
 
 class Decoder(Generic[T]):
-    """Messages out of bytes and descriptors as they come. `kinds`: a union of tagged structs."""
+    """Splits received bytes and descriptors into messages. `kinds` is a union of tagged structs."""
 
     def __init__(self, kinds: Any, most_descriptors: int = 0, longest: int = LONGEST) -> None:
-        """`most_descriptors` that one message may bring, `longest` in bytes."""
+        """`most_descriptors` is the limit for one message, `longest` its limit in bytes."""
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kinds)
         self._most, self.longest = most_descriptors, longest
         self._bytes = bytearray()
         self._descriptors: deque[int] = deque()
 
     def feed(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
-        """The descriptors are the decoder's until `next` hands them on."""
+        """Add received bytes and descriptors. The decoder owns the descriptors until `next` returns
+        them.
+        """
         self._bytes += data
         self._descriptors += descriptors
 
     @property
     def has_next(self) -> bool:
-        """True if `next` gives a message, or raises."""
+        """True if `next` would return a message or raise."""
         length = self._header()[0]
         return length > self.longest or 0 <= length <= len(self._bytes) - HEADER.size
 
     def next(self) -> tuple[T, list[int]] | None:
-        """The next message with its descriptors, now the caller's; None if it is not whole.
+        """The next message with its descriptors, which the caller now owns; None if it is
+        incomplete.
 
-        Raises `Broken`.
+        Raises `Broken` for a message that is too large, not of the protocol, or without its
+        descriptors.
         """
         length, count = self._header()
         if length > self.longest or count > self._most:
@@ -90,19 +95,21 @@ class Decoder(Generic[T]):
         return self.body(body), [self._descriptors.popleft() for _ in range(count)]
 
     def body(self, body: bytes) -> T:
-        """The message of a body. Raises `Broken`."""
+        """Decode the body of a message. Raises `Broken`."""
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Broken(f"{error} in {body[:80]!r}") from None
 
     def close(self) -> None:
-        """Close descriptors that the receiver did not take. Idempotent."""
+        """Close the descriptors that were not taken with a message. Idempotent."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
     def _header(self) -> tuple[int, int]:
-        """Bytes and descriptors of the next message; (-1, 0) before they are known."""
+        """Length in bytes and number of descriptors of the next message; (-1, 0) before its header
+        is there.
+        """
         if len(self._bytes) < HEADER.size:
             return -1, 0
         length, count = HEADER.unpack_from(self._bytes)
@@ -110,9 +117,9 @@ class Decoder(Generic[T]):
 
 
 class Channel(Generic[T]):
-    """One end of a connection. Of two threads, one may say and one hear.
+    """One end of a connection. One thread may send while another receives.
 
-    On a socket that does not block, no call waits; what cannot be sent waits for `flush`.
+    On a non-blocking socket no call waits; data that cannot be sent waits for `flush`.
     """
 
     def __init__(
@@ -125,16 +132,17 @@ class Channel(Generic[T]):
         longest: int = LONGEST,
         selector: selectors.BaseSelector | None = None,
     ) -> None:
-        """Takes over the socket. `kinds`: a union of the messages that come.
+        """The channel owns the socket from now on. `kinds` is a union of the messages that are
+        received.
 
-        A `selector` watches the channel, and has it as `data`: for reading, and for writing while
-        something is unsent.
+        A `selector` watches the channel, which is the `data` of its key: always for reading, and
+        for writing while something is unsent.
         """
         self.socket = there
         self._decoder: Decoder[T] = Decoder(kinds, most_descriptors, longest)
         self._most_descriptors, self._most_unread = most_descriptors, most_unread
         self._unsent: deque[tuple[bytearray, list[int]]] = deque()
-        """Bytes, and the descriptors that go with the first of them."""
+        """Bytes to send, each with the descriptors that go with the first of them."""
         self._selector = selector
         if selector is not None:
             there.setblocking(False)
@@ -145,18 +153,19 @@ class Channel(Generic[T]):
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait until the other end reads."""
+        """Bytes that wait to be sent."""
         return sum(len(data) for data, _ in self._unsent)
 
     @property
     def has_next(self) -> bool:
-        """True if `next` gives a message, or raises, without anything being read."""
+        """True if `next` would return a message or raise, without reading from the socket."""
         return self._decoder.has_next
 
     def say(self, *messages: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send what can be sent now. `descriptors` go with the first message, and stay open here.
+        """Send messages as far as that works without waiting. `descriptors` go with the first
+        message, and also stay open here.
 
-        Raises `Broken` if the other end has gone, or has left too much unread.
+        Raises `Broken` if the other end has gone, or has left more than `most_unread` bytes unread.
         """
         for message in messages:
             self._put(message, descriptors)
@@ -166,14 +175,16 @@ class Channel(Generic[T]):
             raise Broken(f"it has not read {self.unsent} bytes")
 
     def tell(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
-        """Say a message for whoever reads the channel, and hears there that it has ended."""
+        """Send a message. If the connection is broken, shut it down, so that its reader sees the
+        end.
+        """
         try:
             self.say(message, descriptors=descriptors)
         except Broken:
             self.shut()
 
     def flush(self) -> None:
-        """Send what the other end has room for. Raises `Broken`."""
+        """Send as much as the other end has room for. Raises `Broken`."""
         try:
             while self._unsent:
                 self._send_some()
@@ -184,7 +195,7 @@ class Channel(Generic[T]):
         self._watch()
 
     def read(self) -> bool:
-        """Read once; False if nothing has come. Raises `Broken`."""
+        """Read once from the socket; False if nothing has come. Raises `Broken`."""
         try:
             data, descriptors, flags, _ = socket.recv_fds(
                 self.socket, PIECE, self._most_descriptors, socket.MSG_CMSG_CLOEXEC
@@ -201,32 +212,38 @@ class Channel(Generic[T]):
         return True
 
     def next(self) -> tuple[T, list[int]] | None:
-        """The next message that was read, with its descriptors, which are the caller's then."""
+        """The next message that was read, with its descriptors, which the caller now owns; None if
+        there is none. Raises `Broken`.
+        """
         return self._decoder.next()
 
     def hear(self) -> Iterator[T]:
-        """All that has come, where no message brings descriptors. Raises `Broken`."""
+        """All messages that have come, on a channel whose messages bring no descriptors. Raises
+        `Broken`.
+        """
         while self.read():
             while (heard := self.next()) is not None:
                 yield heard[0]
 
     def wait(self) -> tuple[T, list[int]]:
-        """The next message and its descriptors, as soon as it has come. Raises `Broken`.
+        """Wait for the next message, and return it with its descriptors. Raises `Broken`.
 
-        The socket blocks; if it has a timeout, each read may take that long.
+        The socket must block; if it has a timeout, each read may take that long.
         """
         while (heard := self.next()) is None:
             self.read()
         return heard
 
     def finish(self, patience_s: float) -> None:
-        """Send what is left, as long as the other end reads on within `patience_s` each time."""
+        """Send the rest; stop when the other end reads nothing for `patience_s` seconds."""
         with suppress(Broken):
             while self._unsent and select.select([], [self.socket], [], patience_s)[1]:
                 self.flush()
 
     def comes(self, patience_s: float) -> bool:
-        """True if there is something to read, or will be within `patience_s`; the end is, too."""
+        """True if something can be read within `patience_s` seconds; the end of the connection
+        counts.
+        """
         if self.has_next:
             return True
         poll = select.poll()
@@ -234,18 +251,20 @@ class Channel(Generic[T]):
         return bool(poll.poll(patience_s * 1000))
 
     def until_end(self) -> Iterator[T]:
-        """Each message as it comes, until the other end has gone. Raises `Broken`."""
+        """Each message as it comes, until the other end has gone. Raises `Broken` for other
+        errors.
+        """
         with suppress(ChannelClosed):
             while True:
                 yield self.wait()[0]
 
     def shut(self) -> None:
-        """Let both ends hear that the connection has ended."""
+        """Shut the connection down, so that both ends read its end."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket and what it brought. Idempotent."""
+        """Close the socket and all descriptors that were received or unsent. Idempotent."""
         if self._selector is not None:
             self._selector.unregister(self.socket)
             self._selector = None
@@ -287,9 +306,10 @@ class Channel(Generic[T]):
 
 
 async def receive(reader: asyncio.StreamReader, decoder: Decoder[T]) -> T | None:
-    """The next message of a stream, None at its end, also in the middle of one. Raises `Broken`.
+    """The next message of a stream; None at its end, also in the middle of a message. Raises
+    `Broken`.
 
-    `decoder` says which messages come; it keeps nothing.
+    `decoder` only decodes bodies; it keeps no data between calls.
     """
     try:
         length, count = HEADER.unpack(await reader.readexactly(HEADER.size))

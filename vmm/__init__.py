@@ -1,7 +1,8 @@
 """Virtual memory of a device: physical pages, reserved addresses, the mapping between them.
 
-`Driver` is the contract and `HostDriver` keeps it anywhere; `PagePool` holds a process to its
-grant; `Range` and `ExtentMap` say what is behind which address. Knows nothing of models.
+`Driver` is the contract, and `HostDriver` implements it on any machine. `PagePool` keeps a process
+within its grant. `Range` and `ExtentMap` record which pages are mapped at which address. Nothing
+here depends on models.
 """
 
 from vmm.driver import (

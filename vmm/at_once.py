@@ -1,7 +1,7 @@
-"""Large ranges of memory, worked on by several threads at once.
+"""Work on large ranges of memory, divided among several threads.
 
-The kernel zeroes pages and a core copies bytes at a few gigabytes per second, so the layers of a
-model take one thread seconds. What is done to a piece has to let go of the interpreter's lock, as
+The kernel zeroes pages and a core copies bytes at a few gigabytes per second, so one thread takes
+seconds for the layers of a model. The work on a piece has to release the interpreter's lock, as
 system calls and `ctypes.memmove` do.
 """
 
@@ -17,18 +17,20 @@ from vmm import libc
 
 PIECE_BYTES = 16 << 20
 MOST_THREADS = 8
-"""Threads after which memory, not a core, is what limits."""
+"""Most threads: beyond this number the memory bandwidth is the limit, not the cores."""
 
 
 def thread_count(pieces: int) -> int:
-    """Threads for so many pieces: no more than processors that this process may use."""
+    """Number of threads for `pieces`: at most one for each, `MOST_THREADS`, and the processors that
+    this process may use.
+    """
     return min(pieces, MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
 def at_once(work: Callable[..., object], pieces: Sequence[tuple[Any, ...]]) -> None:
-    """Call `work` with each of `pieces`, in any order.
+    """Call `work` with the arguments in each of `pieces`, in any order, and wait for all calls.
 
-    Raises the error of the first piece that has one; then no thread works any more.
+    Raises the error of the first piece that failed, after all threads have ended.
     """
     if (threads := thread_count(len(pieces))) < 2:
         for piece in pieces:
@@ -40,14 +42,16 @@ def at_once(work: Callable[..., object], pieces: Sequence[tuple[Any, ...]]) -> N
 
 
 def cut(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Offset and size of each piece of so many bytes."""
+    """Offset and size of each piece of `nbytes` bytes; pieces have `PIECE_BYTES`, the last one the
+    rest.
+    """
     return ((at, min(PIECE_BYTES, nbytes - at)) for at in range(0, nbytes, PIECE_BYTES))
 
 
 def populate(address: int, nbytes: int, *, writable: bool = True) -> None:
-    """Have memory behind these addresses now. Raises `OSError` if there is none.
+    """Allocate the memory behind these addresses now. Raises `OSError` if there is none.
 
-    A kernel before 5.14 cannot be asked: it has memory there when it is touched.
+    Kernels before 5.14 do not support this: there memory is allocated when it is touched.
     """
 
     def work(offset: int, size: int) -> None:

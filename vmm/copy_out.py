@@ -12,14 +12,16 @@ from vmm.driver import Driver
 from vmm.host import HostBuffer
 
 Copy = tuple[int, int, int]
-"""Host address, device address, bytes."""
+"""Host address, device address, and number of bytes."""
 
 
 def copy_out(driver: Driver, copies: Sequence[Copy], *, locked: bool) -> None:
-    """Copy from the device and wait for it. `locked`: whether the host memory is.
+    """Copy from the device and wait for the end. `locked`: the host memory is pinned
+    (`Driver.pin`).
 
-    Else it goes through memory that is, where that matters to the device: it copies to it at the
-    link's speed, and to other memory by one thread. Raises `vmm` errors.
+    Copies to memory that is not pinned go through pinned buffers if the driver can pin memory: only
+    to such memory does the device copy at the link's speed, and from several threads. Raises
+    `VmmError`.
     """
     pieces = [(dst + at, src + at, size) for dst, src, nbytes in copies for at, size in cut(nbytes)]
     if locked or not driver.locks_memory:

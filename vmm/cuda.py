@@ -1,9 +1,10 @@
 """The driver of an NVIDIA GPU: physical handles mapped into reserved addresses of the device.
 
 A page is one handle of `cuMemCreate`. All pages are of one size, a multiple of the device's
-granularity: large ones map and unmap in fewer calls, small ones make smaller extents. Access is
-set once for each contiguous range. What the page table refuses never reaches the device; what the
-device refuses is undone, and what cannot be undone at once is undone before the next call.
+granularity: large ones map and unmap in fewer calls, small ones make smaller extents. Access is set
+once for each contiguous range. A call that the page table refuses never reaches the device. A call
+that the device refuses is undone; if the undoing is refused too, it is repeated before the next
+call.
 """
 
 from __future__ import annotations
@@ -39,22 +40,24 @@ if TYPE_CHECKING:
 
 
 ADDRESSES = 1 << 57
-"""Bytes that no device can address: it may call them an invalid value."""
+"""Size of an address space in bytes that no device has. For so many the device may report an
+invalid value instead of lack of memory.
+"""
 
 Call = tuple[Any, ...]
-"""A function of the driver, and what it is called with."""
+"""A function of CUDA's driver, and its arguments."""
 
 
 class CudaDriver(Driver):
     """Memory of GPU number `device`. Calls may come from any thread.
 
-    `page_bytes` is a multiple of the device's granularity, by default that itself.
-    `capacity_bytes` bounds what exists at once; by default the device does. With `shareable`,
-    pages can be exported to other processes. `tensors_on` is where torch takes the addresses
-    to be, by default this GPU.
+    `page_bytes` is a multiple of the device's granularity, by default the granularity itself.
+    `capacity_bytes` bounds the bytes that exist at the same time; by default only the device does.
+    With `shareable`, pages can be exported to other processes. `tensors_on` is the device that
+    torch shall assume for addresses, by default this GPU.
 
-    Raises `DeviceUnavailable`, `Misaligned`. A forked child has no part in it: there the driver
-    is closed, as all of CUDA is.
+    Raises `DeviceUnavailable`, `Misaligned`. In a forked child the driver is closed, as all of CUDA
+    is.
     """
 
     locks_memory = True
@@ -94,7 +97,7 @@ class CudaDriver(Driver):
         self._handles: dict[Page, Any] = {}
         self._next = 0
         self._undone: list[Call] = []
-        """Calls that are owed to the device, in order."""
+        """Calls that undo a failed call and were refused themselves, in order."""
         self._pinned: dict[int, int] = {}
         self._lock = threading.RLock()
         self._streams: set[CudaStream] = set()
@@ -166,7 +169,7 @@ class CudaDriver(Driver):
             table.drop_pages(pages)
 
     def export_page(self, page: Page) -> int:
-        """A file descriptor that stands for the page in any process; the caller closes it.
+        """A file descriptor that represents the page in any process; the caller closes it.
 
         The page's memory is free when every process has released it. Needs `shareable`. Raises
         `DeviceError` for a page that was imported.
@@ -176,7 +179,9 @@ class CudaDriver(Driver):
             return int(call(cu.cuMemExportToShareableHandle, self._handles[page], POSIX_FD, 0))
 
     def import_page(self, fd: int) -> Page:
-        """A page of this driver's size that another process exported as `fd`."""
+        """Page of this driver's size that another process exported as `fd`. Raises `OutOfMemory`
+        beyond the capacity, and `DeviceError`.
+        """
         with self.opened() as table:
             self._check_capacity(1)
             handle = call(cu.cuMemImportFromShareableHandle, fd, POSIX_FD)
@@ -262,12 +267,16 @@ class CudaDriver(Driver):
             return self._stream(handle, owned=True)
 
     def adopt(self, handle: int) -> CudaStream:
-        """A stream made elsewhere, for example by torch; it is never destroyed here."""
+        """A stream for the CUDA handle of one made elsewhere, for example by torch; closing it does
+        not destroy the handle.
+        """
         with self.opened():
             return self._stream(cu.CUstream(handle), owned=False)
 
     def synchronize(self) -> None:
-        """Block until everything that this process enqueued, anywhere, has run."""
+        """Block until all work that this process has enqueued on the device, on any stream, has
+        run.
+        """
         with self.entered():
             call(cu.cuCtxSynchronize)
 
@@ -281,7 +290,7 @@ class CudaDriver(Driver):
 
     @property
     def context(self) -> Any:
-        """The device's primary context, for calls that name it."""
+        """The device's primary context, for CUDA calls that take one."""
         return self._context.handle
 
     def used_bytes(self) -> int:
@@ -290,7 +299,7 @@ class CudaDriver(Driver):
             return table.page_count * self.page_bytes
 
     def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of the device, with what other processes use."""
+        """Free and total bytes of the device; memory of other processes counts as used."""
         with self.opened():
             free, total = call(cu.cuMemGetInfo)
             return int(free), int(total)
@@ -320,10 +329,10 @@ class CudaDriver(Driver):
 
     @contextmanager
     def opened(self) -> Iterator[PageTable]:
-        """The page table, with the context current and nothing owed. Raises `DriverClosed`.
+        """The page table, with the context current and all calls owed made. Raises `DriverClosed`.
 
-        Inside another one it costs a check alone: a push and a pop of the context take longer than
-        most calls between them.
+        Inside another `opened` of the same thread it only checks that the driver is open, because
+        pushing and popping the context takes longer than most calls in it.
         """
         with self._lock:
             self._check_open()
@@ -351,7 +360,7 @@ class CudaDriver(Driver):
     # Inside
 
     def _finish(self) -> None:
-        """Wait for what was enqueued on our own stream, without the lock."""
+        """Wait for all work on the driver's own stream, without holding the lock."""
         with self.entered():
             call(cu.cuStreamSynchronize, self._own)
 
@@ -379,7 +388,9 @@ class CudaDriver(Driver):
         return handles
 
     def _created(self, count: int) -> tuple[list[Any], VmmError | None]:
-        """Handles up to the first that the device refuses, and how it does."""
+        """Handles up to the first that the device refuses, and its error; None if all were
+        created.
+        """
         handles: list[Any] = []
         try:
             while len(handles) < count:
@@ -396,13 +407,17 @@ class CudaDriver(Driver):
         return pages
 
     def _undo(self, *calls: Call) -> None:
-        """Take back what was done of a call that failed in the middle."""
+        """Make `calls`, which undo the beginning of a call that failed. Those that are refused stay
+        owed.
+        """
         self._undone += calls
         with suppress(VmmError):  # it will be tried again, and the first error is to be seen
             self._pay()
 
     def _pay(self) -> None:
-        """Make the calls that are owed. Raises the first that is refused again."""
+        """Make the calls that are owed. Raises the error of the first that is refused again; it
+        stays owed.
+        """
         while self._undone:
             call(*self._undone[0])
             self._undone.pop(0)
@@ -413,7 +428,7 @@ class CudaDriver(Driver):
         return stream
 
     def _last_calls(self) -> Iterator[Call]:
-        """Everything that is still there, in the order in which it can go."""
+        """Calls that free all that still exists, in an order in which the device accepts them."""
         yield (cu.cuCtxSynchronize,)
         yield from self._undone
         yield cu.cuStreamDestroy, self._own
@@ -442,9 +457,9 @@ def _check_able(facts: DeviceFacts, shareable: bool) -> None:
 
 
 def _tensor(address: int, nbytes: int, device: str) -> torch.Tensor:
-    """As torch's own CUDA graphs make tensors over memory that they know the address of.
+    """Flat uint8 tensor over memory at `address`, made as torch's own CUDA graphs do.
 
-    Other ways ask the driver whose pointer it is, and that fails where nothing is mapped yet.
+    Other ways ask CUDA's driver for the device of the pointer, which fails while nothing is mapped.
     """
     import torch
 

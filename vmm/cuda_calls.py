@@ -1,7 +1,7 @@
-"""Calls of CUDA's driver, and what a refused one is called.
+"""Calls of CUDA's driver, and the exceptions for its error codes.
 
-cuda-python returns an error code beside every result. Here a code becomes an exception of
-ours that says which call was refused, with which values, and what the driver says about it.
+cuda-python returns an error code beside every result. Here a code becomes a `VmmError` that names
+the refused call, its values, and the driver's text for the code.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ NAMED |= {
     for name, code in Code.__members__.items()
     if name in FAULTS and FAULTS[name].scope is Scope.CONTEXT
 }
-"""All others are a `DeviceError`."""
+"""Exceptions of error codes; all other codes raise `DeviceError`."""
 ADDRESSES = 1 << 40
-"""Numbers from here on are shown in hexadecimal."""
+"""Integers from here on are addresses: messages show them in hexadecimal."""
 
 
 def call(function: Callable[..., Any], *values: Any) -> Any:
-    """Results of a driver's function without its code: nothing, one value, or a tuple.
+    """Call a function of CUDA's driver; return its results without the code: None, one value, or a
+    tuple.
 
     Raises `OutOfMemory`, `DeviceUnavailable`, `DeviceLost` or `DeviceError`.
     """
@@ -51,7 +52,9 @@ def call(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def answer(function: Callable[..., Any], *values: Any) -> tuple[Any, ...]:
-    """The driver's code, and what else its function returns. Raises `DeviceError`."""
+    """Error code of a driver's function, followed by its results. Raises `DeviceError` if
+    cuda-python cannot make the call.
+    """
     try:
         return tuple(function(*values))
     except (RuntimeError, ValueError) as error:
@@ -60,7 +63,7 @@ def answer(function: Callable[..., Any], *values: Any) -> tuple[Any, ...]:
 
 
 def refusal(name: str, values: tuple[Any, ...], code: Any) -> VmmError:
-    """The exception for a refused call."""
+    """Exception for a call that the driver refused with `code`."""
     return NAMED.get(code, DeviceError)(f"{_call(name, values)}: {_words(code)}")
 
 
@@ -88,7 +91,9 @@ def _words(code: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Addresses and handles in hexadecimal, sizes as numbers, structures by their type."""
+    """A value for a message: addresses and handles in hexadecimal, sizes as numbers, structures by
+    their type.
+    """
     if isinstance(value, int):
         return f"{value:#x}" if value >= ADDRESSES else str(value)
     try:

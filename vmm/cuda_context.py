@@ -1,7 +1,7 @@
 """The device's primary context: the one that torch and every library of CUDA share.
 
-A context of our own would not see torch's streams. It is current only inside our calls: they
-may come from any thread, and a thread may work with another device in between.
+torch's streams do not exist in any other context. It is current only inside our calls: they may
+come from any thread, and a thread may work with another device in between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class PrimaryContext:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The context is the calling thread's, and afterwards again what was before."""
+        """Make the context current in the calling thread, and restore the previous one at the
+        end.
+        """
         call(cu.cuCtxPushCurrent, self.handle)
         try:
             yield
@@ -36,5 +38,5 @@ class PrimaryContext:
                 call(cu.cuCtxPopCurrent)
 
     def close(self) -> None:
-        """Let go of the context."""
+        """Release the context."""
         call(cu.cuDevicePrimaryCtxRelease, self._device)

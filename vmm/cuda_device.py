@@ -1,4 +1,4 @@
-"""Properties of a GPU, asked without making a context on it."""
+"""Properties of a GPU, read without creating a context on it."""
 
 from __future__ import annotations
 
@@ -18,40 +18,44 @@ POSIX_FD = cu.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """One GPU. `granularity` is 0 without virtual memory management."""
+    """Properties of one GPU. `granularity` is in bytes, 0 without virtual memory management."""
 
     index: int
     name: str
     uuid: str
-    """In hexadecimal; the same in every process, whichever number it has there."""
+    """Identifier in hexadecimal; unlike `index` it is the same in every process."""
     total_bytes: int
     capability: tuple[int, int]
     virtual_memory: bool
     shareable: bool
-    """True if another process can import its pages."""
+    """True if pages can be exported to another process."""
     granularity: int
     copy_engines: int
     pageable_access: bool
-    """True if the GPU reads host memory that is not registered, as a GH200 does."""
+    """True if the GPU reads host memory that is not registered with it, as a GH200 does."""
     host_node: int | None
-    """The NUMA node of the host that is nearest; None if the machine has no such nodes."""
+    """NUMA node of the host that is nearest to the GPU; None if unknown."""
 
 
 def driver_version() -> tuple[int, int]:
-    """Newest version of CUDA that the driver speaks. Raises `DeviceUnavailable`."""
+    """Newest version of CUDA that the driver supports, as (major, minor). Raises
+    `DeviceUnavailable`.
+    """
     started()
     version = call(cu.cuDriverGetVersion)
     return version // 1000, version % 1000 // 10
 
 
 def device_count() -> int:
-    """Raises `DeviceUnavailable` if there is no driver."""
+    """Number of GPUs that this process can see. Raises `DeviceUnavailable` if there is no
+    driver.
+    """
     started()
     return int(call(cu.cuDeviceGetCount))
 
 
 def device_facts(index: int) -> DeviceFacts:
-    """Raises `DeviceUnavailable` if there is no such device."""
+    """Properties of GPU `index`. Raises `DeviceUnavailable` if there is no such device."""
     device = get_device(index)
     virtual = _has(device, "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED")
     return DeviceFacts(
@@ -73,7 +77,7 @@ def device_facts(index: int) -> DeviceFacts:
 
 
 def get_device(index: int) -> Any:
-    """The driver's device of that number. Raises `DeviceUnavailable`."""
+    """The driver's handle of device `index`. Raises `DeviceUnavailable` if there is none."""
     count = device_count()
     if not 0 <= index < count:
         raise DeviceUnavailable(f"there is no NVIDIA device {index}: {count} can be seen")
@@ -81,14 +85,16 @@ def get_device(index: int) -> Any:
 
 
 def attribute(device: Any, name: str) -> int:
-    """One of the device's attributes."""
+    """Value of a device's attribute; `name` without ``CU_DEVICE_ATTRIBUTE_``."""
     return int(
         call(cu.cuDeviceGetAttribute, getattr(Attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device)
     )
 
 
 def allocation(index: int, shareable: bool = False) -> Any:
-    """The driver's description of physical memory on a device."""
+    """The driver's description of physical memory on device `index`; `shareable` memory can be
+    exported.
+    """
     made = cu.CUmemAllocationProp()
     made.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     made.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -99,7 +105,7 @@ def allocation(index: int, shareable: bool = False) -> Any:
 
 
 def access(location: Any) -> Any:
-    """The driver's description of who may read and write memory."""
+    """The driver's description of read and write access from the device at `location`."""
     made = cu.CUmemAccessDesc()
     made.location = location
     made.flags = cu.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -107,12 +113,14 @@ def access(location: Any) -> Any:
 
 
 def granularity(wanted: Any) -> int:
-    """Granularity of such memory in bytes: its sizes and addresses are multiples of it."""
+    """Granularity in bytes of memory as in `wanted`: its sizes and addresses are multiples of
+    it.
+    """
     return int(call(cu.cuMemGetAllocationGranularity, wanted, MINIMUM))
 
 
 def _host_node(device: Any) -> int | None:
-    """Drivers before CUDA 12.2 do not know."""
+    """NUMA node nearest to the device; None if there is none, and with drivers before CUDA 12.2."""
     with suppress(DeviceError):
         node = attribute(device, "HOST_NUMA_ID")
         return node if node >= 0 else None

@@ -1,8 +1,8 @@
-"""Copies between two GPUs of this machine, for memory of one that the other borrows.
+"""Copies between two GPUs of this machine, one of which borrows memory of the other.
 
 The peer's memory is that of a `CudaDriver` for its device: created there, or created by another
-process and imported (`export_page`, `import_page`). A link's streams are of the near device; they
-order with its compute by events as all of its streams do.
+process and imported (`export_page`, `import_page`). A link's streams belong to the near device and
+are ordered with its compute by events, as all of its streams are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ENABLED = (Code.CUDA_SUCCESS, Code.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
 class PeerLink:
     """Access from `near` to `far`, two drivers of this process. Raises `DeviceUnavailable`.
 
-    Nothing is undone at its end: access between two devices is the process's, torch's too, and
-    goes with their contexts. Each driver keeps its own pages; both outlive the link's streams.
+    It has no `close`: access between two devices belongs to the process, torch included, and ends
+    with their contexts. Each driver keeps its own pages; both must outlive the link's streams.
     """
 
     def __init__(self, near: CudaDriver, far: CudaDriver) -> None:
@@ -36,7 +36,9 @@ class PeerLink:
         return PeerStream(self)
 
     def side(self, address: int, nbytes: int) -> CudaDriver:
-        """Driver of the device that maps all of these bytes. Raises `NotMapped`."""
+        """The driver in whose reservations these bytes lie. Raises `NotMapped` if not all are
+        mapped.
+        """
         for driver in (self.near, self.far):
             with driver.opened() as table:
                 if table.holds(address, nbytes):
@@ -46,13 +48,13 @@ class PeerLink:
 
 
 class PeerStream(Stream):
-    """Copies from device to device, in order. Events are those of the near driver."""
+    """Copies between the two devices, in order. Events are those of the near driver."""
 
     def __init__(self, link: PeerLink) -> None:
         self._link, self._stream = link, link.near.stream()
 
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        """Each address is of one device or of the other."""
+        """Enqueue a copy. Each address may be of either device; both must be mapped."""
         # One after the other: two links in opposite directions shall not wait for each other.
         to, come = self._link.side(dst, nbytes), self._link.side(src, nbytes)
         with self._stream.enqueuing():
@@ -60,7 +62,7 @@ class PeerStream(Stream):
             call(cu.cuMemcpyPeerAsync, *sides, nbytes, self._stream.handle)
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """Fill memory of the near device; the far one is not reached."""
+        """Fill memory of the near device; memory of the far one cannot be filled."""
         self._stream.fill(address, byte, nbytes)
 
     def record(self, event: Event) -> None:
@@ -77,7 +79,9 @@ class PeerStream(Stream):
 
 
 def _enable(one: CudaDriver, other: CudaDriver) -> None:
-    """Let `one` reach the memory of `other`, if it does not yet."""
+    """Give `one` access to the memory of `other`, unless it has it already. Raises
+    `DeviceUnavailable`.
+    """
     devices = get_device(one.facts.index), get_device(other.facts.index)
     if not call(cu.cuDeviceCanAccessPeer, *devices):
         raise DeviceUnavailable(

@@ -1,12 +1,12 @@
-"""A piece of a GPU's memory that another process of the machine uses, as a device of its own does.
+"""Slabs: GPU memory that another process of the machine uses as if it were its own device's.
 
-One process lends it (`lend`): it creates the memory on its device and exports it. Another one
-borrows it (`borrow`) for a GPU that reaches the first: the memory is mapped among that GPU's
-addresses, so that any copy of its streams may name it. There is no need of a context on the
-lending GPU then, which would cost each borrower some hundred MiB there; so copies are
-`cuMemcpyAsync`, and not `cuMemcpyPeerAsync`, which names both contexts.
+One process lends a slab (`lend`): it creates the memory on its device and exports it. Another
+process borrows it (`borrow`) for a GPU that reaches the first: the memory is mapped among that
+GPU's addresses, so that any copy of its streams may name it. The borrower then needs no context on
+the lending GPU, which would cost some hundred MiB there; so copies are `cuMemcpyAsync`, and not
+`cuMemcpyPeerAsync`, which names both contexts.
 
-The memory is free when everybody has closed it.
+The memory is free when all processes have closed it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Slab:
     """
 
     def __init__(self, driver: CudaDriver, handle: Any, nbytes: int) -> None:
-        """Takes over the handle. Raises `VmmError`, and nothing is left then."""
+        """Map the handle's memory. The slab owns the handle; on a `VmmError` it is released."""
         self.nbytes = nbytes
         self._driver, self._handle = driver, handle
         with driver.opened(), ExitStack() as undo:
@@ -45,7 +45,9 @@ class Slab:
 
     @classmethod
     def lend(cls, driver: CudaDriver, nbytes: int) -> Self:
-        """New memory of the driver's device. Raises `Misaligned`, `OutOfMemory`."""
+        """Create `nbytes` of memory on the driver's device, to be lent. Raises `Misaligned`,
+        `OutOfMemory`.
+        """
         if nbytes <= 0 or nbytes % driver.granularity:
             raise Misaligned(
                 f"{nbytes} bytes: use a positive multiple of the device's granularity "
@@ -67,12 +69,16 @@ class Slab:
         return cls(driver, handle, nbytes)
 
     def export(self) -> int:
-        """A file descriptor for another process; the caller closes it. Open, it holds memory."""
+        """A file descriptor of the slab for another process; the caller closes it. While it is
+        open, it keeps the memory allocated.
+        """
         with self._driver.opened():
             return int(call(cu.cuMemExportToShareableHandle, self._handle, POSIX_FD, 0))
 
     def close(self) -> None:
-        """With no copy under way. Idempotent. Raises `VmmError` if the device refuses."""
+        """Unmap and release the memory. No copy of it may be under way. Idempotent. Raises
+        `VmmError` if the device refuses.
+        """
         if not self._open:
             return
         with self._driver.opened():
@@ -88,7 +94,9 @@ def reachable(near: int, far: int) -> bool:
 
 
 def check_reachable(near: int, far: int) -> None:
-    """Raises `DeviceUnavailable` with what to do."""
+    """Raises `DeviceUnavailable`, with advice, unless GPU `near` can use memory of another GPU
+    `far`.
+    """
     if near == far:
         raise DeviceUnavailable(f"GPU {far} is the engines' own: name another one")
     if not reachable(near, far):

@@ -1,4 +1,4 @@
-"""Streams and events of the CUDA driver. All that is enqueued returns at once."""
+"""Streams and events of the CUDA driver. Calls that enqueue work return at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ class Door(Protocol):
     """The part of a driver that its streams and events call."""
 
     def opened(self) -> AbstractContextManager[PageTable]:
-        """Its lock is held, its context current in this thread. Raises `DriverClosed`."""
+        """Page table, with the driver's lock held and its context current in this thread. Raises
+        `DriverClosed`.
+        """
 
     def entered(self) -> AbstractContextManager[None]:
-        """The context alone, for calls that block. Raises `DriverClosed`."""
+        """Make the context current without the lock, for calls that block. Raises
+        `DriverClosed`.
+        """
 
 
 class CudaEvent(Event):
-    """An event without timing. Its handle is used again when nobody holds it any more."""
+    """An event without timing. When it is deleted, its CUDA handle is kept for a later event."""
 
     def __init__(self, door: Door, spent: list[Any]) -> None:
         self._door, self._spent = door, spent
@@ -51,7 +55,7 @@ def _is_reached(handle: Any) -> bool:
 
 
 def _fresh(spent: list[Any]) -> Any:
-    """An event that counts as reached: an old one that was, or a new one."""
+    """Handle of an event that counts as reached: one of `spent` that was reached, or a new one."""
     for position, handle in enumerate(spent):
         if _is_reached(handle):
             return spent.pop(position)
@@ -59,10 +63,10 @@ def _fresh(spent: list[Any]) -> Any:
 
 
 class CudaStream(Stream):
-    """Work in order on the device. After a failure of the device every call raises it.
+    """A stream of work on the device, in order. After a failure of the device every call raises it.
 
-    `handle` is the driver's; a stream made elsewhere (`owned` false) is only used.
-    Memory named in a call must stay mapped, or registered, until the work has run.
+    `handle` is CUDA's; with `owned` false it was made elsewhere and is not destroyed. Memory named
+    in a call must stay mapped, or registered, until the work has run.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class CudaStream(Stream):
             call(cu.cuMemcpyAsync, dst, src, nbytes, self.handle)
 
     def together(self) -> AbstractContextManager[object]:
-        """One lock and one current context for all calls inside. Raises `DriverClosed`."""
+        """Context that takes the lock and sets the context once for all calls inside. Raises
+        `DriverClosed`.
+        """
         return self.enqueuing()
 
     def fill(self, address: int, byte: int, nbytes: int) -> None:
@@ -115,7 +121,9 @@ class CudaStream(Stream):
         self._tell_closed(self)
 
     def enqueuing(self) -> AbstractContextManager[PageTable]:
-        """The context is current, for a call that names `handle`. Raises `DriverClosed`."""
+        """Page table, with lock and context for a call that uses `handle`. Raises
+        `DriverClosed`.
+        """
         self._check_open()
         return self._door.opened()
 

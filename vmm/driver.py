@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import torch
 
 Page = NewType("Page", int)
-"""One physical page of `Driver.page_bytes`; may be mapped at several addresses at once."""
+"""One physical page of `Driver.page_bytes`; it may be mapped at several addresses."""
 
 
 class VmmError(Exception):
-    """A refused memory operation; nothing was changed."""
+    """A memory operation was refused, and nothing was changed."""
 
 
 class Misaligned(VmmError):
@@ -32,19 +32,19 @@ class NotReserved(VmmError):
 
 
 class AlreadyMapped(VmmError):
-    """Something is mapped there already."""
+    """A page is mapped already in the address range."""
 
 
 class NotMapped(VmmError):
-    """Nothing, or not everything, is mapped there."""
+    """The address range is not mapped, or not all of it."""
 
 
 class StillMapped(VmmError):
-    """A page or a reservation is given back while a mapping of it exists."""
+    """A page or a reservation cannot be given back while a mapping of it exists."""
 
 
 class UnknownPage(VmmError):
-    """A page that this driver never created, or that was released."""
+    """The driver never created the page, or it was released."""
 
 
 class OutOfMemory(VmmError):
@@ -60,38 +60,46 @@ class DriverClosed(VmmError):
 
 
 class DeviceError(VmmError):
-    """The device refused a call that was in order as far as we can tell."""
+    """The device refused a call that passed all checks of ours."""
 
 
 class DeviceUnavailable(DeviceError):
-    """No usable device: none is there, it has no driver, or it cannot map virtual memory."""
+    """There is no usable device: it is absent, has no driver, or lacks virtual memory
+    management.
+    """
 
 
 class DeviceLost(DeviceError):
-    """Work failed on the device; nothing can be done with it any more in this process."""
+    """Work failed on the device, and this process cannot use it any more."""
 
 
 class Event(ABC):
-    """A point in a stream. Fresh events count as reached."""
+    """A point in a stream. An event that was never recorded counts as reached."""
 
     @abstractmethod
     def reached(self) -> bool:
-        """True once everything that was enqueued before the last `Stream.record` has completed."""
+        """True once all work that was enqueued before the last `Stream.record` of this event has
+        completed.
+        """
 
     @abstractmethod
     def wait(self) -> None:
-        """Block the calling thread until reached. Re-raises an error of the stream's work."""
+        """Block the calling thread until the event is reached. Re-raises an error of the stream's
+        work.
+        """
 
 
 class Stream(ABC):
-    """Work in order, beside the calling thread."""
+    """A queue of work that runs in order, concurrently with the calling thread."""
 
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
         """Enqueue a copy of `nbytes` from address `src` to address `dst`."""
 
     def together(self) -> AbstractContextManager[object]:
-        """Context in which calls of this thread share what each costs alone. None may block."""
+        """Context inside of which calls of this thread share their fixed cost. None of them may
+        block.
+        """
         return nullcontext()
 
     @abstractmethod
@@ -116,32 +124,37 @@ class Stream(ABC):
 
 
 class Driver(ABC):
-    """Physical pages of one size, and address ranges that they are mapped into.
+    """Physical pages of one size, and reserved address ranges that they are mapped into.
 
-    A refused call raises a named `VmmError` with the values in it and changes nothing.
+    A refused call raises a subclass of `VmmError` with the values in its message, and changes
+    nothing.
     """
 
     page_bytes: int
     host_node: int | None = None
-    """The NUMA node of host memory that copies to the device are best read from, if known."""
+    """NUMA node whose host memory is best for copies to the device; None if unknown."""
     locks_memory = False
-    """True if `pin` holds pages of host memory, whatever is mapped or punched there later."""
+    """True if `pin` holds the physical pages of host memory, even if the mapping is replaced or the
+    file punched later.
+    """
 
     @abstractmethod
     def reserve(self, nbytes: int) -> int:
-        """Reserve addresses, backed by nothing: touching them faults. Returns the first."""
+        """Reserve addresses without memory: touching them faults. Returns the first address."""
 
     @abstractmethod
     def unreserve(self, address: int) -> None:
-        """Give a whole reservation back. Raises `StillMapped`, `NotReserved`."""
+        """Give back the whole reservation that begins at `address`. Raises `StillMapped`,
+        `NotReserved`.
+        """
 
     @abstractmethod
     def create(self, count: int) -> list[Page]:
-        """`count` new pages, all or none. What is in them may be anything. Raises `OutOfMemory`."""
+        """`count` new pages, all or none, with undefined contents. Raises `OutOfMemory`."""
 
     @abstractmethod
     def create_most(self, count: int) -> list[Page]:
-        """Pages as of `create`, but as many of `count` as the device has, none perhaps."""
+        """As many of `count` new pages as the device has memory for, possibly none."""
 
     @abstractmethod
     def release(self, pages: Sequence[Page]) -> None:
@@ -149,76 +162,88 @@ class Driver(ABC):
 
     @property
     def blank(self) -> Set[Page]:
-        """Pages of which it is known that they hold zeros. One that is mapped may hold anything."""
+        """Pages that are known to hold zeros. A page that was mapped since it was created is not
+        among them.
+        """
         return frozenset()
 
     def releasing(self) -> AbstractContextManager[None]:
-        """Inside, a release may go on beside what follows it; at the end its memory is free.
+        """Context inside of which `release` may return early; when it ends, the memory of all
+        releases is free.
 
-        What exists is bounded all the same, by `create`, which waits for releases before it. Both
-        raise `DeviceError` if one has failed: its memory is free for nobody.
+        The capacity still holds: `create` waits for the releases before it. Both `create` and the
+        end of the context raise `DeviceError` if a release has failed: its memory is lost.
         """
         return nullcontext()
 
     @abstractmethod
     def map(self, address: int, pages: Sequence[Page]) -> None:
-        """Back consecutive addresses by `pages`. All or none.
+        """Map `pages` at consecutive addresses from `address`, all or none.
 
         Raises `Misaligned`, `NotReserved`, `AlreadyMapped`, `UnknownPage`.
         """
 
     @abstractmethod
     def unmap(self, address: int, nbytes: int) -> None:
-        """Leave the addresses reserved but unbacked. Raises `NotMapped` if any is not mapped."""
+        """Unmap the addresses; they stay reserved. Raises `NotMapped` if any of them is not
+        mapped.
+        """
 
     @abstractmethod
     def fill(self, address: int, byte: int, nbytes: int) -> None:
-        """Set mapped memory to `byte` and wait for it. Raises `NotMapped`."""
+        """Set mapped memory to `byte` and wait until it is done. Raises `NotMapped`."""
 
     def fill_all(self, places: Sequence[tuple[int, int]], byte: int) -> None:
-        """Fill several (address, nbytes) as `fill` does, with one wait at the end if it can."""
+        """Fill several (address, nbytes) as `fill` does; a driver may wait once for all of them."""
         for address, nbytes in places:
             self.fill(address, byte, nbytes)
 
     @abstractmethod
     def copy(self, dst: int, src: int, nbytes: int) -> None:
-        """Copy between mapped or host memory and wait for it."""
+        """Copy between mapped memory of the device and host memory, or within one, and wait for
+        it.
+        """
 
     @abstractmethod
     def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
-        """Lock host memory until `unpin`, for copies that do not hold up who enqueues them.
+        """Lock host memory until `unpin`, so that copies with it do not block the thread that
+        enqueues them.
 
-        `read_only` of memory that this process cannot write to: it is copied from alone.
-        Raises `DeviceError` if it cannot be locked.
+        Set `read_only` for memory that this process cannot write to: it can then only be a copy's
+        source. Raises `DeviceError` if it cannot be locked.
         """
 
     @abstractmethod
     def unpin(self, address: int) -> None:
-        """Undo `pin`, with no copy from or to it under way."""
+        """Undo `pin`. No copy from or to the memory may be under way."""
 
     @abstractmethod
     def stream(self) -> Stream:
-        """A new stream, closed with the driver at the latest."""
+        """A new stream; `close` of the driver closes it too."""
 
     def stream_at(self, bytes_per_s: float | None) -> Stream:
-        """As `stream`, for copies over another link; a host imitates that one's pace."""
+        """A new stream for copies over another link than the device's. The host driver imitates a
+        link of `bytes_per_s`, None for full speed; other drivers ignore it.
+        """
         return self.stream()
 
     @abstractmethod
     def event(self) -> Event:
-        """A new event, reached until it is recorded."""
+        """A new event, which counts as reached until it is recorded."""
 
     @abstractmethod
     def tensor(self, address: int, nbytes: int) -> torch.Tensor:
-        """The addresses as a flat uint8 tensor, no copy. The caller keeps them mapped in use."""
+        """Memory at `address` as a flat uint8 tensor without a copy. The caller keeps it mapped
+        while in use.
+        """
 
     @abstractmethod
     def used_bytes(self) -> int:
-        """Physical memory in use, as the device itself tells."""
+        """Bytes of physical memory in use, as counted by the device itself."""
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Raise `VmmError` if the driver's own page table do not add up."""
+        """Raise `VmmError` if the driver's page table is inconsistent."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""Faults of a GPU by the driver's code: is a process over, or the device? Pure.
+"""Classification of GPU faults by the driver's code: does one process end, or the device? Pure.
 
-Every other code is a refused call: who asked may have asked wrongly, or for too much, and the next
-call works. CUDA's documentation draws the line. After a fault of a *context* that process cannot
-compute any more, and others can. A fault of the *device* meets whoever comes next.
+Every other code is a refused call: its arguments may have been wrong or too large, and the next
+call works. The classes are those of CUDA's documentation. After a fault of a *context*, that
+process cannot compute any more, but others can. A fault of the *device* affects every process that
+uses it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """Extent of a fault."""
+    """Extent of a fault: the processes that it ends."""
 
     CONTEXT = "context"
-    """This process's work on the device: it has to end, and may start again."""
+    """This process's work on the device: the process has to end, and may be started again."""
     DEVICE = "device"
     """The device, for all processes."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A code of the driver. `words` are those of CUDA, empty where they differ by version."""
+    """A fault code of CUDA's driver. `words` is CUDA's text, empty if it differs by version."""
 
     number: int
     name: str
@@ -85,13 +86,15 @@ _WORDS = re.compile(
     + "|".join(map(re.escape, _BY_WORDS))
     + ")"
 )
-"""CUDA's words as torch's and Triton's messages have them."""
+"""Messages of torch and Triton that contain CUDA's text of a fault."""
 _NONE_LEFT = "No CUDA GPUs are available"
-"""Torch's own words for `CUDA_ERROR_NO_DEVICE`."""
+"""torch's message for `CUDA_ERROR_NO_DEVICE`."""
 
 
 def in_text(text: str) -> Fault | None:
-    """The first fault that an error's message names, by the driver's name of it or its words."""
+    """The first fault that an error's message names, by the driver's name or CUDA's text; None
+    without.
+    """
     for name in _NAME.findall(text):
         if name in FAULTS:
             return FAULTS[name]
@@ -101,10 +104,11 @@ def in_text(text: str) -> Fault | None:
 
 
 def of(error: BaseException) -> Fault | None:
-    """The fault behind an exception: of its chain one of the device, else the outermost.
+    """The fault behind an exception: the first of the device in its chain, else the outermost; None
+    if there is none.
 
-    Ours say it as `name`d by the driver, torch's as a number of CUDA's runtime, where these codes
-    have the same numbers, and others in words.
+    Our own exceptions name the driver's code, torch's have it as `error_code` (CUDA's runtime uses
+    the same numbers), and others have it as text.
     """
     found = [fault for one in _chain(error) if (fault := _of_one(one)) is not None]
     devices = (fault for fault in found if fault.scope is Scope.DEVICE)

@@ -1,9 +1,8 @@
-"""Memory of files: allocated, in huge pages where that is allowed, mapped and given back.
+"""Memory of files: allocated, mapped and freed, in huge pages where the system allows them.
 
-The kernel hands out and frees pages of 4 KiB one by one: half a gigabyte takes a third of a second,
-and in huge pages a tenth of that. Where these are not allowed, memory is at least freed by
-threads beside what else goes on. It frees memory of one file by one thread at a time, so there are
-several files.
+The kernel allocates and frees pages of 4 KiB one by one: half a gigabyte takes a third of a second,
+and a tenth of that in huge pages. Where huge pages are not allowed, threads free memory in the
+background. The kernel frees memory of one file by one thread at a time, so there are several files.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ SHARED_HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 ALLOWING = ("advise", "within_size", "always")
 FILES = 4
 WINDOW_BYTES = 32 << 20
-"""Consecutive offsets of one file."""
+"""Bytes of consecutive offsets that belong to one file."""
 
 
 def huge_pages_allowed() -> bool:
-    """True if memory files get huge pages that are asked for."""
+    """True if the kernel gives huge pages to memory files that request them."""
     try:
         words = SHARED_HUGE.read_text().split()
     except OSError:
@@ -35,28 +34,30 @@ def huge_pages_allowed() -> bool:
 
 
 class FileMemory:
-    """Memory of several files of one `name`, which die with this process, by one range of offsets.
+    """One range of offsets over several memory files called `name`, which end with this process.
 
-    Each file has a window of these offsets in turn. Calls may come from any thread.
+    The files take turns in windows of `WINDOW_BYTES`. Calls may come from any thread.
     """
 
     def __init__(self, name: str) -> None:
         self._fds = [os.memfd_create(name, os.MFD_CLOEXEC) for _ in range(FILES)]
         self._lock = threading.Lock()
-        """Held while what is freed beside is added to, or waited for."""
+        """Held while `_begun` is extended or taken to wait for it."""
         self._inside = 0
         """Number of threads inside of `beside`."""
         self._threads: dict[int, ThreadPoolExecutor] = {}
-        """Thread that frees memory of each file; there while any is inside."""
+        """Thread that frees memory of a file, by its descriptor; present while any thread is inside
+        of `beside`.
+        """
         self._begun: list[Future[None]] = []
         self._huge = huge_pages_allowed()
 
     def alignment(self, nbytes: int) -> int:
-        """Alignment, in bytes, of offset and address that is best for `nbytes` of memory."""
+        """Alignment in bytes that offset and address should have for `nbytes` of memory."""
         return libc.HUGE_PAGE_BYTES if self._huge and nbytes >= libc.HUGE_PAGE_BYTES else 1
 
     def allocate(self, offset: int, nbytes: int) -> None:
-        """Have memory behind these bytes, zeroed. All or none; raises `OSError`."""
+        """Allocate zeroed memory for these offsets, all or none. Raises `OSError`."""
         files: dict[int, list[tuple[int, int, int]]] = {}
         for piece in self._pieces(offset, nbytes):
             files.setdefault(piece[0], []).append(piece)
@@ -68,17 +69,19 @@ class FileMemory:
             raise
 
     def map(self, address: int, offset: int, nbytes: int) -> None:
-        """Put these bytes at addresses. Raises `OSError`, with a part of them mapped perhaps."""
+        """Map the memory at these offsets to `address`. Raises `OSError`; a part may be mapped
+        then.
+        """
         for fd, place, size in self._pieces(offset, nbytes):
             libc.map_file(address, size, fd, place)
             address += size
 
     def used_bytes(self) -> int:
-        """Memory of the files, as the kernel counts it."""
+        """Bytes of memory of the files, as the kernel counts them."""
         return sum(os.fstat(fd).st_blocks * 512 for fd in self._fds)
 
     def close(self) -> None:
-        """Give up the files. Their memory goes with the last mapping."""
+        """Close the files. Their memory is freed with the last mapping."""
         for fd in self._fds:
             os.close(fd)
 
@@ -92,7 +95,9 @@ class FileMemory:
             offset += size
 
     def _allocate_all(self, pieces: Sequence[tuple[int, int, int]]) -> None:
-        """By one thread for each file: the kernel adds to one by one thread at a time."""
+        """Allocate pieces of one file one after the other: the kernel extends a file by one thread
+        at a time.
+        """
         for piece in pieces:
             self._allocate(*piece)
 
@@ -106,7 +111,8 @@ class FileMemory:
         os.posix_fallocate(fd, offset, nbytes)
 
     def punch(self, offset: int, nbytes: int) -> None:
-        """Free these bytes; while any thread is inside of `beside`, by its end.
+        """Free the memory at these offsets; while a thread is inside of `beside`, in the
+        background.
 
         Raises `OSError`.
         """
@@ -119,7 +125,9 @@ class FileMemory:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Inside, threads free; at the end all is free. Raises their `OSError`."""
+        """Context inside of which `punch` frees in the background; all is free when it ends. Raises
+        the threads' `OSError`.
+        """
         self._enter()
         try:
             yield
@@ -128,7 +136,7 @@ class FileMemory:
             self._leave()
 
     def settle(self) -> None:
-        """Wait until all that was punched is free. Raises `OSError`."""
+        """Wait until the memory of all `punch` calls is free. Raises `OSError`."""
         with self._lock:
             begun, self._begun = self._begun, []
             wait(begun)
@@ -152,7 +160,9 @@ class FileMemory:
 
 
 def _populate(fd: int, offset: int, nbytes: int) -> None:
-    """Allocate by a mapping that asks for huge pages."""
+    """Allocate a part of a file through a temporary mapping that requests huge pages. Raises
+    `OSError`.
+    """
     if os.fstat(fd).st_size < offset + nbytes:
         os.ftruncate(fd, offset + nbytes)
     address = libc.reserve(nbytes, libc.HUGE_PAGE_BYTES)

@@ -1,12 +1,12 @@
-"""The driver that runs anywhere: pages of a memory file, mapped into reserved addresses.
+"""The driver for any machine: pages of memory files, mapped into reserved addresses.
 
-As on a GPU, memory exists from `create` to `release`, a page may stand at several addresses,
-and touching an address with nothing behind it faults (SIGSEGV). The file dies with its
-process, so a killed process gives its memory back.
+As on a GPU, memory exists from `create` to `release`, a page may be mapped at several addresses,
+and touching an address without a page faults (SIGSEGV). The files end with their process, so the
+memory of a killed process is freed.
 
-A page is a place in the file. Places are never used twice: the file is sparse, so they cost
-nothing, pages created together are consecutive (one system call, one kernel mapping), and a
-page that was released stays unknown for good.
+A page is a place in the files. No place is used twice, since the files are sparse and old places
+cost nothing. Pages created together are consecutive (one system call, one kernel mapping), and a
+page that was released stays unknown for ever.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     import torch
 
 SLICE_S = 0.002
-"""A throttled copy arrives in slices of this many seconds."""
+"""Seconds of one slice in which a throttled copy arrives."""
 
 
 class HostDriver(Driver):
     """Host memory as device memory. Calls may come from any thread.
 
-    `page_bytes` is a multiple of the operating system's page. `capacity_bytes` bounds what
-    exists at once, by default to the memory of the machine or of its control group: Linux would
-    grant more than that and then kill a process. `copy_bytes_per_s` slows the copies of
-    streams to the pace of a link, so that a missing wait shows.
+    `page_bytes` is a multiple of the operating system's page. `capacity_bytes` bounds the bytes
+    that exist at the same time, by default to the memory of the machine or of its control group:
+    Linux would allocate more than that and then kill a process. `copy_bytes_per_s` slows the copies
+    of streams to the speed of a link, so that a missing wait shows.
 
-    A forked child has no part in it: there the driver is closed and its addresses fault.
+    In a forked child the driver is closed and its addresses fault.
     """
 
     def __init__(
@@ -73,9 +73,11 @@ class HostDriver(Driver):
         self._table = PageTable(page_bytes)
         self._next = 0
         self._changes = threading.RLock()
-        """Held by a change of the memory, with its system calls."""
+        """Held by each change of the memory, including its system calls."""
         self._lock = threading.Lock()
-        """Held where the page table is written or copies read it: they wait for no system call."""
+        """Held while the page table is written, or read by copies, which therefore wait for no
+        system call.
+        """
         self._streams: set[ThreadStream] = set()
         self._closed = False
         self._memory = FileMemory("vmm")
@@ -193,10 +195,10 @@ class HostDriver(Driver):
         ctypes.memmove(dst, src, nbytes)
 
     def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
-        """Nothing to do: copies run on threads."""
+        """Do nothing: copies run on threads and never block the caller."""
 
     def unpin(self, address: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def tensor(self, address: int, nbytes: int) -> torch.Tensor:
         with self._opened() as table:
@@ -271,12 +273,14 @@ class HostDriver(Driver):
             self._memory.settle()
 
     def _aligned(self, nbytes: int) -> int:
-        """Alignment, in bytes, of a place of `nbytes` bytes, in the file and in addresses."""
+        """Alignment in bytes of `nbytes` of memory, for its offset in the files and for its
+        address.
+        """
         best = self._memory.alignment(nbytes)
         return self.page_bytes if best % self.page_bytes else best
 
     def _place(self, run: Sequence[int]) -> tuple[int, int]:
-        """Offset and size in the file, in bytes, of consecutive pages."""
+        """Offset and size in the files, in bytes, of the consecutive pages in `run`."""
         return run[0] * self.page_bytes, len(run) * self.page_bytes
 
     def _map_runs(self, address: int, pages: Sequence[Page]) -> None:
@@ -295,7 +299,7 @@ class HostDriver(Driver):
         ctypes.memset(address, byte, nbytes)
 
     def _stream_copy(self, dst: int, src: int, nbytes: int) -> None:
-        """On a stream's thread. In the pace of the link, if there is one."""
+        """Copy on a stream's thread, at the speed of the imitated link if there is one."""
         self._copy_at(self._copy_bytes_per_s, dst, src, nbytes)
 
     def _copy_at(self, rate: float | None, dst: int, src: int, nbytes: int) -> None:
@@ -311,7 +315,7 @@ class HostDriver(Driver):
             ctypes.memmove(dst + done, src + done, part)
 
     def _forget(self) -> None:
-        """In a forked child, so that the memory still dies with the parent."""
+        """Close the driver in a forked child, so that the memory still ends with the parent."""
         # Another thread may have held them.
         self._changes, self._lock = threading.RLock(), threading.Lock()
         for stream in self._streams:
@@ -325,11 +329,11 @@ class HostDriver(Driver):
 
 
 class HostBuffer:
-    """Page-aligned host memory that no page of the device backs, zeroed.
+    """Page-aligned, zeroed host memory that is not memory of a device.
 
-    The master copies of parameters live here. On a GPU this is the memory to register with
-    the device (``cudaHostRegister``), so that copies from it are asynchronous. `node` is the NUMA
-    node whose memory is taken while it has some.
+    Master copies of parameters are kept in it. On a GPU this memory is pinned (`Driver.pin`), so
+    that copies from it are asynchronous. Memory comes from NUMA node `node` while that node has
+    some. Raises `Misaligned`, `OutOfMemory`.
     """
 
     def __init__(self, nbytes: int, node: int | None = None) -> None:
@@ -346,25 +350,29 @@ class HostBuffer:
                 raise
 
     def tensor(self) -> torch.Tensor:
-        """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""
+        """The whole buffer as a flat uint8 tensor without a copy. Not to be used after `close`.
+        Raises `DriverClosed` after it.
+        """
         if self.nbytes == 0:
             raise DriverClosed("the host buffer was closed")
         return host_tensor(self.address, self.nbytes)
 
     def close(self) -> None:
-        """Return the memory. Idempotent."""
+        """Free the memory. Idempotent."""
         if self.nbytes:
             libc.free(self.address, self.nbytes)
             self.nbytes = 0
 
 
 def host_buffer(nbytes: int, node: int | None = None) -> HostBuffer:
-    """Raises `OutOfMemory`."""
+    """A new `HostBuffer`. Raises `Misaligned`, `OutOfMemory`."""
     return HostBuffer(nbytes, node)
 
 
 def host_tensor(address: int, nbytes: int) -> torch.Tensor:
-    """Memory of this process as a flat uint8 tensor, no copy, while it is mapped."""
+    """Memory of this process as a flat uint8 tensor without a copy; it must stay mapped while in
+    use.
+    """
     import torch
 
     buffer = (ctypes.c_char * nbytes).from_address(address)
@@ -373,7 +381,9 @@ def host_tensor(address: int, nbytes: int) -> torch.Tensor:
 
 @contextmanager
 def refusing(what: str, named: type[VmmError] = OutOfMemory) -> Iterator[None]:
-    """Say by an error of the contract that the operating system refused."""
+    """Turn an `OSError` inside into a `VmmError` of class `named` whose message begins with
+    `what`.
+    """
     try:
         yield
     except OSError as error:

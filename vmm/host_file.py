@@ -1,4 +1,4 @@
-"""A file's memory at an address that stays: written first, and from then on only read."""
+"""Memory of a file, mapped at a fixed address: it is written first and from then on only read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class HostFile:
-    """All of a memory file, mapped. Raises `OutOfMemory`.
+    """All of a memory file, mapped at an address that stays. Raises `OutOfMemory`.
 
-    `node` is the NUMA node whose memory is taken while it has some. A forked child has no part in
-    it.
+    Memory comes from NUMA node `node` while that node has some. Forked children do not inherit the
+    mapping.
     """
 
     def __init__(self, fd: int, *, node: int | None = None, writable: bool = False) -> None:
@@ -29,26 +29,28 @@ class HostFile:
 
     @classmethod
     def grown(cls, fd: int, nbytes: int, *, node: int | None = None) -> HostFile:
-        """The file with room for `nbytes`, to be written. Raises `OutOfMemory`."""
+        """The file, extended to at least `nbytes` and mapped for writing. Raises `OutOfMemory`."""
         unit = os.fstat(fd).st_blksize
         with refusing(f"{nbytes} bytes of host memory"):
             os.ftruncate(fd, -(-nbytes // unit) * unit)
         return cls(fd, node=node, writable=True)
 
     def tensor(self) -> torch.Tensor:
-        """All of it as a flat uint8 tensor, no copy. Not to be used after `close`."""
+        """The whole file as a flat uint8 tensor without a copy. Not to be used after `close`."""
         return host_tensor(self.address, self.nbytes)
 
     def leave(self) -> None:
-        """Unmap it; the address stays reserved."""
+        """Unmap the file; the address stays reserved."""
         libc.unmap_file(self.address, self.nbytes)
 
     def read(self) -> None:
-        """Map it anew, for reading alone. Raises `OutOfMemory`."""
+        """Map the file again, for reading alone. Raises `OutOfMemory`."""
         self._map(writable=False)
 
     def close(self) -> None:
-        """Close the descriptor; the file stays. Idempotent."""
+        """Unmap the file and give its address back; the file and its descriptor stay.
+        Idempotent.
+        """
         if self.nbytes:
             libc.free(self.address, self.nbytes)
             self.nbytes = 0

@@ -1,7 +1,7 @@
-"""Memory and addresses that this process may have: the machine's, within what limits it.
+"""Memory and addresses that this process may use: those of the machine, within all limits on it.
 
-A container's memory is that of its control group, which the machine's own figures do not show: the
-kernel kills who takes more. Files of Linux that are not there limit nothing.
+A container's memory is limited by its control group, which the machine's own figures do not show;
+the kernel kills a process that takes more. A file of Linux that is absent sets no limit.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from vmm import libc
 
 PROC = Path("/proc")
 LIMITS = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}
-"""Files of a control group with a limit in bytes, by its version; v2 writes max for none."""
+"""File with a control group's limit in bytes, by the type of its file system; version 2 writes
+``max`` for no limit.
+"""
 STRICT = 2
-"""vm.overcommit_memory under which Linux promises no memory that it may not have."""
+"""Value of vm.overcommit_memory with which Linux enforces its commit limit."""
 
 
 class HostMemory(NamedTuple):
-    """A part of host memory in bytes, with words for a message that stand before its size."""
+    """Host memory in bytes; `whose` names its source in a message, in front of the size."""
 
     bytes: int
     whose: str = "this machine has"
 
 
 def host_memory(proc: Path = PROC) -> HostMemory:
-    """The machine's memory, or the least of the limits of the control groups of this process."""
+    """Host memory that this process may use: the machine's, or the smallest limit of its control
+    groups.
+    """
     machine = HostMemory(_machine_bytes(proc))
     limits = (
         HostMemory(most, f"the control group's {file} allows") for file, most in _limits(proc)
@@ -39,10 +43,10 @@ def host_memory(proc: Path = PROC) -> HostMemory:
 
 
 def promised_bytes(proc: Path = PROC) -> int | None:
-    """Part of Linux's commit limit that is not committed yet, in bytes.
+    """Bytes of Linux's commit limit that are not committed yet.
 
-    None unless `vm.overcommit_memory` is 2, because else Linux enforces no limit, and None where it
-    cannot be read.
+    None unless `vm.overcommit_memory` is 2, because otherwise Linux enforces no limit, or if the
+    figures cannot be read.
     """
     try:
         if int((proc / "sys/vm/overcommit_memory").read_text()) != STRICT:
@@ -54,15 +58,15 @@ def promised_bytes(proc: Path = PROC) -> int | None:
 
 
 def address_bytes() -> int | None:
-    """Addresses that a process may have, ``ulimit -v`` in bytes; None without limit."""
+    """Bytes of addresses that this process may have (``ulimit -v``); None without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def limit_files(groups: str, mounts: str) -> Iterator[Path]:
-    """Files that may limit the memory of a process, of its own group and of all above it.
+    """Files that may limit the memory of a process: of its own control group and of all above it.
 
-    `groups` is its ``/proc/self/cgroup``, `mounts` its ``/proc/self/mountinfo``. Pure.
+    `groups` is the text of ``/proc/self/cgroup``, `mounts` that of ``/proc/self/mountinfo``. Pure.
     """
     paths = dict(_memory_groups(groups))
     for line in mounts.splitlines():
@@ -77,7 +81,7 @@ def limit_files(groups: str, mounts: str) -> Iterator[Path]:
 
 
 def _memory_groups(groups: str) -> Iterator[tuple[str, str]]:
-    """File systems of control groups, and the path of the process in each."""
+    """Type of each control-group file system that limits memory, and the process's path in it."""
     for line in groups.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -88,7 +92,9 @@ def _memory_groups(groups: str) -> Iterator[tuple[str, str]]:
 
 
 def _below(path: str, root: str) -> PurePosixPath:
-    """`path` seen from `root`, which a container has mounted; the root if it lies elsewhere."""
+    """`path` relative to `root`, which a container has mounted; the root itself if it lies
+    elsewhere.
+    """
     with suppress(ValueError):
         inside = PurePosixPath(path).relative_to(root)
         if ".." not in inside.parts:
@@ -118,7 +124,7 @@ def _machine_bytes(proc: Path) -> int:
 
 
 def _meminfo(proc: Path) -> dict[str, int]:
-    """Bytes by their names; none where Linux does not tell."""
+    """Figures of ``/proc/meminfo`` in bytes, by name; empty if it cannot be read."""
     try:
         lines = (proc / "meminfo").read_text().splitlines()
     except OSError:

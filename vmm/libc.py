@@ -1,7 +1,8 @@
-"""The system calls behind the host driver, through libc. Those that must succeed raise `OSError`.
+"""System calls of the host driver, through libc. A call that fails raises `OSError`, unless its
+docstring says otherwise.
 
-Python's own `mmap` module cannot place a mapping at a chosen address, and the standard
-library has no hole punching.
+Python's own `mmap` module cannot place a mapping at a chosen address, and the standard library has
+no hole punching.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 OS_PAGE_BYTES = mmap.PAGESIZE
 HUGE_PAGE_BYTES = 2 << 20
 MBIND = {"x86_64": 237, "aarch64": 235}
-"""The number of the system call, which libc has no function for."""
+"""Number of the system call `mbind`, which libc has no function for, by machine."""
 PREFERRED = 1
-"""The policy of memory that comes from one NUMA node while that has some."""
+"""Policy of `mbind`: memory comes from one NUMA node while that node has some."""
 
 _NOTHING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
@@ -43,7 +44,7 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 def reserve(nbytes: int, align: int) -> int:
-    """Addresses without memory behind them, the first a multiple of `align`."""
+    """First of `nbytes` reserved addresses without memory, a multiple of `align`."""
     start = _mmap(None, nbytes + align, PROT_NONE, _NOTHING)
     address = -(-start // align) * align
     if head := address - start:
@@ -54,7 +55,9 @@ def reserve(nbytes: int, align: int) -> int:
 
 
 def anonymous(nbytes: int) -> int:
-    """Zeroed private memory, aligned to the operating system's page; large one to a huge page."""
+    """Address of zeroed private memory, aligned to the operating system's page, or from 2 MiB on to
+    a huge page.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     if nbytes < HUGE_PAGE_BYTES:
         return _mmap(None, nbytes, _READ_WRITE, flags)
@@ -63,11 +66,11 @@ def anonymous(nbytes: int) -> int:
 
 
 def advise(address: int, nbytes: int, node: int | None) -> None:
-    """Advise the kernel on memory that stays and that a device may read. Nothing depends on it.
+    """Advise the kernel on memory that stays and that a device may read. Refusals are ignored.
 
-    Huge pages make registration and copies faster. `node` is the NUMA node nearest to the device.
-    Forked children do not get the memory: a child's copies of registered pages would move the
-    parent's. Call this before the first touch.
+    Huge pages make registration and copies faster. `node` is the NUMA node nearest to the device,
+    None for any. Forked children do not get the memory: a child's copies of registered pages would
+    move the parent's. Call this before the first touch.
     """
     for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):
         _libc.madvise(address, nbytes, advice)
@@ -76,7 +79,8 @@ def advise(address: int, nbytes: int, node: int | None) -> None:
 
 
 def prefer(address: int, nbytes: int, node: int) -> int:
-    """Let memory come from a NUMA node while that has some; else the error's number, 0 for none.
+    """Let memory come from NUMA node `node` while that node has some. Returns 0, or the error's
+    number.
 
     Containers may refuse it: the call is not in the usual profiles of system calls.
     """
@@ -105,49 +109,53 @@ def map_file(
     writable: bool = True,
     populate: bool = True,
 ) -> None:
-    """Put a part of a file at these addresses, in place of what was there.
+    """Map `nbytes` of a file from `offset` at `address`, in place of the mapping before.
 
-    Populated at once: the page faults of a first touch would otherwise fall into a step.
+    With `populate` the kernel allocates all pages now; otherwise the page faults of the first touch
+    would fall into a step.
     """
     flags = mmap.MAP_SHARED | MAP_FIXED | (mmap.MAP_POPULATE if populate else 0)
     _mmap(address, nbytes, _READ_WRITE if writable else mmap.PROT_READ, flags, fd, offset)
 
 
 def populate_huge(address: int, nbytes: int) -> None:
-    """Have memory behind these addresses of a file, in huge pages as far as there are some."""
+    """Allocate the file's memory behind these addresses now, in huge pages as far as there are
+    some.
+    """
     _libc.madvise(address, nbytes, mmap.MADV_HUGEPAGE)
     populate(address, nbytes)
 
 
 def populate(address: int, nbytes: int, *, writable: bool = True) -> None:
-    """Have memory behind these addresses now, and not when they are touched."""
+    """Allocate the memory behind these addresses now, instead of when they are touched."""
     if _libc.madvise(address, nbytes, POPULATE_WRITE if writable else POPULATE_READ) != 0:
         raise _error("madvise")
 
 
 def fence_off(address: int, nbytes: int) -> None:
-    """Keep the addresses and take away what is behind them: touching them faults."""
+    """Remove the mapping behind these addresses but keep them reserved: touching them faults."""
     _mmap(address, nbytes, PROT_NONE, _NOTHING | MAP_FIXED)
 
 
 def unmap_file(address: int, nbytes: int) -> None:
-    """Take away the memory of a file that is behind these addresses, as `fence_off` does.
+    """Remove the mapping of a file from these addresses but keep them reserved, as `fence_off`
+    does.
 
-    Of a mapping that is used in order the kernel notes of each page that it was used lately, which
-    takes it longer than to unmap it. Nobody looks at these notes of pages that are freed.
+    For a mapping that is read in order, the kernel marks each page as recently used when it is
+    unmapped, which takes longer than the unmapping. `MADV_RANDOM` avoids that.
     """
     _libc.madvise(address, nbytes, mmap.MADV_RANDOM)
     fence_off(address, nbytes)
 
 
 def free(address: int, nbytes: int) -> None:
-    """Give addresses, and what is behind them, back to the operating system."""
+    """Give addresses and the memory behind them back to the operating system."""
     if _libc.munmap(address, nbytes) != 0:
         raise _error("munmap")
 
 
 def punch(fd: int, offset: int, nbytes: int) -> None:
-    """Return a part of a file's memory; the file keeps its size."""
+    """Free the memory of a part of a file; the file keeps its size."""
     while _libc.fallocate(fd, PUNCH_HOLE_KEEP_SIZE, offset, nbytes) != 0:
         if ctypes.get_errno() != errno.EINTR:
             raise _error("fallocate")

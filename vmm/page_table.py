@@ -1,8 +1,8 @@
-"""A driver's page table: which pages exist, which addresses are reserved, what is mapped where.
+"""A driver's page table: existing pages, reserved addresses, and the mappings between them.
 
-Pure, and shared by the drivers, so that all refuse the same calls with the same words. A
-driver asks `check_...` first (it raises and changes nothing), then calls the device, and
-enters the outcome only when the device has agreed.
+Pure, and shared by the drivers, so that all refuse the same calls with the same words. A driver
+calls `check_...` first, which raises and changes nothing, then the device, and enters the result
+only when the device has accepted the call.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from vmm.driver import (
 from vmm.runs import runs
 
 Table = list[Page | None]
-"""The pages behind one reservation, one entry per page of addresses."""
+"""Pages mapped in one reservation, one entry per page of addresses; None where nothing is
+mapped.
+"""
 
 
 class PageTable:
-    """Mappings of one driver, checked. `page_bytes` is the size of each page and the alignment
-    of each mapping."""
+    """Pages and mappings of one driver. `page_bytes` is the size of each page and the alignment of
+    each mapping.
+    """
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes
@@ -90,7 +93,9 @@ class PageTable:
         insort(self._bases, address)
 
     def check_unreserve(self, address: int) -> int:
-        """The size of the reservation that begins at `address`, in bytes."""
+        """Size in bytes of the reservation that begins at `address`. Raises `NotReserved`, or
+        `StillMapped` if any of it is mapped.
+        """
         table = self._tables.get(address)
         if table is None:
             raise NotReserved(f"no reservation begins at {address:#x}")
@@ -141,7 +146,9 @@ class PageTable:
     # Access
 
     def check_reserved(self, address: int, nbytes: int) -> None:
-        """Any address and size, but all inside one reservation."""
+        """Raise `NotReserved` unless these bytes lie inside one reservation; address and size need
+        no alignment.
+        """
         if self._reservation(address, nbytes) is None:
             raise NotReserved(f"{nbytes} bytes at {address:#x} are in no reservation")
 
@@ -150,7 +157,9 @@ class PageTable:
         return self._touches(address, nbytes)
 
     def check_mapped(self, address: int, nbytes: int, host: bool = False) -> None:
-        """Every byte is mapped; with `host`, or lies outside all reservations."""
+        """Raise `NotMapped` unless all these bytes are mapped; with `host`, bytes outside all
+        reservations are accepted too.
+        """
         if nbytes <= 0:
             raise Misaligned(f"{nbytes} bytes at {address:#x}: a size is positive")
         base = self._reservation(address, nbytes)
@@ -173,7 +182,7 @@ class PageTable:
         self.check_mapped(src, nbytes, host=True)
 
     def check(self) -> None:
-        """Raise `VmmError` unless pages and mappings agree."""
+        """Raise `VmmError` unless the counts of mappings and the tables agree."""
         counted = Counter(p for t in self._tables.values() for p in t if p is not None)
         for page in counted.keys() | self._mappings.keys():
             if counted[page] != self._mappings.get(page):
@@ -192,7 +201,9 @@ class PageTable:
                 raise UnknownPage(f"page {page} was never created, or was released")
 
     def _entries(self, address: int, nbytes: int) -> tuple[Table, slice]:
-        """The table, and the entries in it, of a page-aligned part of one reservation."""
+        """Table of a reservation, and the slice of it for `nbytes` at `address`. Raises
+        `Misaligned`, `NotReserved`.
+        """
         self.check_size(nbytes)
         base = self._reservation(address, nbytes)
         if base is None:
@@ -205,7 +216,7 @@ class PageTable:
         return self._tables[base], slice(first, first + nbytes // self.page_bytes)
 
     def _reservation(self, address: int, nbytes: int) -> int | None:
-        """First address of the reservation that holds all these bytes."""
+        """First address of the reservation in which all these bytes lie; None if there is none."""
         place = bisect_right(self._bases, address)
         if place == 0:
             return None

@@ -1,7 +1,7 @@
-"""This process's physical pages: who uses each of them, and never more than was granted.
+"""Physical pages of this process: their roles, and a limit to the granted bytes.
 
-A page is in use under one role ("layer", "kv", ...), or spare. Spare pages are kept, since
-giving them to another role is cheaper than releasing and creating, but only under the grant.
+A page is in use under one role ("layer", "kv", ...), or spare. Spare pages are kept, because giving
+them another role is cheaper than releasing and creating, but only within the grant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vmm.runs import pick
 
 
 class PagePool:
-    """Pages of one driver under a grant of `grant_bytes`; a part of a page counts for nothing.
+    """Pages of one driver, at most `grant_bytes`, rounded down to whole pages.
 
     Calls may come from any thread. A refused call changes nothing.
     """
@@ -40,25 +40,25 @@ class PagePool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that exist for this pool: in use and spare."""
+        """Bytes of all pages of this pool, in use and spare."""
         with self._lock:
             return (len(self._roles) + len(self._spare)) * self._page_bytes
 
     @property
     def available(self) -> int:
-        """Pages that the grant leaves for `take`; the device may still be out of memory."""
+        """Pages that `take` may still hand out under the grant; the device may have fewer."""
         with self._lock:
             return max(0, self._grant_pages - len(self._roles))
 
     def role(self, page: Page) -> str | None:
-        """The role of a page in use, else None."""
+        """Role of a page in use; None for any other page."""
         return self._roles.get(page)
 
     def take(self, count: int, role: str) -> list[Page]:
-        """`count` pages, ascending and in few runs of consecutive ones, all or none.
+        """`count` pages for `role`, all or none: ascending, and in few runs of consecutive pages.
 
-        Spare pages come first. A page may hold old bytes: its new user clears it.
-        Raises `GrantExceeded`, `OutOfMemory`.
+        Spare pages are used first. A page may hold old bytes: the caller clears it. Raises
+        `GrantExceeded`, `OutOfMemory`.
         """
         with self._lock:
             self._check_grant(count, role)
@@ -70,9 +70,10 @@ class PagePool:
             return sorted(pages)
 
     def take_most(self, count: int, unit: int, role: str) -> list[Page]:
-        """Pages as of `take`, but as many of `count` as the device has, in whole units of `unit`.
+        """As many of `count` pages for `role` as the device has memory for, in multiples of `unit`
+        pages.
 
-        What is had of the next unit stays spare. Raises `GrantExceeded`.
+        Pages of an incomplete unit stay spare. Raises `GrantExceeded`.
         """
         with self._lock:
             self._check_grant(count, role)
@@ -84,10 +85,10 @@ class PagePool:
             return sorted(taken)
 
     def give(self, pages: Iterable[Page]) -> None:
-        """These pages' roles end. The caller has unmapped them.
+        """End the roles of these pages, which the caller has unmapped.
 
-        They stay as spare pages, as far as the grant allows, and are released beyond it.
-        Raises `UnknownPage`, `StillMapped`.
+        They become spare within the grant, and are released beyond it. Raises `UnknownPage`,
+        `StillMapped`.
         """
         with self._lock:
             given = self._in_use(pages)
@@ -97,8 +98,9 @@ class PagePool:
             self._most = max(self._grant_pages, len(self._roles))
 
     def set_grant(self, grant_bytes: int) -> None:
-        """May fall under what is held: spare pages beyond it are released at once, and `take`
-        refuses until enough was given. Raises `StillMapped`."""
+        """Set the grant. It may be less than the bytes held: spare pages beyond it are released at
+        once, and `take` refuses until enough pages were given. Raises `StillMapped`.
+        """
         with self._lock:
             before, self._grant_bytes = self._grant_bytes, _checked(grant_bytes)
             try:
@@ -152,7 +154,9 @@ class PagePool:
         return listed
 
     def _shed(self, spare: set[Page], in_use: int) -> None:
-        """Keep as many of these spare pages as the grant allows, and release the others."""
+        """Keep as many of `spare` as the grant allows beside `in_use` pages, and release the
+        rest.
+        """
         room = max(0, self._grant_pages - in_use)
         keep = spare if len(spare) <= room else set(pick(spare, room))
         self.driver.release(sorted(spare - keep))

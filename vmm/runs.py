@@ -1,4 +1,4 @@
-"""Runs of consecutive numbers: consecutive pages map, and are returned, in one call."""
+"""Runs of consecutive numbers: consecutive pages are mapped and released in one call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ N = TypeVar("N", bound=int)
 
 
 def runs(numbers: Iterable[N]) -> list[list[N]]:
-    """Cut into the fewest runs in which each number is its predecessor plus one, in order."""
+    """`numbers` cut, in their order, into the fewest runs in which each is its predecessor plus
+    one.
+    """
     cut: list[list[N]] = []
     for number in numbers:
         if cut and number == cut[-1][-1] + 1:
@@ -21,10 +23,10 @@ def runs(numbers: Iterable[N]) -> list[list[N]]:
 
 
 def pick(numbers: Iterable[N], count: int) -> list[N]:
-    """Choose `count` of the numbers, in few runs; ascending. All, if there are fewer.
+    """`count` of the numbers, ascending and in few runs; all of them if there are fewer.
 
-    The shortest run that holds what is missing, or else the longest run and again: long runs
-    are kept whole for whoever needs them.
+    The shortest run that holds what is missing is taken; if none does, the longest run, and so on.
+    Long runs are kept whole for later callers.
     """
     left = sorted(runs(sorted(numbers)), key=len)
     picked: list[N] = []

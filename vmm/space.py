@@ -1,4 +1,4 @@
-"""Reserved ranges, and the extents of a KV cache inside one."""
+"""Reserved address ranges, and the extents of a KV cache inside one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 
 AT_ONCE_BYTES = 32 << 20
-"""Bytes that are unmapped in one go: what was before is freed meanwhile."""
+"""Bytes that `ExtentMap.unmap` unmaps in one step; the pages of the step before may be freed
+meanwhile.
+"""
 
 
 class Range:
-    """`nbytes` of reserved addresses, and the pages behind them.
+    """`nbytes` of reserved addresses, and the pages mapped there.
 
-    The pages are their owner's: a range maps and unmaps, it never creates or releases. One
-    page may back several ranges. Offsets and sizes are in bytes and multiples of the page.
+    The range does not own the pages: it maps and unmaps them, and never creates or releases one. A
+    page may be mapped in several ranges. Offsets and sizes are in bytes, and multiples of the page.
     """
 
     def __init__(self, driver: Driver, nbytes: int) -> None:
@@ -42,20 +44,22 @@ class Range:
         self._pages: list[Page | None] = [None] * (nbytes // driver.page_bytes)
 
     def backed_in(self, offset: int, nbytes: int) -> int:
-        """Bytes with a page behind them in a part of the range."""
+        """Bytes that have a page, among `nbytes` of the range from `offset`."""
         part = self._pages[self._entries(offset, nbytes)]
         return (len(part) - part.count(None)) * self.driver.page_bytes
 
     def back(self, offset: int, pages: Sequence[Page]) -> None:
-        """Put pages behind consecutive addresses, all or none. Raises as `Driver.map` does."""
+        """Map pages at consecutive addresses from `offset`, all or none. Raises as `Driver.map`
+        does.
+        """
         where = self._entries(offset, len(pages) * self.driver.page_bytes)
         self.driver.map(self.address + offset, pages)
         self._pages[where] = pages
 
     def unback(self, offset: int, nbytes: int) -> list[Page]:
-        """Leave the addresses unbacked; the pages that were there, in order.
+        """Unmap the addresses and return the pages that were mapped there, in order.
 
-        Raises `NotMapped` if any was not backed.
+        Raises `NotMapped` if any address has no page.
         """
         pages = self.pages_at(offset, nbytes)
         self.driver.unmap(self.address + offset, nbytes)
@@ -63,7 +67,7 @@ class Range:
         return pages
 
     def pages_at(self, offset: int, nbytes: int) -> list[Page]:
-        """The pages behind these addresses, in order. Raises `NotMapped` if any has none."""
+        """Pages mapped at these addresses, in order. Raises `NotMapped` if any address has none."""
         part = self._pages[self._entries(offset, nbytes)]
         pages = [page for page in part if page is not None]
         if len(pages) < len(part):
@@ -73,15 +77,17 @@ class Range:
         return pages
 
     def tensor(self, offset: int = 0, nbytes: int | None = None) -> torch.Tensor:
-        """Any part as a flat uint8 tensor, no copy; touch only what is backed."""
+        """A part of the range as a flat uint8 tensor without a copy; only bytes with a page may be
+        touched. `nbytes` None: up to the end.
+        """
         nbytes = self.nbytes - offset if nbytes is None else nbytes
         self._check_inside(offset, nbytes)
         return self.driver.tensor(self.address + offset, nbytes)
 
     def close(self) -> None:
-        """Unback everything and give the addresses back; pages stay with their owner.
+        """Unmap all pages and give the addresses back. The pages stay with their owner.
 
-        Idempotent, also after the driver's own end.
+        Idempotent, also after the driver was closed.
         """
         page_bytes = self.driver.page_bytes
         with suppress(DriverClosed):
@@ -114,15 +120,15 @@ def extent_blocks(block_bytes: int, page_bytes: int) -> int:
 
 
 class ExtentMap:
-    """The KV blocks of one buffer as extents, each mapped or not. A mapped one began as zeros.
+    """The KV blocks of one buffer as extents, each of which is mapped or not. Mapping clears them.
 
-    `regions` are the offsets of the runs of blocks in `range_`, in bytes: one region if the
-    block is the layout's outermost dimension, one per layer if the layer is. In each region
-    block b begins at offset + b * `block_bytes`. Extent e is the blocks from e *
-    `blocks_per_extent` on, in every region.
+    `regions` are the offsets of the runs of blocks in `range_`, in bytes: one region if the block
+    is the layout's outermost dimension, one per layer if the layer is. In each region block b
+    begins at offset + b * `block_bytes`. Extent e is the blocks from e * `blocks_per_extent` on, in
+    every region.
 
-    Raises `Misaligned` if a region does not begin on a page, if regions overlap or if `blocks`
-    is not a multiple of `blocks_per_extent`; `NotReserved` if a region leaves the range.
+    Raises `Misaligned` if a region does not begin on a page, if regions overlap or if `blocks` is
+    not a multiple of `blocks_per_extent`; `NotReserved` if a region leaves the range.
     """
 
     def __init__(
@@ -153,19 +159,19 @@ class ExtentMap:
         return self._mapped
 
     def map(self, extents: Sequence[int]) -> None:
-        """Take pages for these extents, all or none, and clear them.
+        """Take pages for these extents, all or none, map them and clear them.
 
-        Cleared because stale bytes may be NaN, and attention multiplies masked positions by
-        zero. Raises `GrantExceeded`, `OutOfMemory`, `AlreadyMapped`, `NotReserved`.
+        They are cleared because stale bytes may be NaN, and attention multiplies masked positions
+        by zero. Raises `GrantExceeded`, `OutOfMemory`, `AlreadyMapped`, `NotReserved`.
         """
         self._check_unmapped(extents)
         self._map(extents, self.pool.take(len(extents) * self._extent_pages, self.role))
 
     def map_most(self, extents: Sequence[int]) -> list[int]:
-        """Map the first of these extents that the device has memory for, as `map`; return those.
+        """Map the first of these extents, as many as the device has memory for, and return them.
 
-        An extent is mapped whole or not at all. Raises `GrantExceeded`, `AlreadyMapped`,
-        `NotReserved`.
+        An extent is mapped whole or not at all, and cleared as by `map`. Raises `GrantExceeded`,
+        `AlreadyMapped`, `NotReserved`.
         """
         self._check_unmapped(extents)
         each = self._extent_pages
@@ -183,7 +189,7 @@ class ExtentMap:
         self._mapped.update(extents)
 
     def unmap(self, extents: Sequence[int]) -> None:
-        """Give the pages of these extents back to the pool, some after the others.
+        """Unmap these extents and give their pages back to the pool, in steps of `AT_ONCE_BYTES`.
 
         Raises `NotMapped`, `NotReserved`.
         """
@@ -197,7 +203,7 @@ class ExtentMap:
             self.pool.give(pages)
 
     def check_integrity(self) -> None:
-        """Raise `VmmError` unless exactly the mapped extents are backed, by pages of the role."""
+        """Raise `VmmError` unless exactly the mapped extents have pages, all of this map's role."""
         for extent in range(self.extents):
             held = self.extent_bytes if extent in self._mapped else 0
             pieces = self._pieces([extent])
@@ -207,8 +213,9 @@ class ExtentMap:
                 self._check_roles(self.range.pages_at(*piece))
 
     def _pieces(self, extents: Sequence[int]) -> list[tuple[int, int]]:
-        """Offset and size of every contiguous part; neighbouring extents are one part, also where
-        one region ends and the next begins."""
+        """Offset and size of every contiguous part of these extents. Neighbouring extents are one
+        part, also where one region ends and the next begins.
+        """
         pieces: list[tuple[int, int]] = []
         for region in sorted(self.regions):
             for run in runs(sorted(extents)):
@@ -237,7 +244,9 @@ class ExtentMap:
             raise
 
     def _stale(self, offset: int, pages: Sequence[Page]) -> list[tuple[int, int]]:
-        """Address and size of what has to be cleared once these pages are mapped at `offset`."""
+        """Address and size of each part that must be cleared once `pages` are mapped at
+        `offset`.
+        """
         size, blank = self.range.driver.page_bytes, self.range.driver.blank
         address = self.range.address + offset
         used = runs(n for n, page in enumerate(pages) if page not in blank)

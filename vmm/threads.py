@@ -1,4 +1,4 @@
-"""Streams and events of the host driver: a stream is a thread that works off a queue."""
+"""Streams and events of the host driver: a stream is a thread that works through a queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Work = Callable[[], None]
 
 
 class _Mark:
-    """One recording of an event: reached once, for good, and with what error."""
+    """One recording of an event. It is reached once, possibly with the error of the stream's
+    work.
+    """
 
     def __init__(self) -> None:
         self._passed = threading.Event()
@@ -34,11 +36,11 @@ class _Mark:
 
 
 class ThreadEvent(Event):
-    """An event of a `ThreadStream`. As with CUDA, a wait is for the recording that is the newest
+    """An event of a `ThreadStream`. As with CUDA, a wait is for the newest recording at the moment
     when the wait begins.
 
-    `reached` re-raises an error of the stream's work as `wait` does: whoever polls must not
-    take a failed copy for a finished one.
+    `reached` re-raises an error of the stream's work, as `wait` does, so that a failed copy is not
+    mistaken for a finished one.
     """
 
     def __init__(self) -> None:
@@ -53,10 +55,10 @@ class ThreadEvent(Event):
 
 
 class ThreadStream(Stream):
-    """One daemon thread. After a failure the rest of the work is skipped, and every later
-    event, `synchronize` and stream that waits re-raises the error.
+    """A stream that is one daemon thread. After a failure the rest of its work is skipped, and
+    every later event, `synchronize` and waiting stream re-raises the error.
 
-    `copy` and `fill` do the work, on the thread; `closed` is told of the end.
+    `copy` and `fill` do the work on the thread; `closed` is called when the stream is closed.
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class ThreadStream(Stream):
         self._tell_closed(self)
 
     def abandon(self) -> None:
-        """Refuse further work without waiting: for a forked child, where the thread is not."""
+        """Refuse further work without waiting: for a forked child, which does not have the
+        thread.
+        """
         self._lock = threading.Lock()
         self._open = False
 

@@ -1,1 +1,1 @@
-"""`mirage doctor`: what works on this machine, what does not, and what to do about it."""
+"""`mirage doctor`: tests of what works on this machine, with advice for what does not."""

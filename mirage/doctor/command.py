@@ -1,4 +1,6 @@
-"""The command: look at everything, print it, and say what can be served from."""
+"""The command `mirage doctor`: it runs all tests, prints the findings, and says from which memory a
+server can run.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def doctor_command(
 
 
 def _of(path: Path | None) -> list[Path]:
-    """The folder of a configuration's SSD tier. What cannot be done ends the process."""
+    """Folder of the SSD tier of a configuration; empty without a configuration. Ends the process
+    with one line if there is none.
+    """
     if path is None:
         return []
     with exits():
@@ -69,7 +73,7 @@ def _of(path: Path | None) -> list[Path]:
 
 
 def served_from(found: Iterable[Finding]) -> list[str]:
-    """The values of `device.kind` that work here."""
+    """Values of `device.kind` from which a server can run here, by the findings."""
     stopped = {f.topic for f in found if f.state is FindingState.MISSING}
     absent = {
         f.what for f in found if f.topic == engine.TOPIC and f.state is not FindingState.WORKS

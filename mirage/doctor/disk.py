@@ -19,11 +19,13 @@ from mirage.units import KIB
 
 TOPIC = "disk"
 BLOCK_BYTES = 256 * KIB
-"""As of a KV block; O_DIRECT takes no crumbs."""
+"""Bytes of a test block, the size of a usual KV block; O_DIRECT needs multiples of the disk's
+block.
+"""
 BLOCKS = 64
 ROUNDS = 3
 ROUND_S = 0.4
-"""A slow disk is asked for fewer blocks."""
+"""Most seconds of one round; a slow disk does fewer blocks in it."""
 ADVICE = {
     errno.EACCES: "let this user write there, or name another folder (tiers.ssd.directory)",
     errno.EPERM: "let this user write there, or name another folder (tiers.ssd.directory)",
@@ -40,7 +42,7 @@ NO_DIRECT = (
 
 
 def findings(folder: Path) -> Iterator[Finding]:
-    """Abilities of the disk of `folder`; the folder itself need not be there yet."""
+    """Findings on the disk that has, or would have, `folder`; the folder need not exist."""
     try:
         with _file(existing(folder)) as (handle, direct):
             write, read = _measure(handle)
@@ -59,7 +61,9 @@ def findings(folder: Path) -> Iterator[Finding]:
 
 @contextmanager
 def _file(folder: Path) -> Iterator[tuple[int, bool]]:
-    """A file without a name, and whether it is open with O_DIRECT. Raises `OSError`."""
+    """Open an unnamed file in `folder`; yields its descriptor, and True if it works with O_DIRECT.
+    Raises `OSError`.
+    """
     path = folder / f"mirage.doctor.{os.getpid()}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     handle = os.open(path, flags, 0o600)
@@ -79,7 +83,9 @@ def _file(folder: Path) -> Iterator[tuple[int, bool]]:
 
 
 def _takes_direct(handle: int) -> bool:
-    """Some file systems open with it and refuse to write; then it is turned off."""
+    """True if a file opened with O_DIRECT can be written. Some file systems refuse that; then the
+    flag is removed.
+    """
     try:
         with mmap.mmap(-1, mmap.PAGESIZE) as page:
             os.pwritev(handle, [page], 0)
@@ -93,7 +99,7 @@ def _takes_direct(handle: int) -> bool:
 
 
 def _measure(handle: int) -> tuple[float, float]:
-    """Bytes a second written and read, medians of a few rounds. Raises `OSError`."""
+    """Bytes a second written and read, each the median of a few rounds. Raises `OSError`."""
     with mmap.mmap(-1, BLOCK_BYTES) as block:
         block.write(random.Random(1).randbytes(BLOCK_BYTES))
         writes, reads, blocks = [], [], BLOCKS
@@ -111,7 +117,7 @@ def _measure(handle: int) -> tuple[float, float]:
 def _round(
     handle: int, block: mmap.mmap, order: range | list[int], *, write: bool
 ) -> tuple[float, int]:
-    """Bytes a second, and how many blocks there was time for: one at least."""
+    """Bytes a second of one round, and the number of blocks done in it, at least one."""
     begun, done = time.perf_counter(), 0
     for number in order:
         copy = os.pwritev if write else os.preadv

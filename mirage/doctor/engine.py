@@ -1,4 +1,4 @@
-"""Findings on vLLM: its version, and the names and parameters of it that our engine uses."""
+"""Findings on vLLM: its version, and the names and parameters in it that our engine uses."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mirage.vllm_hooks.versions import minors, tables, tried
 TOPIC = "engine"
 INSTALL = "pip install '.[vllm]' beside a GPU, '.[cpu]' without one"
 SHOWN = 3
-"""Names that do not fit, of those there are."""
+"""Most names in one finding; the rest are counted."""
 TORCHS_OWN = ("Event", "Stream", "current_stream", "stream")
-"""Names of torch.cuda in whose place vLLM's CPU worker puts stand-ins."""
+"""Names of torch.cuda that vLLM's CPU worker replaces by stand-ins."""
 
 
 def findings() -> Iterator[Finding]:
-    """Findings on vLLM; they take some seconds: its sources are read, and it is imported."""
+    """Findings on vLLM. They take some seconds, since its sources are parsed and it is imported."""
     version = _version()
     if version is None:
         yield missing(TOPIC, "vLLM", "not installed", INSTALL)
@@ -49,7 +49,9 @@ def findings() -> Iterator[Finding]:
 
 
 def _hooks(needs: Needs, said: Said, known: Said) -> Iterator[Finding]:
-    """Findings on the names of vLLM that the engine uses: each is there and takes our arguments."""
+    """Findings on the names of vLLM that the engine uses: each must exist and accept our
+    arguments.
+    """
     if unfit := problems(needs.always, said, known):
         yield missing(TOPIC, "hooks", _first(unfit), f"use vLLM {tried()}")
     else:
@@ -68,22 +70,22 @@ def _first(unfit: list[str]) -> str:
 
 
 def _folder() -> Path:
-    """Folder that the package `vllm` lies in, found without an import of it."""
+    """Folder that contains the package `vllm`, found without importing it."""
     spec = find_spec("vllm")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parents[1]
 
 
 def worker(kind: str) -> str:
-    """Name of the finding on the worker for a `device.kind`."""
+    """Subject of the finding on the worker for a `device.kind`."""
     return f"worker for device.kind {kind}"
 
 
 def _problem(kind: str, target: str) -> str:
-    """Reason why our own worker for this kind would not start; empty if none is known.
+    """Reason why our worker for this kind would not start; empty if none is known.
 
-    A GPU's can be imported on any build, and the one for a host changes torch for its process:
-    only the one that this build is for is imported.
+    Only the worker for the present build of vLLM is imported: the GPU's could be imported on any
+    build, and the host's changes torch in its process.
     """
     platform = import_module("vllm.platforms").current_platform
     if not (platform.is_cuda() if kind == "cuda" else platform.is_cpu()):
@@ -99,7 +101,7 @@ def _problem(kind: str, target: str) -> str:
 
 
 def replaced_in_torch() -> list[str]:
-    """Names in `TORCHS_OWN` that were replaced in torch.cuda since torch was imported."""
+    """Names in `TORCHS_OWN` that another library has replaced in torch.cuda."""
     cuda = import_module("torch.cuda")
     return [name for name in TORCHS_OWN if not getattr(cuda, name).__module__.startswith("torch.")]
 
@@ -113,7 +115,7 @@ def _version() -> str | None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """vLLM speaks while it is imported."""
+    """Suppress the output and logs of vLLM's import."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""One thing looked at, and what came of it."""
+"""The result of one test of `mirage doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FindingState(StrEnum):
-    """State of a finding, as it is printed."""
+    """State of a finding, in the word that is printed."""
 
     WORKS = "ok"
     LIMITED = "limited"
@@ -16,7 +16,7 @@ class FindingState(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """A fact that `mirage doctor` tested. `advice` says what to do, and is empty if nothing is."""
+    """Result of one test. `advice` says what the user can do; empty if nothing needs to be done."""
 
     topic: str
     what: str

@@ -28,7 +28,7 @@ HOST_INSTEAD = "without a GPU, serve from host memory: device.kind host"
 
 
 def findings(index: int) -> Iterator[Finding]:
-    """Abilities of GPU number `index`; ends at the first missing thing that all others need."""
+    """Findings on GPU `index`. They end with the first missing thing that all later tests need."""
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         yield missing(TOPIC, "cuda-python", "not installed", "pip install 'cuda-python>=13,<14'")
         return
@@ -56,9 +56,9 @@ def findings(index: int) -> Iterator[Finding]:
 
 
 def _driver(version: tuple[int, int]) -> Finding:
-    """Finding on the driver's CUDA `version`: is any library built for a later major version?
+    """Finding on the driver's CUDA `version`: no library may be built for a later major version.
 
-    Such a library refuses the driver, sometimes only while it serves.
+    Such a library refuses the driver, in some cases only while it serves.
     """
     words = "CUDA {}.{}".format(*version)
     late = [f"{name} for CUDA {major}" for name, major in _built_for() if major > version[0]]
@@ -73,7 +73,7 @@ def _driver(version: tuple[int, int]) -> Finding:
 
 
 def _built_for() -> Iterator[tuple[str, int]]:
-    """Libraries that call the driver, and the major version of CUDA that each is built for."""
+    """Libraries that call the driver, and the major version of CUDA for which each is built."""
     yield "cuda-python", int(metadata.version("cuda-bindings").split(".")[0])
     if find_spec("torch") is not None:
         import torch
@@ -83,7 +83,9 @@ def _built_for() -> Iterator[tuple[str, int]]:
 
 
 def _near(node: int | None) -> Iterator[Finding]:
-    """Masters of layers are wanted on the GPU's NUMA node; no line where there are no nodes."""
+    """Finding on host memory at the GPU's NUMA node, where masters of layers belong; none without
+    NUMA nodes.
+    """
     if node is None:
         return
     what = "host memory near the GPU"
@@ -122,7 +124,7 @@ def _memory(facts: DeviceFacts) -> Iterator[Finding]:
 
 
 def _peers(index: int) -> Iterator[Finding]:
-    """Other GPUs that may lend memory (tiers.peer); no line where there is none."""
+    """Finding on other GPUs that may lend memory (tiers.peer); none if there are no other GPUs."""
     from vmm.cuda_device import device_count
     from vmm.cuda_slab import reachable
 
@@ -153,7 +155,9 @@ def _link(index: int) -> Iterator[Finding]:
 
 
 def _refuses_to_lock(driver: CudaDriver) -> Finding | None:
-    """A GPU in confidential mode does; None if it locks host memory."""
+    """Finding on a driver that refuses to lock host memory, as a GPU in confidential mode does;
+    None if it locks it.
+    """
     with closing(host_buffer(LOCKED_BYTES)) as buffer:
         try:
             driver.pin(buffer.address, LOCKED_BYTES)
@@ -169,7 +173,7 @@ def _refuses_to_lock(driver: CudaDriver) -> Finding | None:
 
 
 def _measured(driver: CudaDriver) -> float:
-    """Bytes per second, the median of some copies into pages that are mapped."""
+    """Bytes per second of the link, by the median of some copies from locked host memory."""
     page = driver.page_bytes
     nbytes = align_up(PROBE_BYTES, page)
     source, address, stream = host_buffer(nbytes), driver.reserve(nbytes), driver.stream()

@@ -1,4 +1,6 @@
-"""Findings on host memory: the device of a laptop, and the place of the masters beside a GPU."""
+"""Findings on host memory, which is the device where there is no GPU, and holds the masters beside
+a GPU.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ ROUNDS = 5
 MAP_COUNT = Path("/proc/sys/vm/max_map_count")
 CPU_INFO = Path("/proc/cpuinfo")
 FEW_MAPS = 65_530
-"""Linux's default; each contiguous run of pages takes one."""
+"""Linux's default of vm.max_map_count; each contiguous run of pages takes one mapping."""
 
 
 def findings() -> Iterator[Finding]:
@@ -60,7 +62,9 @@ def _memory() -> Finding:
 
 
 def addresses() -> Finding:
-    """Finding on addresses: each engine reserves its own, and maps device memory there."""
+    """Finding on the limit of addresses: each engine reserves its own, and maps device memory
+    there.
+    """
     if (most := address_bytes()) is None:
         return works(TOPIC, "addresses of a process", "without limit")
     advice = f"an engine takes {size(ENGINE_ADDRESSES)} and its share: `ulimit -v unlimited`"
@@ -68,7 +72,7 @@ def addresses() -> Finding:
 
 
 def _processor() -> Finding:
-    """Its class, by which vLLM chooses kernels on a host."""
+    """Finding on the class of the processor, by which vLLM chooses kernels on a host."""
     kind = processors.class_of(platform.machine(), _flags())
     if kind is None:
         return limited(
@@ -81,7 +85,7 @@ def _processor() -> Finding:
 
 
 def _flags() -> list[str]:
-    """Features of the first processor by Linux; none where it does not tell."""
+    """Features of the first processor, from /proc/cpuinfo; empty if it has none."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
@@ -91,7 +95,7 @@ def _flags() -> list[str]:
 
 
 def _mapping() -> Finding:
-    """Real pages mapped, copied and unmapped by the driver that stands in for a GPU's."""
+    """Finding on the host driver: pages are mapped and copied as on a GPU, and the copies timed."""
     try:
         with HostDriver() as driver:
             source = host_buffer(PROBE_BYTES)
@@ -114,7 +118,9 @@ def _timed(driver: HostDriver, dst: int, src: int) -> float:
 
 
 def shared_huge_pages() -> Finding:
-    """Finding on huge pages, in which memory that stands in for a GPU's comes and goes faster."""
+    """Finding on huge pages, in which memory that stands in for a GPU's is allocated and freed
+    faster.
+    """
     what = "huge pages as device memory"
     if huge_pages_allowed():
         return works(TOPIC, what, "allowed")
@@ -135,7 +141,9 @@ def _map_count() -> Finding:
 
 
 def of_weights(known: HugePages | None = None) -> Finding:
-    """Finding on memory for weights that outlive engines: sealed files, and huge pages for them."""
+    """Finding on memory for weights that outlive engines: sealed memory files, and huge pages.
+    `known` replaces this machine's huge pages.
+    """
     pages, what = known or huge_pages(), "memory of weights"
     try:
         fd = new_file(0)
@@ -154,7 +162,9 @@ def of_weights(known: HugePages | None = None) -> Finding:
 
 
 def lockable() -> Finding:
-    """Finding on lockable memory: a GPU's driver locks masters for copies; on a host none is."""
+    """Finding on the limit of locked memory. A GPU's driver locks masters for copies; a host needs
+    none.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     words = "without limit" if soft == resource.RLIM_INFINITY else size(soft)
     return works(TOPIC, "lockable memory", f"{words}, a limit that NVIDIA's driver ignores")

@@ -1,4 +1,6 @@
-"""Findings on this machine as a node of a cluster: its secret, its ports, the other machines."""
+"""Findings on this machine as a node of a cluster: its secret, its ports, the head and the other
+machines.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from mirage.machines.seam import MachineAway
 
 TOPIC = "cluster"
 REACHED_S = 3.0
-"""Seconds for an answer of another machine."""
+"""Seconds to wait for an answer of another machine."""
 APART_S = 3.0
-"""Seconds by which clocks may differ: an answer's date has whole ones."""
+"""Seconds by which clocks may differ; the date of an HTTP answer has whole seconds."""
 
 
 def findings(folder: NodeFolder) -> Iterator[Finding]:
-    """Findings on the node that runs here; none where there is none."""
+    """Findings on the node that runs on this machine; none if no node runs."""
     if (node := folder.node()) is None:
         return
     yield works(TOPIC, "node", f"{node.name} at {node.host}, head at {node.address}")
@@ -55,7 +57,7 @@ def of_secret(folder: NodeFolder) -> Finding:
 
 
 def _of_head(node: NodeRecord) -> Finding:
-    """Finding on the way to the head."""
+    """Finding on the connection to the head."""
     host, _, port = node.address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()
@@ -66,7 +68,7 @@ def _of_head(node: NodeRecord) -> Finding:
 
 
 def _of_others(folder: NodeFolder) -> list[Finding]:
-    """Findings on what the cluster tells, in half a minute at most."""
+    """Findings on the cluster's other machines and devices; they take half a minute at most."""
     try:
         with connected(folder):
             installed, urls = asyncio.run(_asked())
@@ -76,7 +78,9 @@ def _of_others(folder: NodeFolder) -> list[Finding]:
 
 
 async def _asked() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Releases of each machine, and addresses of devices. Raises `MachineAway`."""
+    """Releases of each machine, and the address of each device's server, empty if it does not
+    answer. Raises `MachineAway`.
+    """
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
     machines = RayMachines(0)
@@ -91,7 +95,7 @@ async def _asked() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
 
 
 def of_releases(installed: dict[str, dict[str, str]]) -> Finding:
-    """Finding on what is installed on each machine."""
+    """Finding on the releases on all machines: they should be equal."""
     names = ", ".join(sorted(installed))
     told = {
         machine: " ".join(f"{k} {v}" for k, v in at.items()) for machine, at in installed.items()
@@ -103,7 +107,7 @@ def of_releases(installed: dict[str, dict[str, str]]) -> Finding:
 
 
 def _of_device(device: str, url: str) -> Finding:
-    """Finding on a device's server as it is reached from here, and on its clock."""
+    """Finding on the connection to a device's server, and on its clock."""
     what = f"device {device}"
     if not url:
         advice = "see server.log in the device's folder of its machine"

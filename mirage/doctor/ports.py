@@ -1,6 +1,7 @@
-"""Ports at which a node's processes can be reached, and the firewall's rule that closes them.
+"""Ports at which other machines can reach a node's processes, and a firewall rule that closes them.
 
-Ray 2.60 listens on all addresses: its servers know all of them, or the loopback address alone.
+Ray 2.60 listens on all addresses: its servers can only listen on all of them, or on the loopback
+address.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from mirage.serve.near import loopback
 
 EVERYWHERE = frozenset({"0.0.0.0", "::"})
 MAPPED = "::ffff:"
-"""Beginning of an address of IPv4 at which a socket of IPv6 listens."""
+"""Prefix of an IPv4 address as an IPv6 socket reports it."""
 FREE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""Least and greatest of the ports that Linux gives to who names none."""
+"""File with the smallest and the largest port that Linux assigns by itself."""
 WHAT = "open ports"
 
 
 def of_node(topic: str, node: NodeRecord) -> Finding:
-    """Finding on the ports of the node that runs here."""
+    """Finding on the ports of the node that runs on this machine."""
     addresses = {
         one.address
         for card in psutil.net_if_addrs().values()
@@ -46,10 +47,10 @@ def judged(
     private: str,
     free: tuple[int, int],
 ) -> Finding:
-    """Finding on ports that processes are `listening` on, by the address. Pure.
+    """Finding on ports that processes are `listening` on, given by address. Pure.
 
-    The machine has these `addresses`, of which one is `private`; `free` are ports of whoever
-    names none.
+    The machine has `addresses`, of which `private` is the one that others should use. `free` are
+    the smallest and the largest port that Linux assigns by itself.
     """
     everywhere = sorted({p for at in EVERYWHERE for p in listening.get(at, ())})
     others = {at: sorted(ports) for at, ports in listening.items() if at not in EVERYWHERE}
@@ -76,14 +77,14 @@ def judged(
 
 
 def _at(private: str, rule: str) -> str:
-    """Commands that drop what is sent to other addresses than the private one."""
+    """Commands that drop connections to all addresses but the private one."""
     but, drop = f" ! -d {private}", " -j DROP"
     four, six = ("", but) if ":" in private else (but, "")
     return f"iptables {rule}{four}{drop} && ip6tables {rule}{six}{drop}"
 
 
 def _listening(node: NodeRecord) -> dict[str, set[int]]:
-    """Ports of the node's processes that others may reach, by the address."""
+    """Ports on which the node's processes listen, by address, without loopback addresses."""
     found: dict[str, set[int]] = {}
     with suppress(psutil.Error):
         first = psutil.Process(node.process.pid)

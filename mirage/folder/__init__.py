@@ -1,5 +1,5 @@
-"""Files of a model's or an adapter's folder, parsed by a schema where they are read.
+"""Files of a model's or an adapter's folder, each parsed by a schema when it is read.
 
-Every reader of such a folder outside vLLM takes its values from here. An invalid file raises
+Code outside vLLM reads such a folder only through this package. An invalid file raises
 `ConfigError` with one line: the file, the value, what to do. Neither torch nor vLLM is imported.
 """

@@ -1,4 +1,4 @@
-"""A LoRA adapter's folder: ``adapter_config.json``, and whether there are weights."""
+"""A LoRA adapter's folder: ``adapter_config.json``, and a check of its weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mirage.folder import reading, weights
 NAME = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 OTHER_WEIGHTS = ("adapter_model.bin", "adapter_model.pt")
-"""Other files of weights; only vLLM can read what is in them."""
+"""Other names of weight files; only vLLM can read their content."""
 
 Rank = Annotated[int, Field(ge=1)]
 
 
 class Adapter(BaseModel):
-    """Fields of the file that are read here; vLLM's own parser checks the rest."""
+    """Fields of ``adapter_config.json`` that are used here; vLLM's own parser checks the rest."""
 
     model_config = ConfigDict(strict=True)
 
@@ -40,7 +40,9 @@ class Adapter(BaseModel):
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """The adapter in `folder`. Raises `ConfigError` if it is invalid or lacks whole weights."""
+    """The adapter in `folder`. Raises `ConfigError` if it is invalid, or its weights are missing or
+    cut short.
+    """
     if not reading.there(folder / NAME):
         raise ConfigError(f"no {NAME} in {folder}: check the path")
     adapter = reading.read(folder / NAME, Adapter)

@@ -1,4 +1,6 @@
-"""``generation_config.json``: how a model samples where a request does not say."""
+"""``generation_config.json``: the sampling defaults of a model, for requests that do not set
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's folder, all files of it that are read before an engine starts."""
+"""Check of a model's folder: all files in it that are read before an engine starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.folder.weights import check_weights
 
 
 def check_model(folder: Path) -> None:
-    """Raises `ConfigError` with one line if the folder or a file in it is missing, odd or torn."""
+    """Raises `ConfigError` with one line if the folder or a file in it is missing or invalid."""
     read_config(folder)
     check_weights(folder)
     check_tokenizer(folder)

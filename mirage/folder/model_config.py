@@ -1,6 +1,6 @@
-"""``config.json``: the fields that are read here, and values that no model can mean.
+"""``config.json``: the fields that are used here, with ranges that exclude impossible values.
 
-For most keys transformers and vLLM alone know the valid values; those pass.
+For most keys only transformers and vLLM know the valid values; those keys are not checked.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ NAME = "config.json"
 
 Count = Annotated[int, Field(ge=0, le=2**24)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
-"""vLLM builds one after the other, however many are asked for."""
+"""Number of layers. It is bounded, because vLLM builds as many as the file states."""
 PerLayer = Count | list[Count]
-"""Some models have another size in each layer."""
+"""A size of all layers, or one for each layer."""
 
 
 class StackSizes(BaseModel):
-    """Dimensions of one stack of layers; None is a value that the file leaves to transformers."""
+    """Dimensions of one stack of layers; None if the file leaves the value to transformers."""
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
@@ -50,7 +50,7 @@ class StackSizes(BaseModel):
 
 
 class ModelConfig(StackSizes):
-    """The content of the file."""
+    """Fields of ``config.json``."""
 
     architectures: list[str] | None = None
     quantization_config: dict[str, Any] | None = None
@@ -59,20 +59,20 @@ class ModelConfig(StackSizes):
     tie_word_embeddings: bool | None = None
     word_embed_proj_dim: Count | None = None
     auto_map: dict[str, Any] | None = None
-    """Code of its own, by what it stands for."""
+    """The model's own Python classes, by the transformers class that they replace."""
     text_config: StackSizes | None = None
     vision_config: dict[str, Any] | None = None
     audio_config: dict[str, Any] | None = None
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The file in `folder`. Raises `ConfigError`, also if there is no such folder."""
+    """``config.json`` of `folder`. Raises `ConfigError`, also if there is no such folder."""
     check_is_folder(folder)
     return reading.read(folder / NAME, ModelConfig)
 
 
 def check_is_folder(folder: Path) -> None:
-    """Raises `ConfigError` for what is no folder, or one in which this user finds nothing."""
+    """Raises `ConfigError` if `folder` is no folder, is empty, or cannot be listed by this user."""
     try:
         found = folder.is_dir() and (next(folder.iterdir(), None), True)[1]
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One file of a folder: its bytes, or the JSON object in it by a schema."""
+"""Reading one file of a folder: its text, or its JSON object checked by a schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.problems import first_problem, one_line, shown
 from mirage.units import MIB, size
 
 MOST_BYTES = 256 * MIB
-"""Bytes of a JSON file that are read at most; the largest tokenizers have some 30 MiB."""
+"""Most bytes of a file that is read as text; the largest tokenizers have some 30 MiB."""
 POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of a Git LFS pointer."""
 
@@ -23,12 +23,14 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def there(path: Path) -> bool:
-    """True if a folder has an entry `path`, be it a link to nothing or what nobody may read."""
+    """True if `path` exists, also as a broken link or an unreadable file."""
     return os.path.lexists(path)
 
 
 def openable(path: Path) -> int:
-    """Bytes of a file that this user can read. Raises `ConfigError`."""
+    """Size in bytes of a file that this user can read. Raises `ConfigError`, also for a Git LFS
+    pointer.
+    """
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -45,7 +47,7 @@ def openable(path: Path) -> int:
 
 
 def read_text(path: Path) -> str:
-    """The content of a file of UTF-8. Raises `ConfigError`."""
+    """The content of a UTF-8 file of at most `MOST_BYTES`. Raises `ConfigError`."""
     if (nbytes := openable(path)) > MOST_BYTES:
         raise ConfigError(f"{path}: it has {size(nbytes)}, {size(MOST_BYTES)} are read at most")
     try:
@@ -57,7 +59,7 @@ def read_text(path: Path) -> str:
 
 
 def read(path: Path, schema: type[Schema]) -> Schema:
-    """The JSON object in a file. Raises `ConfigError`."""
+    """The JSON object in a file, checked by `schema`. Raises `ConfigError`."""
     content = parsed(path)
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object, found {shown(content)}")
@@ -68,7 +70,9 @@ def read(path: Path, schema: type[Schema]) -> Schema:
 
 
 def parsed(path: Path) -> Any:
-    """The JSON in a file, as transformers parses it. Raises `ConfigError`."""
+    """The JSON in a file, as Python's parser, which transformers uses, reads it. Raises
+    `ConfigError`.
+    """
     text = read_text(path)
     try:
         return json.loads(text)

@@ -1,4 +1,4 @@
-"""The tokenizer's files and the chat template, as far as every reader of them agrees."""
+"""The tokenizer's files and the chat template: checks that hold for every reader of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OBJECTS = (
     "special_tokens_map.json",
     "vocab.json",
 )
-"""Files that hold any JSON object, beside those with a schema of their own."""
+"""Files that hold a JSON object and have no schema of their own here."""
 
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class FolderFile(BaseModel):
-    """Schema of a file whose other keys are left to transformers."""
+    """Base of the schemas here. Keys that they do not name are left to transformers."""
 
     model_config = ConfigDict(strict=True)
 
@@ -62,11 +62,13 @@ class Settings(FolderFile):
 
 
 class Anything(FolderFile):
-    """A JSON object."""
+    """Any JSON object."""
 
 
 def check_tokenizer(folder: Path) -> None:
-    """Check the files that are there. Raises `ConfigError` with one line if one is invalid."""
+    """Check all tokenizer files in `folder`. Raises `ConfigError` with one line if one is
+    invalid.
+    """
     for name, schema in ((TOKENIZER, Tokenizer), (SETTINGS, Settings)):
         if reading.there(folder / name):
             reading.read(folder / name, schema)

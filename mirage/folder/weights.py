@@ -1,6 +1,6 @@
-"""``*.safetensors`` and their index: which files hold the weights, and which tensors are in them.
+"""``*.safetensors`` and their index: the files that hold the weights, and the tensors in them.
 
-Headers alone are read. The library that vLLM loads with says whether a header is whole.
+Only headers are read. The library with which vLLM loads decides if a header is complete.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirage.problems import one_line, shown
 
 INDEX = "model.safetensors.index.json"
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.gguf")
-"""Formats that vLLM loads as well; what is in them only it can tell."""
+"""Weights in other formats that vLLM loads; only vLLM can read their content."""
 SHARD = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
 NOT_COVERED = "not fully covered"
 
@@ -31,13 +31,15 @@ class ShardIndex(BaseModel):
 
 
 def check_weights(folder: Path) -> None:
-    """Check the headers of all files. Raises `ConfigError` for missing or damaged weights."""
+    """Check the headers of all weight files. Raises `ConfigError` for missing or damaged
+    weights.
+    """
     for path in files(folder):
         header(path)
 
 
 def tensors(folder: Path) -> dict[str, list[int]]:
-    """Names and dimensions of all tensors. Raises `ConfigError`."""
+    """Dimensions of all tensors by name. Raises `ConfigError`."""
     found: dict[str, list[int]] = {}
     for path in files(folder):
         found |= header(path)
@@ -45,7 +47,9 @@ def tensors(folder: Path) -> dict[str, list[int]]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that are loaded, none for other formats. Raises `ConfigError` if one is missing."""
+    """The ``*.safetensors`` files that vLLM loads; empty for other formats. Raises `ConfigError` if
+    one is missing.
+    """
     if reading.there(folder / INDEX):
         # Some folders carry a second, consolidated copy that vLLM leaves out as well.
         return _indexed(folder)
@@ -57,7 +61,9 @@ def files(folder: Path) -> list[Path]:
 
 
 def header(path: Path) -> dict[str, list[int]]:
-    """Names and dimensions of the tensors in one file. Raises `ConfigError` unless it is whole."""
+    """Dimensions of the tensors in one file, by name. Raises `ConfigError` unless the file is
+    complete.
+    """
     reading.openable(path)
     try:
         with safe_open(path, "np") as file:
@@ -84,7 +90,7 @@ def _indexed(folder: Path) -> list[Path]:
 
 
 def _check_others(folder: Path) -> None:
-    """Raises `ConfigError` unless there are weights of another format, and can be read."""
+    """Raises `ConfigError` unless the folder has readable weights of another format."""
     others = [path for kind in OTHER_WEIGHTS for path in sorted(folder.glob(kind))]
     if not others:
         raise ConfigError(f"{folder}: holds no *.safetensors file, and no other weights")
@@ -93,7 +99,7 @@ def _check_others(folder: Path) -> None:
 
 
 def _check_shards(folder: Path, names: list[str]) -> None:
-    """Check that no numbered file is missing, by the names alone. Raises `ConfigError`."""
+    """Raises `ConfigError` if a numbered file is missing, judged by the names alone."""
     found = [match for match in map(SHARD.fullmatch, names) if match]
     for name, count in {(match[1], match[3]) for match in found}:
         here = {int(match[2]) for match in found if (match[1], match[3]) == (name, count)}

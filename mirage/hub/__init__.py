@@ -1,5 +1,5 @@
-"""Models that a hub has: which files are served, and how they come into huggingface_hub's cache.
+"""Models of a hub: which of their files are used, and how they get into huggingface_hub's cache.
 
-huggingface_hub says where the hub and its cache are, and which token opens it. Files are fetched
-here: one by one, whole and with the checksum that the hub tells, or not there.
+huggingface_hub's settings name the hub, its cache and the token. This package fetches the files
+itself, one by one: each is complete with the checksum that the hub states, or absent.
 """

@@ -1,4 +1,4 @@
-"""A model in huggingface_hub's cache, as that lays it out: ``refs``, ``blobs``, ``snapshots``."""
+"""A model in huggingface_hub's cache, with its layout: ``refs``, ``blobs``, ``snapshots``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from mirage.hub_name import is_commit
 
 
 class CachedModel:
-    """One repository under `cache`. Raises `OSError` where that cannot be read or written."""
+    """One repository under `cache`. Methods raise `OSError` if the cache cannot be read or
+    written.
+    """
 
     def __init__(self, cache: Path, repository: str) -> None:
         self.folder = cache / "--".join(("models", *repository.split("/")))
 
     def snapshot(self, commit: str) -> Path:
-        """Folder of a commit."""
+        """Folder of a commit's files."""
         return self.folder / "snapshots" / commit
 
     def blob(self, file: HubFile) -> Path:
-        """Place of a file's content."""
+        """Path of a file's content."""
         return self.folder / "blobs" / file.etag
 
     def commit(self, revision: str) -> str | None:
-        """Commit that a revision was when it was fetched last; None if it never was."""
+        """Commit that `revision` named when it was last fetched; None if it never was."""
         if is_commit(revision):
             return revision if self.snapshot(revision).is_dir() else None
         with suppress(OSError, UnicodeDecodeError):
@@ -34,15 +36,15 @@ class CachedModel:
         return None
 
     def has(self, commit: str, file: HubFile) -> bool:
-        """True if a file of a commit is there, whole."""
+        """True if a commit's folder has the file in its full size."""
         return _has(self.snapshot(commit) / file.path, file.size)
 
     def holds(self, file: HubFile) -> bool:
-        """True if the content of a file is there, whole."""
+        """True if the cache has the file's content in its full size."""
         return _has(self.blob(file), file.size)
 
     def link(self, commit: str, file: HubFile) -> None:
-        """Have the content of a file in the folder of a commit."""
+        """Link the content of a file into the folder of a commit."""
         place = self.snapshot(commit) / file.path
         place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = place.with_name(f".{place.name}.{os.getpid()}")
@@ -51,7 +53,7 @@ class CachedModel:
         unfinished.replace(place)
 
     def note(self, revision: str, commit: str) -> None:
-        """Have `revision` mean `commit` from now on."""
+        """Record that `revision` names `commit`; nothing happens if it is a commit itself."""
         if is_commit(revision):
             return
         place = self.folder / "refs" / revision

@@ -1,4 +1,4 @@
-"""One commit of a model: its files come into the cache one by one, whole or not at all."""
+"""One commit of a model: its files are fetched into the cache, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mirage.hub_name import HubName
 from mirage.units import sizes
 
 TRIES = 5
-"""Times in a row that a file is gone on with and nothing comes."""
+"""Attempts in a row to continue a file without receiving any byte."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 ROOM = "make room there, or let HF_HOME name another folder"
 
 
 class HubCommit(NamedTuple):
-    """A commit, as `name` meant it when the hub was asked."""
+    """The commit that `name` referred to when the hub was asked."""
 
     name: HubName
     hub: HubPlace
@@ -34,21 +34,21 @@ class HubCommit(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Folder of its files, which may be missing."""
+        """Folder of its files, which may not exist yet."""
         return self.cached.snapshot(self.id)
 
     def has(self, file: HubFile) -> bool:
-        """True if a file is there, whole."""
+        """True if a file is in the cache in its full size."""
         return self.cached.has(self.id, file)
 
     def url(self, file: HubFile) -> str:
-        """Address of a file."""
+        """Address of a file at the hub."""
         return self.hub.file(self.name.repository, self.id, file.path)
 
     def bring(self, files: Sequence[HubFile], show: Callable[[int], None]) -> None:
-        """Have files; `show` is told their bytes that have come.
+        """Fetch files; `show` is called with the number of bytes that are there so far.
 
-        Raises `HubRefused` for what the user can change, else `CommandFailed`.
+        Raises `HubRefused` for reasons that the user can remove, else `CommandFailed`.
         """
         done = 0
         with self._writing():
@@ -61,7 +61,7 @@ class HubCommit(NamedTuple):
                 done += file.size
 
     def check_room(self, files: Sequence[HubFile]) -> None:
-        """Raises `HubRefused` if the disk of the cache has no room for files."""
+        """Raises `HubRefused` if the cache's disk has no room for the missing bytes of `files`."""
         with self._writing():
             free = shutil.disk_usage(self.cached.folder).free
         needed = sum(file.size - _bytes(_part(self.cached.blob(file))) for file in files)
@@ -80,7 +80,7 @@ class HubCommit(NamedTuple):
         self.cached.link(self.id, file)
 
     def _fetch(self, file: HubFile, told: Progress) -> None:
-        """Fetch the content of a file, going on with it where a connection breaks."""
+        """Fetch the content of a file; continue it when a connection breaks."""
         path, hub = self.cached.blob(file), self.hub
         wanted = WantedFile(f"{self.name}: {file.path}", file.checksum, file.size)
         tries = TRIES
@@ -102,7 +102,7 @@ class HubCommit(NamedTuple):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Errors of Linux at the cache, inside, as one line. Raises `HubRefused`."""
+        """Turn an `OSError` inside into `HubRefused` with one line about the cache."""
         try:
             yield
         except OSError as error:
@@ -114,7 +114,7 @@ class HubCommit(NamedTuple):
 
 
 def _part(path: Path) -> Path:
-    """Place of the beginning of a file that is being fetched."""
+    """Path of a file's beginning while it is being fetched."""
     return path.with_name(f"{path.name}.part")
 
 

@@ -1,6 +1,6 @@
-"""A model brought into the cache: first what says how to use it, then its weights.
+"""A model brought into the cache: configuration and tokenizer first, then the weights.
 
-So a commit whose weights are whole is whole, also to a server that finds no hub.
+So a commit whose weights are complete is complete, also for a server that later finds no hub.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ Say = Callable[[str], None]
 
 
 class HubModel(NamedTuple):
-    """A model as the hub has it: all of it is in the cache but what is `missing`."""
+    """A model at the hub; all its files are in the cache, except those in `missing`."""
 
     commit: HubCommit
     said: tuple[HubFile, ...]
     weights: tuple[HubFile, ...]
     missing: tuple[HubFile, ...]
-    """Files of weights that are to be fetched."""
+    """Files of weights that must still be fetched."""
 
     @property
     def bytes(self) -> int:
-        """Bytes that are to be fetched."""
+        """Bytes that must still be fetched."""
         return sum(file.size for file in self.missing)
 
 
 def found(name: HubName, hub: HubPlace, *, code: bool) -> HubModel:
-    """A model as the hub has it, without its weights. Code of it is fetched if it is trusted.
+    """Find a model at the hub and fetch all its files except weights. Its code is only fetched if
+    `code` is True.
 
-    Raises `HubRefused` for what the user can change, `HubUnreachable` without a hub.
+    Raises `HubRefused` for reasons that the user can remove, `HubUnreachable` without an answer.
     """
     told = listing(name, hub)
     commit = HubCommit(name, hub, CachedModel(hub.cache, name.repository), told.commit)
@@ -60,7 +61,7 @@ def found(name: HubName, hub: HubPlace, *, code: bool) -> HubModel:
 
 
 def fetch_weights(model: HubModel, say: Say) -> Path:
-    """Folder of a model, once nothing of it is missing. Raises as `HubCommit.bring`."""
+    """Fetch the missing weights of a model; return its folder. Raises as `HubCommit.bring`."""
     commit = model.commit
     if model.missing:
         commit.check_room(model.missing)
@@ -74,7 +75,9 @@ def fetch_weights(model: HubModel, say: Say) -> Path:
 
 
 def in_cache(name: HubName, hub: HubPlace, why: str) -> Path:
-    """Folder of a model that was fetched before; `why` no hub is asked. Raises `HubRefused`."""
+    """Folder of a model that was fetched earlier. Raises `HubRefused` if it is incomplete; the
+    message begins with `why`, the reason why the hub is not asked.
+    """
     cached = CachedModel(hub.cache, name.repository)
     if (commit := cached.commit(name.revision)) is None:
         raise HubRefused(
@@ -93,7 +96,9 @@ def in_cache(name: HubName, hub: HubPlace, why: str) -> Path:
 
 
 def folder(name: HubName, hub: HubPlace, say: Say, *, code: bool) -> Path:
-    """Folder of a model: fetched, or from the cache where no hub can be asked."""
+    """Folder of a model: fetched from the hub, or taken from the cache if the hub does not answer.
+    Raises as `found` and `fetch_weights`.
+    """
     try:
         model = found(name, hub, code=code)
     except HubUnreachable as error:
@@ -105,7 +110,7 @@ def folder(name: HubName, hub: HubPlace, say: Say, *, code: bool) -> Path:
 
 
 def _indexed(folder: Path, said: Iterable[HubFile]) -> set[str] | None:
-    """Files that the index of the weights names; None if there is none."""
+    """Names of files in the index of the weights; None if there is no index."""
     if weights.INDEX not in {file.path for file in said}:
         return None
     return set(reading.read(folder / weights.INDEX, weights.ShardIndex).weight_map.values())

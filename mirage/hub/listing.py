@@ -1,4 +1,4 @@
-"""The commit and the files of a revision, as the hub tells them."""
+"""The commit and the files of a revision, as listed by the hub."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mirage.problems import one_line
 from mirage.units import MIB
 
 MOST_BYTES = 64 * MIB
-"""Bytes of a listing that are read."""
+"""Most bytes of a listing that are read."""
 FAULT = 500
-"""From this status on it is a fault of the hub's."""
+"""Smallest HTTP status that means a fault of the hub."""
 
 Sha1 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -26,18 +26,18 @@ Length = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HubUnreachable(CommandFailed):
-    """A hub that gives no answer; the message says why."""
+    """The hub gives no answer; the message says why."""
 
 
 class LargeFile(msgspec.Struct):
-    """A file that lies beside the repository."""
+    """A file that is stored outside the repository, by its hash."""
 
     sha256: Sha256
     size: Length
 
 
 class ListedFile(msgspec.Struct):
-    """A file as the hub has it in its answer."""
+    """A file in the hub's answer."""
 
     rfilename: str
     blobId: Sha1
@@ -46,7 +46,7 @@ class ListedFile(msgspec.Struct):
 
 
 class ListedRevision(msgspec.Struct):
-    """Form of the hub's answer, as far as it is read."""
+    """The hub's answer about a revision; only the fields that are used."""
 
     sha: Sha1
     siblings: list[ListedFile] = []
@@ -60,18 +60,20 @@ class HubFile(NamedTuple):
     etag: str
     """Name of its content in the cache."""
     checksum: str
-    """Checksum in the form of `fetching`."""
+    """Checksum with its kind in front, as `WantedFile.checksum` has it."""
 
 
 class HubListing(NamedTuple):
-    """A revision of a model."""
+    """Commit and files of a revision."""
 
     commit: str
     files: tuple[HubFile, ...]
 
 
 def listing(name: HubName, hub: HubPlace) -> HubListing:
-    """Ask the hub. Raises `HubRefused` for what the user can change, else `HubUnreachable`."""
+    """Ask the hub for a revision. Raises `HubRefused` for reasons that the user can remove, else
+    `HubUnreachable`.
+    """
     if hub.offline:
         raise HubUnreachable("HF_HUB_OFFLINE is set")
     try:
@@ -89,7 +91,7 @@ def listing(name: HubName, hub: HubPlace) -> HubListing:
 
 
 def failure(name: HubName, hub: HubPlace, error: BaseException) -> HubRefused | HubUnreachable:
-    """Meaning of one of `UNREACHABLE` for a model."""
+    """Error to raise for one of `UNREACHABLE`, which occurred for the model `name`."""
     if isinstance(error, urllib.error.HTTPError) and error.code < FAULT:
         page = hub.page(name.repository)
         kind = error.headers.get(KIND, "")

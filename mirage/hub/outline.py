@@ -1,7 +1,8 @@
-"""A folder that says of a model what weights would say, and has none: their headers before holes.
+"""A folder with a model's files before its weights are fetched: weight files have headers and
+holes.
 
-vLLM reads no more of a model until an engine loads it, so it can be asked before anything large is
-fetched.
+vLLM reads no more of a model until an engine loads it, so it can be asked for the model's sizes
+before anything large is fetched.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from mirage.hub.place import HubRefused
 from mirage.units import MIB
 
 LENGTH = struct.Struct("<Q")
-"""Bytes of the header, at the begin of a file."""
+"""Length of the header, in the first bytes of a safetensors file."""
 FIRST = 128 * 1024
-"""Bytes that are asked for at once; most headers are shorter."""
+"""Bytes that are fetched first; most headers are shorter."""
 MOST = 100 * MIB
-"""Bytes of the longest header, as the library has it."""
+"""Most bytes of a header, the limit of the safetensors library."""
 
 
 def outline(model: HubModel, place: Path) -> Path:
-    """Folder of a model under `place`, or that in the cache if nothing is missing.
+    """Make a model's folder under `place`; return the folder in the cache if no file is missing.
 
-    Raises `HubRefused`, `HubUnreachable`, and `OSError` for `place`.
+    Raises `HubRefused`, `HubUnreachable`, and `OSError` if `place` cannot be written.
     """
     commit = model.commit
     if not model.missing:
@@ -46,7 +47,7 @@ def outline(model: HubModel, place: Path) -> Path:
 
 
 def _header(commit: HubCommit, file: HubFile) -> bytes:
-    """The begin of a file, up to its first tensor."""
+    """The beginning of a safetensors file: everything before its first tensor."""
     first = _begin(commit, file, min(FIRST, file.size)) if file.size else b""
     length = LENGTH.unpack(first[: LENGTH.size])[0] if len(first) >= LENGTH.size else MOST
     end = LENGTH.size + length
@@ -56,7 +57,7 @@ def _header(commit: HubCommit, file: HubFile) -> bytes:
 
 
 def _begin(commit: HubCommit, file: HubFile, count: int) -> bytes:
-    """The first `count` bytes of a file. No more is read of a hub that ignores ranges."""
+    """The first `count` bytes of a file. No more is read from a hub that ignores ranges."""
     hub = commit.hub
     try:
         asked = {**hub.headers, "Range": f"bytes=0-{count - 1}"}

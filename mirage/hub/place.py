@@ -1,4 +1,4 @@
-"""The hub of this user: its address, the cache of what came from it, the token that opens it."""
+"""The hub of this user: its address, its cache on this machine, and the token for it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mirage.config import ConfigError
 from mirage.hub_name import HubName
 
 TIMEOUT_S = 10.0
-"""Seconds to wait for a hub that says nothing."""
+"""Seconds to wait for a hub that sends nothing."""
 
 
 class HubRefused(ConfigError):
-    """A model of a hub that cannot be had, for a reason that the user can remove."""
+    """A model of a hub is refused, for a reason that the user can remove."""
 
 
 class HubPlace(NamedTuple):
-    """Settings of huggingface_hub."""
+    """Settings of huggingface_hub, and times for its requests."""
 
     endpoint: str
     cache: Path
@@ -27,31 +27,31 @@ class HubPlace(NamedTuple):
     offline: bool = False
     timeout_s: float = TIMEOUT_S
     pause_s: float = 1.0
-    """Seconds before a file whose connection broke is gone on with."""
+    """Seconds before a file is continued whose connection broke."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of a request."""
+        """Headers of each request: the token, if there is one."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def page(self, repository: str) -> str:
-        """Address at which people find a model."""
+        """Address of a model's page for people."""
         return f"{self.endpoint}/{repository}"
 
     def listing(self, name: HubName) -> str:
-        """Address that tells the commit and the files of a revision."""
+        """Address of the listing of a revision's commit and files."""
         revision = quote(name.revision, safe="")
         return f"{self.endpoint}/api/models/{name.repository}/revision/{revision}?blobs=true"
 
     def file(self, repository: str, commit: str, path: str) -> str:
-        """Address of a file."""
+        """Address of a file of a commit."""
         return f"{self.endpoint}/{repository}/resolve/{commit}/{quote(path)}"
 
 
 def this_hub() -> HubPlace:
     """The hub of the environment: ``HF_ENDPOINT``, ``HF_HOME``, ``HF_HUB_CACHE``, ``HF_TOKEN``...
 
-    Raises `HubRefused` where no folder of its cache is known.
+    Raises `HubRefused` if no folder for its cache is known.
     """
     from huggingface_hub import constants, get_token
 

@@ -1,19 +1,19 @@
-"""Refusals of a hub, each as a part of one line: what it is, and what to do. Pure."""
+"""Refusals of a hub in words: the reason, and what to do. Pure."""
 
 from __future__ import annotations
 
 GATED, NO_REPOSITORY = "GatedRepo", "RepoNotFound"
 NO_REVISION, NO_FILE = "RevisionNotFound", "EntryNotFound"
-"""Values of the header that tells a refusal's kind."""
+"""Values of the header `KIND` that the code distinguishes."""
 KIND = "X-Error-Code"
 TOKEN = "set HF_TOKEN, or run `hf auth login`"
 
 
 def refusal(status: int, kind: str, page: str, *, token: bool) -> str | None:
-    """Reason why the hub gives nothing, and what to do; None for a fault of the hub.
+    """Reason why the hub refuses, and what to do; None for a fault of the hub.
 
-    `kind` is what the header `KIND` has, `page` the address of the model, `token` is true if one
-    was sent.
+    `kind` is the value of the header `KIND`, `page` the address of the model's page, `token` True
+    if a token was sent.
     """
     if kind == GATED or status == 403:
         account = "; this token's has not" if token else f", and {TOKEN}"

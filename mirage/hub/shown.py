@@ -1,4 +1,4 @@
-"""A bar for what is being fetched, on a terminal; elsewhere nothing is shown."""
+"""A progress bar for downloads on a terminal; elsewhere nothing is shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Function that is told how many of `total` bytes there are."""
+    """Show a bar inside; yields a function to call with the number of `total` bytes that are
+    there.
+    """
     from rich import progress
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""Files of a model that are fetched: safetensors, and what says how to use them. Pure."""
+"""Files of a model that are fetched: safetensors, configuration, tokenizer, templates. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ SAID = re.compile(
     r"|\d+_\w+/config\.json",
     re.ASCII,
 )
-"""Configuration, tokenizers, chat templates, and settings of what follows an embedding model."""
+"""Files of configuration, tokenizers and chat templates, and settings of the modules behind an
+embedding model.
+"""
 WEIGHTS = re.compile(r"(?:\d+_\w+/)?\w[\w.+-]*\.safetensors", re.ASCII)
 CODE = re.compile(r"[A-Za-z_]\w*\.py", re.ASCII)
 UNSAFE = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
-"""Other files of weights. Pickles among them can run code."""
+"""Suffixes of other weight files, which are not fetched. Pickles among them can run code."""
 
 
 class Pathed(Protocol):
-    """File at a path in a repository."""
+    """A file with its path in a repository."""
 
     @property
     def path(self) -> str: ...
@@ -30,15 +32,15 @@ Each = TypeVar("Each", bound=Pathed)
 
 
 def said(files: Sequence[Each], *, code: bool) -> list[Each]:
-    """Files that are read before weights are; of Python only if its `code` is trusted."""
+    """Files that are read before the weights; Python files only with `code`."""
     kinds = (SAID, CODE) if code else (SAID,)
     return [file for file in files if any(kind.fullmatch(file.path) for kind in kinds)]
 
 
 def weights(files: Sequence[Each], indexed: Collection[str] | None) -> list[Each]:
-    """Files of weights; of those at the top only the `indexed`, unless there is no index.
+    """Files of weights. Of those in the top folder only the `indexed` ones, or all if that is None.
 
-    Raises `ValueError` with the reason why there are none, or not all.
+    Raises `ValueError` with the reason if there are none, or not all of the index.
     """
     found = [file for file in files if WEIGHTS.fullmatch(file.path)]
     if indexed is not None:

@@ -1,1 +1,1 @@
-"""Machines with devices: servers started there or adopted, called, and missed when they go."""
+"""Machines with devices: device servers are started or adopted there, called, and watched."""

@@ -1,6 +1,7 @@
-"""Keeper of one device server that is outside its tree of processes: starts, adopts, renews, ends.
+"""Agent of one device: it starts or adopts a device server outside its process tree, renews its
+lease, and ends it.
 
-All it knows lies in a folder of its machine, so the next agent goes on where this one was.
+The agent's state is in a folder of its machine, so the next agent continues from there.
 """
 
 from __future__ import annotations
@@ -25,33 +26,34 @@ from mirage.processes.marks import ProcessMark, mark_of
 log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
-"""Seconds between two renewals."""
+"""Seconds between two renewals of the server's lease."""
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Seconds before another start, doubled with each server that gives no sign of life."""
 IMPORT_S = 120.0
-"""Seconds in which a server that was started gives its first sign of life."""
+"""Seconds in which a started server must give its first sign of life."""
 
 
 class AgentOrder(msgspec.Struct, frozen=True):
-    """All that an agent has to know."""
+    """Order that an agent follows: the epoch of its controller, and the server to run."""
 
     epoch: int
     lease_s: float
-    """Seconds for which the server goes on without any agent."""
+    """Seconds for which the server goes on without an agent."""
     hang_s: float
-    """Seconds of silence after which it is taken for hung."""
+    """Seconds of silence after which the server counts as hung, and is killed."""
     program: tuple[str, ...]
-    """Program of the server, as Python's arguments; the order's file, the socket and the lease
-    follow."""
+    """Arguments for Python that run the server; the order's file, the socket, the epoch and the
+    lease are appended.
+    """
     order: bytes
-    """Content of the server's order."""
+    """Content of the file with the server's order."""
 
 
 class OutsideAgent:
-    """One device. A thread keeps its server once there was an order."""
+    """Keeps the server of one device, in a thread, once there is an order."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is the device's on this machine, made if missing. Raises `OSError`."""
+        """`folder` is the device's folder on this machine, made if missing. Raises `OSError`."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file, self._log = folder / "agent.json", folder / "server.log"
         self._given, self._socket = folder / "order.json", folder / "s.sock"
@@ -60,7 +62,7 @@ class OutsideAgent:
         self._told: TetherTold | None = None
         self._lock, self._over = threading.Lock(), threading.Event()
         self._started = 0.0
-        """Time of the last start that gave no sign of life yet; 0 if none."""
+        """Monotonic time of the last start that gave no sign of life yet; 0 if there is none."""
         self._child: ProcessMark | None = None
         """Process of the last start."""
         self._pause_s = PAUSE_S
@@ -70,7 +72,7 @@ class OutsideAgent:
         threading.Thread(target=self._keep, name="mirage-agent", daemon=True).start()
 
     def obeys(self, order: AgentOrder) -> None:
-        """Have a server by this order, if none is there. Raises `StaleEpoch`, `OSError`."""
+        """Adopt an order, and keep a server by it. Raises `StaleEpoch`, `OSError`."""
         with self._lock:
             self._check(order.epoch)
             if order != self._order:
@@ -78,12 +80,14 @@ class OutsideAgent:
                 self._order = order
 
     def call(self, epoch: int, call: DeviceCall) -> DeviceAnswer:
-        """Ask the server as an operator does. Raises `MachineAway` and `StaleEpoch`."""
+        """Send a request to the server's socket for operators. Raises `MachineAway` and
+        `StaleEpoch`.
+        """
         self._check(epoch)
         return self._client.call(epoch, call)
 
     def end(self, epoch: int) -> None:
-        """Have the server drain and end, and no other one start. Raises `StaleEpoch`."""
+        """Have the server drain and end, and start no other. Raises `StaleEpoch`."""
         with self._lock:
             self._check(epoch)
             self._order = None
@@ -92,7 +96,7 @@ class OutsideAgent:
             self._client.end(epoch)
 
     def told(self) -> TetherTold | None:
-        """The server as it was at the last beat; None if none answered."""
+        """State of the server at the last beat; None if it did not answer."""
         return self._told
 
     def _check(self, epoch: int) -> None:
@@ -117,7 +121,7 @@ class OutsideAgent:
                     log.error("no server can be started in %s (%s)", self._file.parent, error)
 
     def _beat(self, order: AgentOrder) -> None:
-        """Raises `OSError`."""
+        """Renew the server's lease, or kill or start a server. Raises `OSError`."""
         now = time.monotonic()
         try:
             told = self._told = self._client.renew(order.lease_s)
@@ -134,13 +138,15 @@ class OutsideAgent:
             self._kill(told.pid)
 
     def _begins(self, now: float) -> bool:
-        """True while a process that was started imports what it needs."""
+        """True while a process that was started still imports its modules."""
         child = self._child
         lives = child is not None and mark_of(child.pid) == child
         return lives and now - self._started < IMPORT_S
 
     def _start(self, order: AgentOrder, now: float) -> None:
-        """Start the server; if a server already holds the lock, the new one refuses and ends."""
+        """Start a server. If another server holds the device's lock, the new one refuses and
+        ends.
+        """
         if self._started:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._started = self._heard = now

@@ -1,4 +1,4 @@
-"""A request at a device server's socket for operators, as one call."""
+"""One request at a device server's socket for operators."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from mirage.machines.seam import DeviceAnswer, DeviceCall, MachineAway
 
 ANSWER_S = 30.0
-"""Seconds for an answer; one that changes a configuration may take `CHANGED_S`."""
+"""Seconds to wait for an answer to a GET; other methods, which may change a configuration, have
+`CHANGED_S`.
+"""
 CHANGED_S = 600.0
 
 
 def asked(path: Path, call: DeviceCall, headers: dict[str, str] | None = None) -> DeviceAnswer:
-    """Answer of the server at a Unix socket; blocks. Raises `MachineAway`."""
+    """Answer of the server at the Unix socket `path`. Blocks. Raises `MachineAway`."""
     with closing(http.client.HTTPConnection("device")) as connection:
         try:
             connection.sock = socket.socket(socket.AF_UNIX)

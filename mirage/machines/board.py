@@ -1,4 +1,4 @@
-"""News of devices for whoever listens."""
+"""News of devices, passed on to all listeners."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mirage.machines.seam import DeviceNews
 
 
 class NewsBoard:
-    """Each listener gets all that is told from its first wait on."""
+    """Passes news on to each listener, from its first wait on."""
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Queue[DeviceNews]] = set()
 
     def tell(self, news: DeviceNews) -> None:
-        """Tell all that listen."""
+        """Pass news on to all listeners."""
         for one in self._listeners:
             one.put_nowait(news)
 
     async def news(self) -> AsyncIterator[DeviceNews]:
-        """All that is told from now on, without an end."""
+        """All news from now on; never ends."""
         queue: asyncio.Queue[DeviceNews] = asyncio.Queue()
         self._listeners.add(queue)
         try:

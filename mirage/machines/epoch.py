@@ -1,4 +1,4 @@
-"""Epoch of a controller: the next number, which nobody else has."""
+"""Epoch of a controller: a number that only one controller has, and that grows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ async def newest_epoch(machines: Machines) -> int:
 
 
 async def claimed_epoch(machines: Machines, who: str, beyond: int = 0) -> int:
-    """Claim the next epoch for `who`, one `beyond` that of servers. Raises `MachineAway`.
+    """Claim the next epoch for `who`, greater than `beyond`, the newest that servers know. Raises
+    `MachineAway`.
 
-    Servers may know of a later one than the cluster does: that of a head whose folder was lost.
+    Servers may know of a later one than the cluster does, if the head's folder was lost.
     """
     while True:
         number = max(beyond, await newest_epoch(machines)) + 1

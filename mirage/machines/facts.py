@@ -1,4 +1,4 @@
-"""Small facts of one machine, each a file of its own that its owner alone may read."""
+"""Small values of one machine by key, each in a file that its owner alone may read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from mirage.private_file import replace_private
 
 
 class FactsFolder:
-    """Facts in a folder, which is made with the first one."""
+    """Facts in a folder, which is made when the first fact is put."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """Keep a fact; false if it was there and shall be `absent`. Raises `OSError`."""
+        """Keep a fact. With `absent`, keep it only if the key has none; False if it has one. Raises
+        `OSError`.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / quote(key, safe="")
         if not absent:
@@ -34,7 +36,7 @@ class FactsFolder:
         return True
 
     def beginning(self, prefix: str) -> dict[str, bytes]:
-        """Facts whose keys begin so. Raises `OSError`."""
+        """Facts whose keys begin with `prefix`. Raises `OSError`."""
         found = {}
         with suppress(FileNotFoundError):
             for path in sorted(self._folder.iterdir()):

@@ -1,4 +1,6 @@
-"""One device server as the machine has it: started, ended if it hangs, started again."""
+"""Keeper of one device server on this machine: starts it, kills it if it hangs, and starts it
+again.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,19 @@ from mirage.wire import Broken, Channel
 log = logging.getLogger(__name__)
 
 PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-"""Seconds before another start, doubled with each server that lived no longer than the latter."""
+"""Seconds before another start, doubled with each server that lived no longer than the second
+figure.
+"""
 IMPORT_S = 120.0
-"""Seconds in which a server that was started gives its first sign of life."""
+"""Seconds in which a started server must give its first sign of life."""
 STOP_S = 60.0
-"""Seconds for a server to end with its engines, beside those that its tiers are saved in."""
+"""Seconds in which a server must end with its engines, beside those for saving its tiers."""
 
 
 class DeviceEnded(Exception):
-    """A device server ended before it was ready; `refused` if the user can correct the reason."""
+    """A device server ended before it was ready; `refused` is True if the user can correct the
+    reason.
+    """
 
     def __init__(self, why: str, *, refused: bool) -> None:
         super().__init__(why)
@@ -43,7 +49,7 @@ class DeviceEnded(Exception):
 
 
 class DeviceKeeper:
-    """One device server at a time. Run `keep`, and call `stop` at the end."""
+    """Keeps one device server at a time. Run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,
@@ -57,15 +63,16 @@ class DeviceKeeper:
         say: Callable[[str], None],
         board: NewsBoard,
     ) -> None:
-        """`name` is the device's. Its order is written to `file` for the `program`.
+        """`name` is the device's name. The server's order is written to `file` for the `program`.
 
-        The program is Python's arguments. `end_left` ends what a server that was killed has left,
-        and blocks. A server that is silent for `hang_s` seconds is taken for hung; one that stops
-        may save its tiers for `save_s`. The `board` is told of ends, and of servers that are ready.
+        `program` has arguments for Python. `end_left` ends the engines that a killed server has
+        left, and blocks. A server that is silent for `hang_s` seconds counts as hung; one that
+        stops has `save_s` seconds to save its tiers. The `board` receives ends of servers, and
+        servers that are ready.
         """
         self.name, self._file, self._end_left, self._board = name, file, end_left, board
         self.order = b""
-        """Order of the next server; `keep` comes after it."""
+        """Order for the next server; to be set before `keep` runs."""
         self._program, self._reaper, self._say = tuple(program), reaper, say
         self._hang_s, self._stop_s = hang_s, STOP_S + save_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,14 +82,14 @@ class DeviceKeeper:
         self._heard = self._patience_s = 0.0
         self._cannot: DeviceCannot | None = None
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the first server is ready, or `DeviceEnded`."""
+        """Set when the first server is ready; fails with `DeviceEnded` if it ends before."""
         self.ends: Counter[str] = Counter({"died": 0, "hung": 0})
-        """Servers that ended before this process, by the cause."""
+        """Number of servers that ended unexpectedly, by cause."""
         self.is_ready = False
-        """True while a server is there that has said so."""
+        """True while the present server has said that it is ready."""
 
     async def keep(self) -> None:
-        """Start another one whenever it ends or hangs. Never returns."""
+        """Start a server, and another one whenever it ends or hangs. Never returns."""
         pause_s = PAUSE_S
         while True:
             begun = time.monotonic()
@@ -98,7 +105,7 @@ class DeviceKeeper:
             await asyncio.sleep(pause_s / 2)
 
     def _start(self) -> None:
-        """Raises `OSError`."""
+        """Start a server's process. Raises `OSError`."""
         replace_private(self._file, self.order, lasting=False)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -121,7 +128,7 @@ class DeviceKeeper:
         self._cannot, self._heard, self._patience_s = None, self._running.seconds, IMPORT_S
 
     async def _ends(self) -> None:
-        """Return once it has ended, or hangs and is ended."""
+        """Return when the server has ended; one that hangs is killed first."""
         end = asyncio.ensure_future(self._end.wait())
         try:
             while not end.done():
@@ -171,12 +178,16 @@ class DeviceKeeper:
             self._say(f"{self.name}: {why}: another one starts")
 
     def stops(self) -> None:
-        """All are about to stop: what this server leaves from now on is ended at once."""
+        """Tell the server that the whole machine stops: engines that it leaves from now on are
+        ended at once.
+        """
         if self._process is not None:
             self._channel.tell(DeviceStops())
 
     async def stop(self) -> None:
-        """Have it end with its engines, or end both. Idempotent; `keep` runs no more."""
+        """Have the server end with its engines, or kill both. Idempotent; `keep` must not run any
+        more.
+        """
         if (process := self._process) is None:
             return
         process.send_signal(signal.SIGTERM)
@@ -189,7 +200,9 @@ class DeviceKeeper:
         await asyncio.to_thread(self._end_left)
 
     def kill(self) -> None:
-        """End it at once. Its reaper ends its engines, after the lease unless all stop."""
+        """Kill the server at once. Its reaper ends its engines, after the lease, or at once if
+        `stops` was called.
+        """
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

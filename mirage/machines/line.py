@@ -1,6 +1,6 @@
-"""Messages between a device server and who started it as its child, over a socket that it has.
+"""Messages between a device server and its parent process, over a socket that it inherits.
 
-`DeviceAlive` is the sign of life: first of its process, then of its event loop.
+`DeviceAlive` is the sign of life: first of the process, then of its event loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ class DeviceReady(Message, frozen=True):
 
 
 class DeviceCannot(Message, frozen=True):
-    """Device server to parent: it ends, for this reason; `refused` if the user can correct it."""
+    """Device server to its parent: it ends for the reason `why`; `refused` is True if the user can
+    correct it.
+    """
 
     why: str
     refused: bool
 
 
 class DeviceStops(Message, frozen=True):
-    """Parent to device server: stop all engines; none of them will be adopted."""
+    """Parent to device server: stop all engines; no later server will adopt them."""
 
 
 FromDevice = DeviceAlive | DeviceReady | DeviceCannot

@@ -1,4 +1,6 @@
-"""This machine alone, without any cluster: a process for each device, kept by this one."""
+"""This machine alone, without a cluster: one server process for each device, kept by this
+process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ HERE = "this machine"
 
 
 class LocalMachines:
-    """`Machines` of one. `keep` has to run after each device's `start`, and `stop` to follow."""
+    """`Machines` that is this machine alone. Run `keep` after starting each device, and call `stop`
+    at the end.
+    """
 
     def __init__(
         self,
@@ -25,9 +29,9 @@ class LocalMachines:
         facts: Path,
         board: NewsBoard,
     ) -> None:
-        """`sockets` are the device servers', for operators; `facts` is a folder.
+        """`sockets` are the device servers' sockets for operators; `facts` is the folder of facts.
 
-        The `keepers` tell the `board` of servers that end and that are ready.
+        The `keepers` pass ends of servers, and servers that are ready, to the `board`.
         """
         self.keepers = {one.name: one for one in keepers}
         self._sockets, self._facts, self._board = dict(sockets), FactsFolder(facts), board
@@ -39,7 +43,7 @@ class LocalMachines:
         return [MachineThere(HERE, "127.0.0.1", HERE)]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """See `Machines`: what another server of this device has left is adopted."""
+        """See `Machines`. Engines that another server of this device has left are adopted."""
         keeper = self.keepers[device]
         if keeper.order == order:
             return
@@ -56,7 +60,7 @@ class LocalMachines:
             self._fails.set_exception(error)
 
     async def keep(self) -> None:
-        """Never returns: it fails with what a keeper fails with."""
+        """Wait until a keeper fails, and raise its error. Never returns."""
         await asyncio.shield(self._fails)
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
@@ -78,7 +82,9 @@ class LocalMachines:
     # -- the end ------------------------------------------------------------------------
 
     def stops(self) -> None:
-        """All are about to stop: what servers leave from now on is ended at once."""
+        """Tell all servers that the machine stops: engines that they leave from now on are ended at
+        once.
+        """
         for keeper in self.keepers.values():
             keeper.stops()
 
@@ -90,6 +96,6 @@ class LocalMachines:
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers.values()))
 
     def kill(self) -> None:
-        """End all servers at once; see `DeviceKeeper.kill`."""
+        """Kill all servers at once; see `DeviceKeeper.kill`."""
         for keeper in self.keepers.values():
             keeper.kill()

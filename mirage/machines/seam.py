@@ -1,6 +1,6 @@
-"""Five verbs by which machines are had: whoever decides knows these alone, and no cluster.
+"""Interface to machines: five verbs, the only ones that deciding code uses; it knows no cluster.
 
-Nothing of a request, of weights or of KV memory passes through them.
+Requests, weights and KV memory do not pass through them.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Protocol
 import msgspec
 
 ROUTER = "router@"
-"""Begin of the name of a machine's router, which is started as a device's server; no device's name
-begins so.
+"""Prefix of the name of a machine's router, which is started like a device's server. No device's
+name begins with it.
 """
 
 
 class MachineAway(Exception):
-    """A machine, or the server of one of its devices, cannot be asked now."""
+    """A machine, or the server of one of its devices, cannot be reached now."""
 
 
 class StaleEpoch(Exception):
-    """A newer controller has given orders since: this one has to end."""
+    """A newer controller has given orders: this one has to end."""
 
     def __init__(self, epoch: int) -> None:
-        """`epoch` is the newer one's."""
+        """`epoch` is that of the newer controller."""
         super().__init__(f"epoch {epoch} has begun")
         self.epoch = epoch
 
@@ -36,7 +36,7 @@ class MachineThere(msgspec.Struct, frozen=True):
     address: str
     """Address at which other machines reach it."""
     life: str
-    """Another one each time it joins."""
+    """Identifier of the machine's membership; it changes each time the machine joins."""
 
 
 class DeviceCall(msgspec.Struct, frozen=True):
@@ -63,25 +63,27 @@ class DeviceNews(msgspec.Struct, frozen=True):
 
 
 class Machines(Protocol):
-    """Machines as they are seen from one place."""
+    """The machines as seen by one controller."""
 
     async def there(self) -> Sequence[MachineThere]:
         """Machines that answer now. Raises `MachineAway` if that is unknown."""
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """Have a server of a device by an order, or adopt the one that is there. Idempotent.
+        """Start a device's server by an order, or adopt the running one. Idempotent.
 
-        Another server follows one that ends. Raises `MachineAway` and `StaleEpoch`.
+        If the server ends, another one is started. Raises `MachineAway` and `StaleEpoch`.
         """
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
-        """Ask a device's server. Raises `MachineAway` and `StaleEpoch`."""
+        """Send a request to a device's server. Raises `MachineAway` and `StaleEpoch`."""
 
     async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """Keep a small fact; false if it was there and shall be `absent`. Raises `MachineAway`."""
+        """Keep a small fact. With `absent`, keep it only if the key has none; False if it has one.
+        Raises `MachineAway`.
+        """
 
     async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        """Facts whose keys begin so. Raises `MachineAway`."""
+        """Facts whose keys begin with `prefix`. Raises `MachineAway`."""
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """Each device that is lost or back, from now on, without an end."""
+        """Each device that is lost or back, from now on; never ends."""

@@ -1,4 +1,4 @@
-"""Lease and epoch by which a device server obeys. Pure."""
+"""Lease and epoch of a device server: how long it runs, and which controller it obeys. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ class Tenure:
     """
 
     def __init__(self, epoch: int, lease_s: float, now: float) -> None:
-        """`epoch` of the order that it was started by; the lease begins `now`, in seconds."""
+        """`epoch` is that of the order by which the server was started. The lease begins at `now`;
+        both times in seconds.
+        """
         self.epoch, self._until = epoch, now + lease_s
 
     def obeys(self, epoch: int) -> None:
-        """An order has come. Raises `StaleEpoch` if a newer controller has given one before."""
+        """Accept an order of a controller. Raises `StaleEpoch` if a newer controller has given one
+        before.
+        """
         if epoch < self.epoch:
             raise StaleEpoch(self.epoch)
         self.epoch = epoch
 
     def renew(self, lease_s: float, now: float) -> None:
-        """The lease lasts for so long from now on, or longer if it does already."""
+        """Extend the lease to `lease_s` seconds from `now`, unless it lasts longer already."""
         self._until = max(self._until, now + lease_s)
 
     def left_s(self, now: float) -> float:
-        """Seconds until it is over."""
+        """Seconds until the lease ends; 0 if it has ended."""
         return max(0.0, self._until - now)

@@ -1,4 +1,6 @@
-"""A device server's end of its tether: lock of its device, lease, orders of a controller."""
+"""A device server's side of the connection to its agent: the device's lock, the lease, and
+orders.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 ASKED_S = 5.0
-"""Seconds for who has connected to ask."""
+"""Seconds in which a client that has connected must send its message."""
 
 
 class DeviceServed(Exception):
@@ -41,10 +43,14 @@ class DeviceServed(Exception):
 
 
 class Tether:
-    """Holds the device's lock while the block runs; ends this process when the lease is over."""
+    """Holds the device's lock inside a `with` block, and ends this process when the lease is
+    over.
+    """
 
     def __init__(self, path: Path, epoch: int, lease_s: float) -> None:
-        """`path` of the socket, beside which the lock lies. Raises `DeviceServed`, `OSError`."""
+        """Lock the device and listen at the socket `path`; the lock's file is beside it. Raises
+        `DeviceServed`, `OSError`.
+        """
         self._lock = os.open(
             path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -70,7 +76,7 @@ class Tether:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the socket, then free the lock: only then may another process follow."""
+        """Close the socket, then free the lock, so that the next server never shares the socket."""
         self._over.set()
         self._path.unlink(missing_ok=True)
         self._listening.close()
@@ -79,15 +85,15 @@ class Tether:
     # -- what the server says -----------------------------------------------------------
 
     def listens(self, url: str, admin: Path) -> None:
-        """The server has an address, and a socket for operators."""
+        """Note the server's address, and its socket for operators."""
         self._url, self._admin = url, admin
 
     def beats(self) -> None:
-        """The event loop lives."""
+        """Note a sign of life of the event loop."""
         self._sign = time.monotonic()
 
     def write(self, url: str) -> None:
-        """All that can start is ready: see `SaysReady`."""
+        """Note that all tenants that can start are ready. See `SaysReady`."""
         self._is_ready = True
 
     def remove(self) -> None:

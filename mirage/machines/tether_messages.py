@@ -1,6 +1,6 @@
-"""Messages between a device server that nobody is the parent of, and the agent that keeps it.
+"""Messages between a device server without a parent process and the agent that keeps it.
 
-One message and its answer on each connection, by `mirage.wire`.
+Each connection carries one message and its answer, in the form of `mirage.wire`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ class TetherRenew(Message, frozen=True):
 
 
 class TetherCall(Message, frozen=True):
-    """A request of a controller at the socket for operators, which `TetherAnswer` answers."""
+    """A controller's request to the socket for operators; the answer is `TetherAnswer`,
+    `TetherAway` or `TetherStale`.
+    """
 
     epoch: int
     method: str
@@ -30,17 +32,17 @@ class TetherEnd(Message, frozen=True):
 
 
 class TetherTold(Message, frozen=True):
-    """The server as it is now."""
+    """State of the server."""
 
     pid: int
     epoch: int
     left_s: float
-    """Seconds until its lease is over."""
+    """Seconds until the lease ends."""
     url: str
     """Address at which it serves; empty until it has one."""
     is_ready: bool
     silent_s: float
-    """Seconds since its event loop has given a sign of life, or its process if none runs yet."""
+    """Seconds since the last sign of life: of the event loop, or before it runs of the process."""
 
 
 class TetherAnswer(Message, frozen=True):
@@ -57,7 +59,7 @@ class TetherAway(Message, frozen=True):
 
 
 class TetherStale(Message, frozen=True):
-    """Refused: this epoch has begun."""
+    """The message was refused, because a newer epoch has begun: `epoch`."""
 
     epoch: int
 

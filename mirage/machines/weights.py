@@ -1,4 +1,4 @@
-"""Weights of models on machines: brought there before an engine needs them."""
+"""Weights of models on machines: they are brought there before an engine needs them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,35 @@ import msgspec
 from mirage.machines.seam import DeviceCall, MachineAway, Machines
 
 AGAIN_S = 30.0
-"""Seconds after which weights that did not come are asked for again."""
+"""Seconds before weights that failed to come are requested again."""
 
 
 class _Weights(msgspec.Struct):
-    """Part of the answer of ``POST /weights/MODEL``."""
+    """Fields that are used from the answer of ``POST /weights/MODEL``."""
 
     state: Literal["coming", "whole", "failed"]
     why: str = ""
 
 
 class MachineWeights:
-    """Weights of all machines, as their device servers tell."""
+    """Weights on all machines, as reported by their device servers."""
 
     def __init__(self, machines: Machines, say: Callable[[str], None]) -> None:
         self._machines, self._say = machines, say
         self._there: set[tuple[str, str]] = set()
         self._failed: dict[tuple[str, str], float] = {}
-        """Time until which a model is not tried again for a device."""
+        """Monotonic time before which a model is not requested again for a device."""
 
     async def are_there(self, device: str, models: Iterable[str]) -> bool:
-        """True if the machine of a device has these; else they come. Raises `StaleEpoch`."""
+        """True if the device's machine has the weights of all these models; missing ones are
+        requested. Raises `StaleEpoch`.
+        """
         return all([await self._is_there(device, model) for model in models])
 
     async def bring(self, device: str, models: Iterable[str]) -> None:
-        """Have one come that is not known to be there. Raises `StaleEpoch`."""
+        """Request the weights of the first of these models that the device's machine is not known
+        to have. Raises `StaleEpoch`.
+        """
         for model in models:
             if (device, model) not in self._there and not await self._is_there(device, model):
                 return

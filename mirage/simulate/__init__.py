@@ -1,1 +1,1 @@
-"""The simulator: the same deciding code over engines and a GPU that are only computed."""
+"""The simulator: the deciding code of a server, over engines and a GPU whose times are computed."""

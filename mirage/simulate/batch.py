@@ -1,9 +1,9 @@
-"""The requests that decode together, at a cost that does not grow with their number.
+"""The requests in decode, at a cost for each event that does not grow with their number.
 
-One counter of decode steps stands for all. A request's context is that counter plus an offset
-of its own, so it needs a new KV block whenever the counter passes a certain remainder modulo
-the block size, and it finishes at a count that is known when it joins. Block growth, context
-and finishes of any number of steps are then sums over at most one block's remainders.
+One counter of decode steps stands for all. A request's context is that counter plus an offset of
+its own, so it needs a new KV block whenever the counter passes a certain remainder modulo the block
+size, and it finishes at a count that is known when it joins. Block growth, context and finishes of
+any number of steps are then sums over at most one block's remainders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirage.simulate.prefix import Prefix
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """One request. Times in picoseconds, lengths in tokens; -1 for not yet."""
+    """One request. Times in picoseconds, lengths in tokens; -1 for a time that is not known yet."""
 
     number: int
     arrival: int
@@ -25,42 +25,48 @@ class SimulatedRequest:
     output: int
     generated: int = 0
     first: int = -1
-    """Time of its first token."""
+    """Time of its first token; -1 before it."""
     last: int = -1
-    """Time of its newest token, while it is not in the batch."""
+    """Time of its newest token; up to date only while the request is not in the batch."""
     computed: int = 0
-    """Tokens with KV, while it is not in the batch."""
+    """Tokens with KV; up to date only while the request is not in the batch."""
     blocks: int = 0
-    """KV blocks, while it is not in the batch."""
+    """KV blocks; up to date only while the request is not in the batch."""
     starting: int = 0
-    """KV blocks with which it can start, while it waits."""
+    """KV blocks that must be free for it to start; of use while it waits."""
     joined: int = -1
-    """The batch's counter when it joined, -1 while it is not in it."""
+    """The batch's step counter when the request joined; -1 while it is not in the batch."""
     finish: int = -1
-    """The batch's counter when it will have finished."""
+    """The batch's step counter at which the request finishes; -1 while it is not in the batch."""
     residue: int = -1
     longest: int = 0
-    """The longest gap between two of its tokens; while it is in the batch, before it joined."""
+    """Longest gap between two of its tokens; while it is in the batch, the longest before it
+    joined.
+    """
     prefix: Prefix | None = None
-    """Content of its tokens, where that is known."""
+    """Content of its tokens as hashes; None if it is unknown."""
     named: int = 0
-    """Blocks from its first one on that others find by their names, while it runs."""
+    """Blocks, from its first one on, that other requests can find by content while it runs."""
 
     @property
     def known(self) -> int:
-        """Tokens whose KV a prefill must compute."""
+        """Tokens whose KV a prefill must compute: the prompt, and what was generated before a
+        preemption.
+        """
         return self.prompt + self.generated
 
 
 class LongestGaps:
-    """The longest gap between tokens since any step: a stack of (step, gap), gaps falling."""
+    """The longest gap between tokens since any given step: a stack of (step, gap) with falling
+    gaps.
+    """
 
     def __init__(self) -> None:
         self._steps: list[int] = []
         self._gaps: list[int] = []
 
     def add(self, step: int, gap: int) -> None:
-        """Add `gap` picoseconds: the longest of the steps after the last added one, to `step`."""
+        """Add `gap` picoseconds, the longest in the steps after the last added one up to `step`."""
         while self._gaps and self._gaps[-1] <= gap:
             self._gaps.pop()
             self._steps.pop()
@@ -68,18 +74,18 @@ class LongestGaps:
         self._gaps.append(gap)
 
     def since(self, step: int) -> int:
-        """Gap of all later steps; 0 without one."""
+        """Longest gap in picoseconds of all steps after `step`; 0 if there is none."""
         first = bisect_right(self._steps, step)
         return self._gaps[first] if first < len(self._gaps) else 0
 
     def clear(self) -> None:
-        """Forget all requests of the batch."""
+        """Remove all gaps; called when the batch is empty."""
         self._steps.clear()
         self._gaps.clear()
 
 
 class Batch:
-    """Requests in decode, their KV blocks, and how both go on.
+    """Requests in decode and their KV blocks.
 
     One with 6 tokens in blocks of 4 needs a block at the counter's remainder 2, one with 3 tokens
     at remainder 1. So 5 steps bring the first its third block and the second, which ends, another:
@@ -98,15 +104,19 @@ class Batch:
         self.steps = 0
         self.size = 0
         self.context = 0
-        """Tokens in KV, over all requests."""
+        """Tokens with KV, over all requests."""
         self.blocks = 0
         self.gaps = LongestGaps()
         self._due = [0] * (2 * block_tokens)
-        """Requests that need a block at a step of each remainder; twice, for slices that wrap."""
+        """Number of requests that need a block at steps of each remainder; twice in a row, so that
+        a slice may wrap.
+        """
         self._finishes: list[tuple[int, int, SimulatedRequest]] = []
 
     def join(self, request: SimulatedRequest) -> None:
-        """`request.computed` tokens are in KV and it has at least one token to go."""
+        """Add a request that has `request.computed` tokens with KV and at least one token to
+        generate.
+        """
         b = self.block_tokens
         request.joined = self.steps
         request.finish = self.steps + request.output - request.generated
@@ -120,7 +130,7 @@ class Batch:
         heappush(self._finishes, (request.finish, request.number, request))
 
     def leave(self, request: SimulatedRequest) -> None:
-        """Take a request out, its progress and its blocks written into it."""
+        """Remove a request, and write its progress and its blocks into it."""
         b = self.block_tokens
         done = self.steps - request.joined
         request.computed += done
@@ -139,7 +149,7 @@ class Batch:
             self.gaps.clear()
 
     def blocks_due(self) -> int:
-        """Blocks that the next step needs."""
+        """KV blocks that the next step needs in total."""
         return self._due[self.steps % self.block_tokens]
 
     def is_due(self, request: SimulatedRequest) -> bool:
@@ -153,7 +163,7 @@ class Batch:
         return entry[0] - self.steps
 
     def affordable(self, free: int, most: int) -> int:
-        """Number of the next `most` steps that find their blocks among `free`."""
+        """Number of steps, at most `most`, whose new blocks fit into `free` blocks."""
         b = self.block_tokens
         if self.size * -(-most // b) <= free:
             return most
@@ -168,7 +178,9 @@ class Batch:
         return steps if steps < most else most
 
     def advance(self, steps: int) -> list[SimulatedRequest]:
-        """Decode `steps` steps, none beyond the next finish; returns those that finished."""
+        """Decode `steps` steps, which must not pass the next finish; return the requests that
+        finished.
+        """
         b = self.block_tokens
         start = self.steps % b
         self.blocks += steps // b * self.size + sum(self._due[start : start + steps % b])

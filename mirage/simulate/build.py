@@ -1,4 +1,4 @@
-"""From an experiment to a world that is ready to run."""
+"""Building of a world that is ready to run, from an experiment."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ from mirage.units import ceil_div
 from scheduler.sharing import make_sharing
 
 UNBOUNDED: Mapping[str, Any] = {"queued": 1 << 40, "wait_s": inf}
-"""Nobody is refused, however long the wait: limits are judged by the times."""
+"""Bounds of waiting requests that refuse none: a simulation judges limits by the requests'
+times.
+"""
 Streamed = tuple[int, int]
-"""Layers remapped, and slots."""
+"""Number of layers remapped, and number of slots."""
 
 
 def world(
@@ -60,12 +62,12 @@ def world(
     start: int = 0,
     stands: Mapping[str, Stand | None] | None = None,
 ) -> World:
-    """Engines with their requests, and the deciders of their memory.
+    """A world with the engines, their requests, and the code that decides about their memory.
 
-    `arrivals` are the requests of each tenant, instead of those that the experiment draws, and
-    `max_num_seqs` the most in one step, instead of the same for all. Time begins at `start`
-    picoseconds. With a roster, `stands` are the tenants that are or may come there, and how each
-    begins; None is on disk.
+    `arrivals` are the requests of each tenant, instead of those that the experiment draws.
+    `max_num_seqs` is the most requests in one step, by tenant, instead of the experiment's limit.
+    Time begins at `start` picoseconds. With a roster, `stands` has the tenants that are or may come
+    to the device, and the state in which each begins; None is on disk.
     """
     sharing = setup.experiment.sharing
     co_running = sharing.mode == "spatial" and not sharing.isolated
@@ -99,7 +101,7 @@ def _add_rostered(
     max_num_seqs: Mapping[str, int] | None,
     stands: Mapping[str, Stand | None] | None,
 ) -> None:
-    """Engines of which as many are awake as fit, and who decides which."""
+    """Add engines with a roster, which decides which of them are awake."""
     section, coming, rules = setup.experiment.roster, variant.coming, setup.rules(variant)
     assert section is not None
     asked = [t for t in setup.experiment.tenants if stands is None or t.name in stands]
@@ -129,7 +131,7 @@ def _add_rostered(
 
 
 class _Builder:
-    """One tenant's engine, under one policy."""
+    """Builder of one tenant's engine under one policy."""
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ class _Builder:
     def engine(
         self, arrivals: Iterator[SimulatedRequest], world: World, hierarchy: Hierarchy | None
     ) -> Engine:
-        """The engine, with its share's memory and its requests."""
+        """The tenant's engine, with the memory of its share and its requests."""
         setup, name = self.setup, self.tenant.name
         model, parts = setup.models[name], setup.experiment.layer_parts
         exact = setup.experiment.pipeline == "layers"
@@ -171,7 +173,7 @@ class _Builder:
         return Engine(*whole, **{"make_costs": costs} | own)
 
     def _costs(self) -> MakeCosts:
-        """Costs of steps; with loads of experts, where these may be given away."""
+        """Costs of steps; including loads of experts if experts may be given away."""
         routing, model = self.setup.experiment.routing, self.setup.models[self.tenant.name]
         if routing is None or not self.shape.movable_experts or not self.rules.experts:
             return StepCosts
@@ -179,7 +181,7 @@ class _Builder:
         return partial(ExpertCosts, routers=routers)
 
     def _reusing(self, roofline: Roofline, hierarchy: Hierarchy | None) -> dict[str, Any]:
-        """Arguments that an engine needs as well to keep the blocks of ended requests."""
+        """Further arguments of an engine that keeps the KV blocks of finished requests."""
         tally = Tally()
         savings = Savings(tally, roofline)
         block_tokens = self.setup.experiment.limits.block_tokens
@@ -207,7 +209,9 @@ class _Builder:
         )
 
     def _over_link(self, nbytes: int, gb_s: float) -> int:
-        """Picoseconds."""
+        """Picoseconds in which the tenant's part of a link of `gb_s` GB/s carries `nbytes`
+        bytes.
+        """
         return round(nbytes / (gb_s * 1e9 * self.fraction) * PS)
 
     def _holding(self) -> SimulatedMemory:
@@ -236,17 +240,19 @@ class _Builder:
 
 
 def _tiers(setup: Setup, variant: Variant) -> SimulatedTiers | None:
-    """Tiers that the variant uses; None without any capacity."""
+    """Tiers that the variant uses; None if it uses none, or no tier has a capacity."""
     return setup.experiment.tiers if variant.tiers and setup.speeds else None
 
 
 def _milliseconds(value: float) -> int:
-    """In picoseconds."""
+    """Picoseconds of `value` milliseconds."""
     return round(value * 1e-3 * PS)
 
 
 def copies_of(sets: Sets, n: int) -> Callable[[Streamed, Streamed], int]:
-    """Layers to load when the streamed set of the first becomes that of the second."""
+    """Function that counts the layers to load when one streamed set (layers remapped, slots)
+    becomes another.
+    """
 
     @cache
     def streamed(remapped: int, slots: int) -> frozenset[int]:

@@ -1,4 +1,6 @@
-"""Simulated models that come and go where not all of them fit: what each change of state takes."""
+"""Simulated models that wake, sleep, start and stop where not all fit, and the time of each
+change.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +22,45 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class SimulatedRoster(RosterSection):
-    """Not all models are awake at a time: those come that are asked for. Shares may be left out."""
+    """Roster of an experiment: models are awake on request, not all at once. Shares may be left
+    out.
+    """
 
     sleep_s: Seconds = 0.1
-    """This and what follows: seconds beside the bytes that are copied."""
+    """Seconds of a sleep beside those of the copied bytes; `wake_s`, `stop_s` and `start_s`
+    likewise.
+    """
     wake_s: Seconds = 0.05
     stop_s: Seconds = 1.0
     start_s: Seconds = 5.0
-    """Seconds of a start whose weights are in host memory."""
+    """Seconds of a start, beside those of the copied bytes, with weights in host memory."""
 
 
 @dataclass(frozen=True)
 class Coming:
-    """A way of coming and going. `changes`: rules that differ from the experiment's."""
+    """A way in which models yield and return. `changes` are rules that differ from the
+    experiment's.
+    """
 
     sleeps: bool = True
-    """True if a tenant that yields sleeps; else its process ends."""
+    """True if a tenant that yields sleeps; False if its process ends."""
     copies: bool = False
-    """True if a sleep copies all weights to host memory, and keeps nothing on the device but the
-    process's own memory. If False, a model starts asleep: it needs no place until it is up.
+    """True if a sleep copies all weights to host memory and keeps nothing on the device except the
+    process's own memory. If False, a model starts asleep: it needs no room on the device before it
+    is up.
     """
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def rules(self, section: SimulatedRoster) -> RosterRules:
-        """The rules by which the roster decides."""
+        """Rules of the roster under this way."""
         asked = {name: getattr(section, name) for name in RosterSection.model_fields}
         asked |= dict(self.changes)
         return RosterRules(sleeps=self.sleeps, **asked)
 
     def speeds(self, section: SimulatedRoster, hardware: Hardware) -> SwitchSpeeds:
-        """Speeds of a switch on this machine, without a disk."""
+        """Speeds of changes of state on this machine. All starts find the weights in host
+        memory.
+        """
         link = hardware.link_gb_s.value * 1e9
         names = ("sleep_s", "wake_s", "stop_s")
         own = {name: getattr(section, name) for name in names}
@@ -61,7 +72,7 @@ class Coming:
     def bytes_of(
         self, spec: TenantSpec, shape: ModelShape, hardware: Hardware, rules: Rules
     ) -> StateBytes:
-        """Bytes of the device that a model takes awake, asleep and starting."""
+        """Bytes of device memory that a model takes awake, asleep and while it starts."""
         hollow = self.sleeps and not self.copies
         own = state_bytes(spec, shape, hardware.memory_bytes, rules, hollow=hollow)
         if not self.sleeps:

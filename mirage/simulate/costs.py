@@ -1,4 +1,4 @@
-"""Cost of one engine's step at this moment, beside the engines that compute with it."""
+"""Cost of one engine's next step, given the engines that compute at the same time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from mirage.simulate.roofline import NOTHING_STREAMED, PS, BoundedSteps, CostBou
 
 
 class ExpertTimes(NamedTuple):
-    """Times of experts that an engine reports; empty for a model that gives none."""
+    """Times of experts that an engine reports; zero and empty for a model that gives none away."""
 
     load_s: float = 0.0
-    """Seconds to load one while a step waits."""
+    """Seconds to load one expert while a step waits."""
     routed: Sequence[float] = ()
-    """As `Report.expert_routed`."""
+    """Experts that a step routes to, as in `Report.expert_routed`."""
 
 
 NO_EXPERTS = ExpertTimes()
 USUAL_PROMPT = 512
-"""Tokens."""
+"""Tokens of a prompt by which `token_s` is computed."""
 
 
 class StepCosts:
-    """The bounds of an engine's steps with the layers that it streams now.
+    """Bounds of the duration of an engine's steps, with the layers that it streams now.
 
-    `load_ps` is T_T of an engine alone. `co_runners` counts the engines that compute now, this one
-    included, and of those the ones that stream: they share compute, and the link.
+    `load_ps` is T_T, in picoseconds, of an engine alone. `co_runners` returns the number of engines
+    that compute now, this one included, and the number of those that stream: the first share
+    compute, the second the link.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class StepCosts:
         self.roofline, self.load_ps = roofline, load_ps
         self._holding, self.co_runners = holding, co_runners
         self.step_s = roofline.compute_ps(Work(0, 0)) / PS
-        """Seconds of a step beside its tokens, of an engine alone that streams nothing."""
+        """Seconds of a step without tokens, of an engine alone that streams nothing."""
         self.token_s = roofline.added_ps(0, USUAL_PROMPT) / USUAL_PROMPT / PS
-        """Seconds by which one more token of a prompt lengthens a step, of such an engine."""
+        """Seconds by which one more token of a prompt lengthens a step of an engine alone that
+        streams nothing.
+        """
 
     def bounds(self, tokens: int) -> tuple[CostBound, ...]:
         """Bounds of the next step, which computes `tokens` tokens."""
@@ -57,15 +60,19 @@ class StepCosts:
         )
 
     def took(self, tokens: int, steps: int) -> float:
-        """Note `steps` steps of `tokens` tokens; returns the number of experts that they loaded."""
+        """Note `steps` steps of `tokens` tokens each; return the number of experts that they
+        loaded.
+        """
         return 0.0
 
     def expert_times(self) -> ExpertTimes:
-        """Load time of an expert, and experts that steps route to, as far as they are known."""
+        """Load time of an expert, and the experts that steps route to, as far as observed."""
         return NO_EXPERTS
 
     def compute_ps(self, work: Work, co_runners: int) -> int:
-        """Picoseconds of a step that waits for no layer; `co_runners` includes this engine."""
+        """Picoseconds of a step that waits for no layer, beside `co_runners` engines with this one
+        included.
+        """
         return self.roofline.compute_ps(work, co_runners)
 
     def layer_compute_s(self, batch: Batch) -> float:

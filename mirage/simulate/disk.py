@@ -1,4 +1,4 @@
-"""The tiers that lie below another one: a disk below host memory, host memory below a peer."""
+"""Tiers below another tier: a disk below host memory, and host memory below a peer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mirage.tiers.space import stride_of
 from mirage.tiers.ssd.index import CellIndex
 
 After = Callable[[int, Callable[[], None]], None]
-"""Does something at a time in picoseconds."""
+"""Schedules a call at a time in picoseconds."""
 Now = Callable[[], int]
 
 
 class Disk(Below):
-    """Blocks in cells of a disk of `capacity` bytes, which reads and writes over a lane each.
+    """A disk of `capacity` bytes for blocks. Reads and writes each have a lane of their own.
 
-    `ends` has when a block that comes up will have come, in picoseconds.
+    `ends` has the time, in picoseconds, at which each block that is read will have come up.
     """
 
     def __init__(self, capacity: int, read: Lane, write: Lane, now: Now, after: After) -> None:
@@ -71,10 +71,14 @@ class Disk(Below):
 
 
 class HostBelow(Below):
-    """Host memory below a peer: what is about to go there goes here. It is read where it lies."""
+    """Host memory below a peer: it receives blocks that the peer evicts. Engines read them in host
+    memory, so nothing rises.
+    """
 
     def __init__(self, store: Callable[[Name], int | None], after: After) -> None:
-        """`store` begins a copy into host memory and says when it has ended; None without room."""
+        """`store` begins a copy into host memory and returns its end in picoseconds; None if there
+        is no room.
+        """
         self._store, self._after = store, after
         self._above: Above | None = None
 

@@ -1,9 +1,9 @@
 """One vLLM-like engine, as an event-driven state machine.
 
-Continuous batching as in vLLM V1. Each part has its own module: where requests are (`queues`), the
-KV blocks that they find (`room`), what a step computes (`scheduling`), costs (`costs`) and how long
-it takes (`stepping`), the way to an allotment (`holding`, `moves`), what is reported (`speaking`).
-The engine does them in their order whenever something happens.
+Continuous batching as in vLLM V1. Each part has its own module: the requests (`queues`), the KV
+blocks for them (`room`), the work of a step (`scheduling`), its cost (`costs`) and duration
+(`stepping`), the way to an allotment (`holding`, `moves`), the reports (`speaking`). At each event
+the engine calls them in a fixed order.
 """
 
 from __future__ import annotations
@@ -33,34 +33,37 @@ from mirage.simulate.tally import SimulatedCounters, Tally
 
 
 class Surroundings(Protocol):
-    """The world as an engine sees it. Times in picoseconds."""
+    """The world as an engine sees it. Times are picoseconds unless a name ends in ``_s``."""
 
     skipping: bool
     """True if spans may be longer than one step."""
     until: int
-    """Time at which measuring begins anew: no span goes on beyond the step that is under way then.
+    """Time at which measuring begins anew, or the run ends. A span ends with the step that is under
+    way at this time.
     """
 
     def now_s(self) -> float:
-        """Seconds."""
+        """Present time in seconds."""
 
     def report(self, engine: Engine, report: Report, leaves: int) -> None:
-        """To the controller, once it is `leaves`.
+        """Send a report to the controller at time `leaves`.
 
-        Its answers arrive by `Engine.receive`, perhaps before return.
+        Its answers arrive by `Engine.receive`, possibly before this call returns.
         """
 
     def co_runners(self, engine: Engine) -> tuple[int, int]:
-        """Engines that compute now, this one included, and of those the ones that stream."""
+        """Number of engines that compute now, this one included, and number of those that
+        stream.
+        """
 
     def co_runners_changed(self, engine: Engine) -> None:
-        """This engine began or ended to compute, or to stream."""
+        """This engine has begun or stopped to compute, or to stream."""
 
     def began(self, engine: Engine) -> None:
-        """This engine began a step, or a span of them."""
+        """This engine has begun a step, or a span of steps."""
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        """The last token of a request of this engine has come."""
+        """A request of this engine has received its last token."""
 
 
 MakeRoom = Callable[[Queues, SimulatedMemory, GrowthHold, StepLimits, SimulatedCounters], QueueRoom]
@@ -68,11 +71,11 @@ MakeCosts = Callable[[BoundedSteps, SimulatedMemory, int, Callable[[], tuple[int
 
 
 class Engine:
-    """Requests of one tenant, in the order of `arrivals`.
+    """One engine with the requests of one tenant, in the order of `arrivals`.
 
-    `load_ps` is T_T. An engine with other `room` or other `costs` than usual is given their makers;
-    one that keeps what requests left, on the device and below, is given `reuse`, `loads` and the
-    `tally` that they count in.
+    `load_ps` is T_T in picoseconds. `make_room` and `make_costs` replace the usual room and costs.
+    An engine that keeps KV of finished requests, on the device and below, is given `reuse`, `loads`
+    and the `tally` in which they count.
     """
 
     def __init__(
@@ -101,9 +104,11 @@ class Engine:
         co_runners = partial(world.co_runners, self)
         self.costs = make_costs(bounds, holding, load_ps, co_runners)
         self.next_event = self.queues.next_arrival
-        """Time at which to call `wake`, in picoseconds; `NEVER` for not before a message."""
+        """Time at which `wake` must be called, in picoseconds; `NEVER` if only a message can wake
+        it.
+        """
         self.stirred = False
-        """True if a message came that an idle engine must act on."""
+        """True if an idle engine has received a message that it must act on."""
         self._inbox: list[Allotment | Refusal | Turn] = []
         self._moves = Moves(holding, load_ps, limits.apply_ps, self.tally)
         self._speaker = Speaker(
@@ -120,7 +125,7 @@ class Engine:
             self.loads,
         )
         self._returns = self.queues.reuse.keeps or loads is not None
-        """True if KV that leaves requests may come back: else there is nothing to do for it."""
+        """True if KV of requests may be kept and come back; if False, that work is skipped."""
         self._returning = Returning(
             self.queues,
             self.room,
@@ -154,11 +159,13 @@ class Engine:
         return self.holding.layers_remapped > 0 or self.holding.experts > 0
 
     def report(self) -> Report:
-        """The present state."""
+        """Report of the present state."""
         return self._speaker.report()
 
     def wake(self, now: int) -> None:
-        """A span has ended, a request has arrived, or a message was received while idle."""
+        """Handle all that is due now: the end of a span, arrivals, and messages received while
+        idle.
+        """
         self.stirred = False
         computed = self.stepper.stepping
         if computed:
@@ -183,7 +190,9 @@ class Engine:
         self.next_event = self._next_event()
 
     def receive(self, message: Allotment | Refusal | Turn, now: int) -> None:
-        """Acted on at once between steps, else at the next step's end."""
+        """Receive a message. It is acted on at once between steps, else at the end of the current
+        step.
+        """
         self._inbox.append(message)
         if self.stepper.stepping:
             self.cut(now)
@@ -193,9 +202,10 @@ class Engine:
             self.stirred = True
 
     def come(self, request: SimulatedRequest, now: int) -> None:
-        """A request is here now, of which nobody knew before; elsewhere it may have come earlier.
+        """Add a request that arrives now and was not known before. Its `arrival` may be earlier, at
+        another device.
 
-        A span goes on where it would had its time been known.
+        A span that would not have ended for this request continues.
         """
         self.queues.come(request)
         if not self.stepper.stepping:
@@ -204,7 +214,7 @@ class Engine:
             self.cut(now)
 
     def cut(self, now: int) -> None:
-        """Let the span end with the step that is under way."""
+        """End the span with the step that is under way."""
         self.stepper.span.cut(now)
         self.next_event = self.stepper.span.end
 
@@ -221,7 +231,9 @@ class Engine:
         return self._hold_end()
 
     def _hold_end(self) -> int:
-        """Time at which an engine that could step has waited long enough for memory."""
+        """Time at which requests that were held for memory have waited long enough; `NEVER` if none
+        is held.
+        """
         queues, hold = self.queues, self.growth_hold
         waits = queues.held or (queues.stuck and hold.may_hold())
         if waits and self.turn.may_step(queues.begun):
@@ -230,7 +242,7 @@ class Engine:
         return NEVER
 
     def _arrive(self, now: int) -> None:
-        """Requests that have come wait, and what lies below for them begins to come up."""
+        """Queue the requests that have arrived, and begin to load their blocks from the tiers."""
         if self.queues.next_arrival <= now:
             for request in self.queues.arrive(now):
                 self.loads.arrived(request, now)
@@ -252,7 +264,9 @@ class Engine:
             self._speaker.speak(now)
 
     def _move(self, now: int) -> bool:
-        """Towards the allotment, once those have gone who sit on what is called back."""
+        """Move towards the allotment, after preempting requests whose memory it recalls; True if
+        anything moved.
+        """
         queues, streamed = self.queues, self.streams
         while self.holding.recalls(queues.used_blocks, len(queues.running)):
             self._scheduler.preempt()
@@ -269,7 +283,7 @@ class Engine:
     # -- steps --------------------------------------------------------------------------
 
     def _step(self, now: int) -> None:
-        """Begin the next step, or the span of steps that are alike."""
+        """Schedule and begin the next step, or a span of equal steps."""
         chunks = self._scheduler.schedule(now)
         if self._returns:
             self._returning.trim(now)
@@ -280,7 +294,7 @@ class Engine:
             self._returning.pace(self.stepper.span.first_ps if self.stepping else None)
 
     def _horizon(self) -> Horizon | None:
-        """Horizon that no span passes; None if steps are to be single."""
+        """Time that no span passes; None if steps must be taken one by one."""
         if self.growth_hold.missing or self.loads.under_way or not self.world.skipping:
             return None
         event = self._speaker.due if self.limits.elastic else NEVER

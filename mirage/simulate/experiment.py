@@ -1,4 +1,4 @@
-"""An experiment's file: read, checked and normalised once, here."""
+"""The file of an experiment: it is read, checked and normalised in this module alone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ AUTO_SHARE = 0.0
 
 
 class Silence(Strict):
-    """Pause of a tenant: requests that would come from `from_s` on come `for_s` seconds later."""
+    """Pause of a tenant: requests that would arrive from `from_s` on arrive `for_s` seconds
+    later.
+    """
 
     from_s: Annotated[float, Field(ge=0, le=1e6)]
     for_s: Annotated[float, Field(gt=0, le=1e6)]
@@ -71,29 +73,35 @@ class SimulatedTenant(Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9._/-]+$")
     model: str
     share: float = Field(default=AUTO_SHARE, gt=0, le=100)
-    """With a `roster` it may be left out: as small as it can be with all layers in place."""
+    """Per cent of the device. With a `roster` it may be left out: the least with all layers in
+    place.
+    """
     rate: Rate | None = None
-    """Requests a second; left out where a trace says when requests come, and to whom."""
+    """Requests a second; left out with a trace, which has the times and tenants of requests."""
     lengths: str | None = None
-    """Lengths of its requests, where they differ from the workload's."""
+    """Distribution of its requests' lengths, instead of the workload's."""
     silence: Silence | None = None
-    """A time in which nobody asks it for anything."""
+    """Pause in which the tenant receives no request."""
     priority: int = 0
     floor_layers: Count = 1
     max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Instead of `remap.max_percent`."""
+    """Overrides `remap.max_percent` for this tenant."""
     max_cost_ms: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Time that waiting for its layers may add to its tokens, before it gives no more of them."""
+    """Most milliseconds that waiting for layers may add to its tokens; above that it gives no more
+    layers.
+    """
     max_num_seqs: Count | None = None
-    """This and what follows: instead of the limits of the same name."""
+    """Overrides `limits.max_num_seqs` for this tenant; the next two keys override theirs
+    likewise.
+    """
     max_num_batched_tokens: Count | None = None
     max_model_len: Count | None = None
 
 
 class Peak(Strict):
-    """The first `requests` (over all tenants) come at `factor` times the rates.
+    """The first `requests` requests, over all tenants, arrive at `factor` times the rates.
 
-    Only what happens after the last of them has come is measured.
+    Only what happens after the arrival of the last of them is measured.
     """
 
     requests: Count
@@ -111,18 +119,23 @@ class Workload(Strict):
     arrivals: Literal["bursty", "poisson", "trace", "windows"] = "bursty"
     file: FilePath | None = None
     files: dict[str, FilePath] = Field(default_factory=dict)
-    """Trace of each tenant, instead of one file for all."""
+    """Trace of each tenant, instead of one file that is dealt to all."""
     window: Annotated[tuple[float, float] | None, Field(strict=False)] = None
-    """Seconds of a trace, or of each, from which its requests are taken; all if left out."""
+    """Start and end in seconds of the part of each trace that is used; the whole trace if left
+    out.
+    """
     trace_format: TraceFormat | None = None
-    """Format of the file, where its beginning does not tell."""
+    """Format of the file, for files whose beginning does not tell it."""
     rate: Rate | None = None
-    """Requests a second: of a file without arrivals, drawn by the seed; of a whole trace with
-    arrivals, whose gaps are scaled to it."""
+    """Requests a second. For a file without arrivals they are drawn by the seed; for a whole trace
+    with arrivals its gaps are scaled.
+    """
     requests: Count | None = None
-    """Over all tenants; of a trace all rows if left out."""
+    """Number of requests over all tenants; for a trace all rows if left out."""
     lengths: str = "sharegpt"
-    """A name in `configs/lengths.yaml`, or `trace` with windows; a trace brings its own."""
+    """A name in `configs/lengths.yaml`, or `trace` with windows; with a whole trace its own lengths
+    are used.
+    """
     traffic: Traffic = Traffic()
     """Distribution of a trace's rows over tenants."""
     time_scale: PositiveFloat = 1.0
@@ -151,13 +164,13 @@ class Workload(Strict):
         return self
 
     def check_tenants(self, names: Iterable[str]) -> None:
-        """Raises `ConfigError` if it speaks of a tenant that is not among `names`."""
+        """Raises `ConfigError` if a key names a tenant that is not in `names`."""
         for what, named in (("traffic weight for", self.traffic.weights), ("file for", self.files)):
             if unknown := sorted(set(named) - set(names)):
                 raise ConfigError(f"{what} {unknown[0]!r}: no such tenant")
 
     def _check_idle_keys(self) -> None:
-        """A key that changes nothing is a mistake."""
+        """Raises `ValueError` for a key that has no effect with these arrivals."""
         of_trace = self.arrivals == "trace"
         idle = {"lengths"} if of_trace else {"traffic", "time_scale"}
         if written := sorted(idle & self.model_fields_set):
@@ -184,15 +197,17 @@ class EngineLimits(Strict):
     max_num_seqs: Count = 1024
     max_num_batched_tokens: Count = 2048
     max_model_len: Count | None = None
-    """The model's own if left out."""
+    """Tokens of a request at most; the model's own limit if left out."""
     block_tokens: Count = 16
 
 
 class SimulatedSharing(SharingSection):
-    """As engines share a GPU, and whether their memory is a wall (MIG) besides."""
+    """Way in which engines share the GPU; `isolated` also separates their memory, as MIG does."""
 
     isolated: bool = False
-    """Spatial: each tenant has its share of memory, bandwidth and compute to itself."""
+    """Spatial sharing: each tenant has its share of memory, bandwidth, compute and link to
+    itself.
+    """
 
     @model_validator(mode="after")
     def _walls_need_space(self) -> SimulatedSharing:
@@ -202,50 +217,52 @@ class SimulatedSharing(SharingSection):
 
 
 class Experiment(Strict):
-    """One file: the machine, the models on it, what is asked of them, what is compared."""
+    """One file: the machine, its models, their requests, and the policies to compare."""
 
     title: str
     hardware: str = "gh200"
     step_overhead_ms: Annotated[float, Field(ge=0)] | None = None
     message_ms: Annotated[float, Field(ge=0)] | None = None
     memory_gib: PositiveFloat | None = None
-    """Instead of the hardware's."""
+    """GiB of device memory, instead of the hardware's."""
     link_gb_s: PositiveFloat | None = None
-    """Instead of the hardware's, both one-way and mixed."""
+    """GB/s of the link, instead of the hardware's: in one direction, and in both at once."""
     link_mixed_gb_s: PositiveFloat | None = None
-    """The mixed one alone."""
+    """GB/s in each direction while both are used, instead of the hardware's."""
     tenants: list[SimulatedTenant] = Field(min_length=1)
     sharing: SimulatedSharing = SimulatedSharing()
     roster: SimulatedRoster | None = None
-    """Given, shares may add up to more than the device, and models come when they are asked for."""
+    """Roster: shares may add up to more than the device, and models wake and start on request."""
     workload: Workload
     limits: EngineLimits = EngineLimits()
     prefix_cache: bool = False
-    """True if engines keep blocks of ended requests for prompts that begin alike; under policies
-    with tiers they always do.
+    """True if engines keep blocks of finished requests for prompts with the same beginning. With
+    tiers they always do.
     """
     tiers: SimulatedTiers | None = None
     """Memory below the device, for the policies that use it."""
     remap: Remap = Remap()
     routing: RouterModel | None = None
-    """Preferences of mixtures' routers for some experts; for policies that give experts."""
+    """Preferences of routers for some experts, for policies that give experts away."""
     policies: list[str] = Field(default_factory=lambda: ["mirage"])
     report_s: Annotated[float, Field(ge=1e-6, le=1e6)] = 0.2
     """Seconds between two reports of a busy engine to the controller."""
     layer_sets: Literal["nested", "even"] = "nested"
     pipeline: Literal["even", "layers"] = "even"
-    """A step with streamed layers takes what evenly spaced ones would, or these very ones."""
+    """Model of a step with streamed layers: ``even`` assumes that they are evenly spaced,
+    ``layers`` takes the layers of the set.
+    """
     kv_blocks: Literal["dense", "scattered"] = "dense"
-    """Layout of blocks in use when KV memory is to be given back."""
+    """Layout of the blocks in use, which decides how many extents can be given back."""
     layer_parts: Count = 1
-    """Parts of a layer that move on their own."""
+    """Number of parts of a layer that move independently."""
 
 
 Asked = TypeVar("Asked", bound=Experiment)
 
 
 class Setup:
-    """An experiment with its profiles looked up: all that a run needs, and nothing to refuse."""
+    """A checked experiment with its profiles: all that a run needs."""
 
     def __init__(
         self,
@@ -255,11 +272,9 @@ class Setup:
         models: Mapping[str, Model] | None = None,
         known: Mapping[str, variants.Variant] = variants.VARIANTS,
     ) -> None:
-        """With `hardware`, and `models` by their tenants, instead of those that it names.
+        """Check the experiment. `hardware`, and `models` by tenant, replace those that it names.
 
-        Its policies are names in `known`.
-
-        Raises `ConfigError` with one line.
+        Its policies are names in `known`. Raises `ConfigError` with one line.
         """
         self.experiment = experiment
         self.near = near or Path()
@@ -270,7 +285,7 @@ class Setup:
         self.variants = variants.compared(experiment.policies, known)
         self._check_tiers()
         self.speeds = speeds(experiment.tiers, self.hardware)
-        """Speeds of the tiers below the device."""
+        """Speeds of the tiers below the device, by medium."""
         self.total_share = sum(t.share for t in experiment.tenants)
         if experiment.roster is not None:
             self.total_share = 100.0
@@ -285,21 +300,21 @@ class Setup:
         self._check_experts()
 
     def comparing(self, policies: list[str]) -> Setup:
-        """The same with other policies. Raises `ConfigError`."""
+        """A copy of this set-up with other policies. Raises `ConfigError`."""
         changed = self.experiment.model_copy(update={"policies": policies})
         return Setup(changed, self.near, known=self.known)
 
     @property
     def device_bytes(self) -> int:
-        """Memory that the tenants share: the sum of their shares."""
+        """Bytes of device memory that the tenants share: the sum of their shares."""
         return int(self.hardware.memory_bytes * self.total_share / 100)
 
     def share(self, tenant: str) -> float:
-        """Per cent of the whole device."""
+        """Share of a tenant, in per cent of the whole device."""
         return self.tenant(tenant).share
 
     def max_len(self, tenant: str) -> int:
-        """Tokens of the longest request."""
+        """Most tokens of a request to this tenant, prompt and output together."""
         longest = self.models[tenant].max_len
         own = self.tenant(tenant).max_model_len
         return min(own or self.experiment.limits.max_model_len or longest, longest)
@@ -309,7 +324,9 @@ class Setup:
         return next(t for t in self.experiment.tenants if t.name == name)
 
     def config(self, variant: variants.Variant, only: str | None = None) -> Config:
-        """Configuration of the deciding code; of one tenant if memory is isolated."""
+        """Configuration for the deciding code; with `only`, of one tenant and its isolated
+        memory.
+        """
         chosen = [t for t in self.experiment.tenants if only in (None, t.name)]
         total = sum(t.share for t in chosen)
         memory = int(self.hardware.memory_bytes * total / 100)
@@ -325,11 +342,13 @@ class Setup:
         )
 
     def served(self, name: str) -> Served:
-        """A tenant of an experiment with a roster, as the deciding code knows it."""
+        """A tenant of an experiment with a roster, in the form of the deciding code."""
         return _served(self.tenant(name), self.total_share)
 
     def _served_tiers(self, variant: variants.Variant) -> TiersSection:
-        """The host pool that the deciding code reckons with."""
+        """Tiers in the deciding code's configuration: the host pool if the experiment spills to
+        it.
+        """
         tiers = self.experiment.tiers
         if not variant.tiers or tiers is None or not tiers.spill:
             return TiersSection()
@@ -343,7 +362,7 @@ class Setup:
         return variants.variant(name, self.known)
 
     def rules(self, variant: variants.Variant) -> Rules:
-        """The settings that the deciding code goes by."""
+        """Rules of the deciding code under this variant."""
         return variant.rules(self.experiment.remap)
 
     def _shape(self, tenant: SimulatedTenant) -> ModelShape:
@@ -469,7 +488,9 @@ def load(path: Path, known: Mapping[str, variants.Variant] = variants.VARIANTS) 
 
 
 def with_traces(experiment: Asked, near: Path) -> Asked:
-    """The experiment with the paths of its traces, which are seen from `near` or have names."""
+    """The experiment with its traces located: paths are relative to `near`, or names of public
+    traces.
+    """
     file, files = experiment.workload.file, experiment.workload.files
     update: dict[str, object] = {}
     if files:
@@ -481,7 +502,7 @@ def with_traces(experiment: Asked, near: Path) -> Asked:
 
 
 def overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
-    """A profile with what the experiment sets instead."""
+    """The hardware profile with the values that the experiment overrides."""
     update = {}
     stated = "set by the experiment"
     for key in ("step_overhead_ms", "message_ms"):
@@ -500,7 +521,7 @@ def overridden(hardware: Hardware, experiment: Experiment) -> Hardware:
 
 
 def _served(tenant: SimulatedTenant, total: float) -> Served:
-    """The tenant as the deciding code knows it: its share is of what all tenants share."""
+    """A tenant in the form of the deciding code, with its share in per cent of `total`."""
     return Served(
         name=tenant.name,
         model=Path(tenant.model),

@@ -1,4 +1,4 @@
-"""Cost of a step of a mixture whose cold experts lie in host memory."""
+"""Cost of a step of a mixture of experts whose cold experts are in host memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from mirage.simulate.routing import Observed, Routers
 
 
 class ExpertCosts(StepCosts):
-    """A step waits for the cold experts that it routes to: the router has just decided.
+    """Costs with loads of experts: a step waits for the cold experts that its router chose just
+    now.
 
-    Each is loaded anew. Spare frames keep what was used last, but all layers share as many as one
-    layer has cold experts, so that little of it is there when it is needed again.
+    Every one of them is loaded. Spare frames keep the last used ones, but there are only as many as
+    one layer has cold experts, for all layers together, so that few are present when they are
+    needed again.
     """
 
     def __init__(

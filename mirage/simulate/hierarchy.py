@@ -1,7 +1,7 @@
-"""The tiers below a simulated device: the pools that engines have, copies that take their time.
+"""The tiers below a simulated device: the pools that engines use, and copies that take time.
 
-What is held, for whom, and who goes for whom is decided by the code that serves: `mirage/tiers`.
-Here its actions take simulated time. Times are picoseconds.
+The contents, their owners and evictions are decided by the code that serves, `mirage/tiers`. Its
+actions take simulated time here. Times are picoseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from mirage.tiers.policies import EvictionPolicy
 
 
 class Hit(NamedTuple):
-    """A block below the device: where it lies, and when it can be copied up."""
+    """A block below the device: the medium that it lies in, and the time at which it can be copied
+    up.
+    """
 
     medium: Medium
     ready: int
@@ -32,7 +34,7 @@ class Hit(NamedTuple):
 @dataclass(frozen=True)
 class Speed:
     """Capacity of one medium in bytes, its speed in each direction, and its latency until the first
-    byte.
+    byte of a copy.
     """
 
     capacity: int
@@ -44,13 +46,15 @@ class Speed:
 
 
 class Hierarchy:
-    """All tiers that have a capacity. `join` first, then what `Guest` asks."""
+    """All tiers with a capacity. An engine calls `join` first; its requests then `seek` and
+    `store`.
+    """
 
     def __init__(self, speeds: dict[Medium, Speed], policy: Callable[[], EvictionPolicy]) -> None:
         self.now = 0
         self.speeds = {m: s for m, s in speeds.items() if s.capacity}
         self.pools: list[_Pool] = []
-        """Pools that are read directly, quickest first."""
+        """Pools that are read directly, the fastest first."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._writers: dict[bytes, int] = {}
@@ -67,7 +71,7 @@ class Hierarchy:
             self._add(Medium.HOST, policy, self.disk or Nothing())
 
     def join(self, member: Member) -> int:
-        """The number of a new guest."""
+        """Add an engine; return its number as a guest."""
         for pool in self.pools:
             pool.members.append(pool.core.join(member))
             pool.block_bytes.append(member.block_bytes)
@@ -78,8 +82,9 @@ class Hierarchy:
     # -- what engines ask ---------------------------------------------------------------
 
     def seek(self, guest: int, request: int, names: Iterable[Name], now: int) -> list[Hit]:
-        """The first of `names` that are held or come, up to one that is not; they stay until
-        `leave`."""
+        """Find the blocks of `names` in order, up to the first that is neither held nor on its way.
+        They are kept until `leave`.
+        """
         self.settle(now)
         found = []
         for name in names:
@@ -90,7 +95,7 @@ class Hierarchy:
         return found
 
     def leave(self, guest: int, request: int, now: int) -> None:
-        """A request of a guest (an engine) has ended: it needs no blocks. `now`: picoseconds."""
+        """A request of a guest (an engine) has ended and needs its blocks no more."""
         self.settle(now)
         for pool in self.pools:
             pool.answers.pop((pool.members[guest], request), None)
@@ -98,9 +103,9 @@ class Hierarchy:
             self._carry_out(pool)
 
     def store(self, guest: int, names: list[Name], now: int) -> dict[Name, int]:
-        """Begin to copy down what is not held yet and finds room.
+        """Begin to copy those of `names` down that are not held yet and find room.
 
-        When each copy has ended, of those that begin and of those under way.
+        Returns the time at which each copy ends, of the new copies and of those under way.
         """
         self.settle(now)
         ends: dict[Name, int] = {}
@@ -109,7 +114,7 @@ class Hierarchy:
         return ends
 
     def settle(self, now: int) -> None:
-        """All that has ended by now has ended."""
+        """Complete all copies that have ended by `now`."""
         while self._events and self._events[0][0] <= now:
             self.now, _, happen = heappop(self._events)
             happen()
@@ -160,7 +165,9 @@ class Hierarchy:
         pool.core.commit(member, [name.key])
 
     def _store_in_host(self, name: Name) -> int | None:
-        """For a peer that is about to evict."""
+        """Begin a copy into host memory of a block that a peer is about to evict; return its end,
+        None without room.
+        """
         host = self.pools[-1]
         return self._store(host, self._writers[name.fingerprint], [name]).get(name)
 
@@ -168,7 +175,7 @@ class Hierarchy:
         heappush(self._events, (end, next(self._order), happen))
 
     def _carry_out(self, pool: _Pool) -> None:
-        """Carry out the core's decisions; holes need no time."""
+        """Carry out the core's decisions. Punching holes takes no time here."""
         core = pool.core
         while actions := core.actions():
             for action in actions:
@@ -185,7 +192,7 @@ class Hierarchy:
 
 
 class _Pool:
-    """One core that engines copy from, with its members by guest."""
+    """One core from which engines copy, with its members' numbers by guest."""
 
     def __init__(self, medium: Medium, core: Core, down: Lane) -> None:
         self.medium, self.core, self.down = medium, core, down
@@ -193,9 +200,9 @@ class _Pool:
         self.block_bytes: list[int] = []
         self.answers: dict[tuple[int, int | str], dict[Key, Lookup]] = {}
         self.writes: dict[Name, int] = {}
-        """Ends of copies down that are under way."""
+        """Times at which copies down that are under way will end, by block."""
 
 
 def _risen(key: Key) -> Key:
-    """Under which it is remembered that a key came from the disk."""
+    """Key under which `answers` notes that `key` came from the disk."""
     return Key(b"risen " + key)

@@ -1,7 +1,7 @@
-"""The memory that one simulated engine holds, counted in layers, experts and KV extents.
+"""Memory that one simulated engine holds, counted in layers, experts and KV extents.
 
-Blocks are taken to lie dense, so an extent is in use only if the blocks in use would not fit into
-fewer; or `scattered`, each anywhere.
+Blocks in use are assumed to lie densely, so that they take the fewest extents; or, if `scattered`,
+at random places.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class SimulatedMemory(CountedMemory):
 
     `base` is its first allotment.
 
-    `copies(before, after)` counts the layers that must be loaded when the streamed set of
-    `before` (layers remapped, slots) becomes that of `after`.
+    `copies(before, after)` counts the layers that must be loaded when the streamed set of `before`
+    (layers remapped, slots) becomes that of `after`.
     """
 
     def __init__(
@@ -37,7 +37,9 @@ class SimulatedMemory(CountedMemory):
         self._begin(base)
 
     def begin_empty(self) -> None:
-        """All that can be given is, and nothing was ever allotted."""
+        """Begin anew with all layers given away and no KV memory, as if nothing had been
+        allotted.
+        """
         self._begin(unnumbered(self.shape, self.shape.layers, 0, 0))
 
     def _begin(self, first: Allotment) -> None:
@@ -46,9 +48,9 @@ class SimulatedMemory(CountedMemory):
         self.usable_extents, self.retiring_extents = first.kv_extents, 0
         self.granted_bytes, self.revision, self.reconciled = first.grant_bytes, 0, True
         self.blocks = self._allocatable()
-        """Blocks that may be allocated."""
+        """KV blocks that may be allocated."""
         self._used_blocks = 0
-        """Blocks that requests used when it was told last."""
+        """Blocks that requests used, as told in the last call."""
         self._way = Way(self)
 
     @property
@@ -58,16 +60,18 @@ class SimulatedMemory(CountedMemory):
 
     @property
     def lent(self) -> Lent:
-        """Layers that are lent: of any model in turns, or of this one at once."""
+        """Kind of lending that is on: layers of any model in turns, or of this one at once."""
         return self._way.lent
 
     def recalls(self, used_blocks: int, running: int) -> bool:
-        """True if a running request must be preempted; they use `used_blocks` blocks."""
+        """True if a running request must be preempted for a recall; requests use `used_blocks`
+        blocks.
+        """
         self._used_blocks = used_blocks
         return self._way.recalls(running)
 
     def aim(self, allotment: Allotment) -> bool:
-        """Adopt an allotment; False for one that is not newer than the present."""
+        """Adopt an allotment as the target; False if it is not newer than the present one."""
         if not self._way.aim(allotment):
             return False
         self.revision, self.granted_bytes = allotment.revision, allotment.grant_bytes
@@ -75,7 +79,9 @@ class SimulatedMemory(CountedMemory):
         return True
 
     def reconcile(self, used_blocks: int) -> tuple[bool, int]:
-        """One pass towards the target: whether anything moved, and layers to load for it."""
+        """Make one pass towards the target; return True if anything moved, and the number of layers
+        to load.
+        """
         self._used_blocks = used_blocks
         before = self._state
         for move in self._way.moves():
@@ -88,7 +94,7 @@ class SimulatedMemory(CountedMemory):
         return True, self._copies(before[:2], after[:2])
 
     def _allocatable(self) -> int:
-        """Blocks without the null block."""
+        """Blocks of the usable extents, less the null block."""
         return self.usable_extents * self.shape.extent_blocks - 1
 
     @property
@@ -98,11 +104,11 @@ class SimulatedMemory(CountedMemory):
     # -- what requests use --------------------------------------------------------------
 
     def busy_extents(self) -> int:
-        """Extents that requests sat on when it was told last."""
+        """Extents that the blocks of requests occupied when told last."""
         return self.extents_of(self._used_blocks)
 
     def extents_of(self, used_blocks: int) -> int:
-        """Extents that `used_blocks` lie on, the null block beside them."""
+        """Extents that `used_blocks` blocks and the null block occupy; 0 for no blocks."""
         if not used_blocks:
             return 0
         per_extent = self.shape.extent_blocks
@@ -114,9 +120,11 @@ class SimulatedMemory(CountedMemory):
         return max(dense, round(self.extents * (1 - free_share**per_extent)))
 
     def awaits_requests(self) -> bool:
-        """False: whatever retires, the blocks in use lie elsewhere if there is room."""
+        """False: blocks in use are assumed to lie outside retiring extents if there is room."""
         return False
 
     def emptied_extents(self) -> int:
-        """All that retire, but for those that the blocks in use need; one holds the null block."""
+        """Extents beyond the usable ones that no block in use needs; one extent always stays for
+        the null block.
+        """
         return max(0, self.extents - max(self.usable_extents, self.busy_extents(), 1))

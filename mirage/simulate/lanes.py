@@ -1,4 +1,4 @@
-"""Copies one after the other over a link, in whole picoseconds."""
+"""Copies that follow one another over a link, in whole picoseconds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from mirage.simulate.roofline import PS
 
 
 class Lane:
-    """One way of a link: `bytes_per_s`, and `latency_ps` until the first byte of each copy."""
+    """One direction of a link with `bytes_per_s`, and `latency_ps` until the first byte of each
+    copy.
+    """
 
     def __init__(self, bytes_per_s: float, latency_ps: int = 0) -> None:
         self._bytes_per_s, self._latency_ps = bytes_per_s, latency_ps
         self._free_at = 0
 
     def takes(self, nbytes: int) -> int:
-        """Picoseconds for `nbytes` bytes, without waiting for other transfers."""
+        """Picoseconds that `nbytes` take, without waiting for other copies."""
         return round(nbytes / self._bytes_per_s * PS)
 
     def copy(self, now: int, nbytes: int) -> int:
-        """Time at which a copy that is asked for now has ended; its latency overlaps with others'
+        """Time at which a copy that is requested now ends. Its latency overlaps with other
         copies.
         """
         self._free_at = max(now, self._free_at) + self.takes(nbytes)
         return self._free_at + self._latency_ps
 
     def backlog(self, now: int) -> int:
-        """Picoseconds for which copies that were asked for still take the lane."""
+        """Picoseconds until the copies requested so far are done."""
         return max(0, self._free_at - now)

@@ -11,10 +11,12 @@ from mirage.simulate.roofline import PS
 
 @dataclass(frozen=True)
 class StepLimits:
-    """Tokens, requests and steps; times in picoseconds but where they say seconds."""
+    """Limits and settings of one engine's steps. Times are picoseconds unless a name ends in
+    ``_s``.
+    """
 
     group: KVGroup
-    """A simulated model has one."""
+    """The KV group of the model; a simulated model has only one."""
     max_num_seqs: int
     max_num_batched_tokens: int
     elastic: bool
@@ -22,7 +24,7 @@ class StepLimits:
     headroom_extents: int
     lookahead_steps: int
     kept: Kept
-    """KV memory that newcomers leave free for running requests."""
+    """KV memory that new requests leave free for running ones."""
     report_ps: int
     apply_ps: int
     hold_s: float = PATIENCE_S
@@ -34,5 +36,7 @@ class StepLimits:
 
     @property
     def hold_ps(self) -> int:
-        """A nanosecond more, since the growth hold counts in seconds that are rounded."""
+        """Picoseconds of `hold_s` and one nanosecond, since the growth hold works with rounded
+        seconds.
+        """
         return int(self.hold_s * PS) + 1000

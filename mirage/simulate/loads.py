@@ -1,7 +1,7 @@
-"""KV blocks on their way up to one simulated engine, over a link that streamed layers share.
+"""KV blocks that are loaded into one simulated engine, over a link that streamed layers share.
 
-A request whose prefix lies below the device gets blocks for it, and waits for what comes into them
-outside of the batch. What has not come in time is computed. Times are picoseconds.
+A request whose prefix is in a tier below the device gets blocks for it, and waits outside the batch
+until they are loaded. Blocks that do not arrive in time are computed. Times are picoseconds.
 """
 
 from __future__ import annotations
@@ -29,54 +29,62 @@ PATIENCE_PS = round(COMING_S * PS)
 
 @dataclass(slots=True, eq=False)
 class RequestLoad:
-    """Load of one request, up to its block number `blocks`."""
+    """Load of one request's blocks, up to its block number `blocks`."""
 
     request: SimulatedRequest
     blocks: int
     begin: int
-    """Time at which all of it can be read."""
+    """Time at which all its blocks can be read."""
     left: int
-    """Picoseconds that the link still takes for it, were it alone."""
+    """Picoseconds that the link still needs for it if no other load uses the link."""
     end: int
-    """Time at which the part has come that does not use the link; in the end, all of it."""
+    """Time at which the blocks of the peer, which do not use the link, have arrived; in the end,
+    the time of all blocks.
+    """
     late_from: int
     media: Counter[Medium] = field(default_factory=Counter)
-    """Blocks by where they lie."""
+    """Number of blocks in each medium."""
 
 
 class NoLoads:
-    """Loads of an engine without tiers: none."""
+    """Loads of an engine without tiers: no request ever loads."""
 
     under_way: Sized = ()
     """Loads for which requests wait."""
 
     def arrived(self, request: SimulatedRequest, now: int) -> None:
-        """It entered the queue: what lies deepest begins to come up."""
+        """A request entered the queue: blocks of its prefix that are on a disk begin to come up."""
 
     def seek(self, request: SimulatedRequest, found: PrefixFound, now: int) -> list[Hit]:
-        """Blocks from below that follow those it has found, as far as it waits for them."""
+        """Blocks below the device that follow those `found` on it, as far as the request would wait
+        for them.
+        """
         return []
 
     def begin(
         self, request: SimulatedRequest, found: PrefixFound, hits: list[Hit], now: int
     ) -> bool:
-        """True if an admitted request waits for its `hits`, beside the blocks that it has found."""
+        """Begin to load `hits`, which follow the blocks `found`; True if the request has to wait
+        for them.
+        """
         return False
 
     def advance(self, now: int) -> list[SimulatedRequest]:
-        """Requests whose wait is over, with the blocks that have come for them."""
+        """Requests that wait no longer at `now`; the blocks that have arrived are theirs."""
         return []
 
     def pace(self, free_ps: int, step_ps: int) -> None:
-        """From the last `advance` on the link is free for `free_ps` of every `step_ps`."""
+        """Set the pace after the last `advance`: the link is free for `free_ps` of every
+        `step_ps`.
+        """
 
     def next_end(self) -> int:
-        """Time at which a wait will be over at the present pace; `NEVER` if none will."""
+        """Time at which the next wait ends at the present pace; `NEVER` if none will."""
         return NEVER
 
 
 class TierLoads(NoLoads):
-    """Loads of a guest of the `hierarchy`; `link` is the way up from host memory."""
+    """Loads of an engine that joins `hierarchy`; `link` is the link up from host memory."""
 
     def __init__(
         self,
@@ -92,15 +100,15 @@ class TierLoads(NoLoads):
         peer = hierarchy.speeds.get(Medium.PEER)
         self._peer = peer.lane() if peer else None
         self.under_way: list[RequestLoad] = []
-        """In the order in which they can be read."""
+        """Loads in the order in which they can be read."""
         self._at, self._pace = 0, (1, 1)
         self.cache: PrefixCache
-        """Cache that blocks are loaded into; set once."""
+        """Cache that receives loaded blocks; set once after construction."""
 
     # -- down ---------------------------------------------------------------------------
 
     def store(self, names: list[Name], now: int) -> dict[Name, int]:
-        """Copy blocks down, as `mirage.simulate.reuse.Demotion` says."""
+        """Copy blocks down, as `mirage.simulate.reuse.Demotion` specifies."""
         ends = self._hierarchy.store(self._guest, names, now)
         self._tally.counters.bytes_down += len(ends) * self._block_bytes
         return ends
@@ -175,7 +183,7 @@ class TierLoads(NoLoads):
         return RequestLoad(request, found.blocks + len(hits), begin, left, end, late_from, media)
 
     def _transfer(self, until: int) -> None:
-        """First who can be read first."""
+        """Let the link work until `until`, on the loads in the order in which they can be read."""
         free, step = self._pace
         time = self._at
         for load in self.under_way:
@@ -193,7 +201,7 @@ class TierLoads(NoLoads):
         self._at = until
 
     def _takes(self, load: RequestLoad) -> int:
-        """Picoseconds that the link still needs for it, at the present pace."""
+        """Picoseconds that the link still needs for a load at the present pace."""
         free, step = self._pace
         return ceil_div(load.left * step, free) if free else PATIENCE_PS
 

@@ -1,4 +1,4 @@
-"""The time that an engine's memory takes on its way to an allotment. Picoseconds."""
+"""Time that an engine's memory takes on the way to an allotment. Times are picoseconds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from mirage.simulate.tally import Tally
 
 
 class Moves:
-    """Acting on an allotment takes `apply_ps`, and each layer that comes back `load_ps`.
+    """Memory moves of one engine: acting on an allotment takes `apply_ps`, each returning layer
+    `load_ps`.
 
-    Experts take their part of that.
+    A returning expert takes its part of `load_ps`, by its bytes.
     """
 
     def __init__(self, holding: SimulatedMemory, load_ps: int, apply_ps: int, tally: Tally) -> None:
@@ -21,7 +22,7 @@ class Moves:
         """Time at which the last of the returning layers will have been loaded."""
 
     def reconcile(self, used_blocks: int, now: int) -> bool:
-        """One pass towards the target; True if anything moved."""
+        """Make one pass towards the target; True if anything moved."""
         holding, counters, shape = self._holding, self._tally.counters, self._holding.shape
         before = holding.experts
         moved, copies = holding.reconcile(used_blocks)
@@ -38,11 +39,13 @@ class Moves:
         return moved
 
     def wait(self, until: int) -> None:
-        """Wait until the memory that was given up has been copied."""
+        """Let no step begin before `until`, when memory that was given up has been copied."""
         self.ready_at = max(self.ready_at, until)
 
     def delay(self, now: int, step_ps: int) -> int:
-        """Picoseconds by which a step that begins now is longer than `step_ps`."""
+        """Picoseconds that memory moves add to a step which begins now and takes `step_ps` without
+        them.
+        """
         delay = self.ready_at - now if self.ready_at > now else 0
         if self._loaded_at > now:
             delay = max(delay, self._loaded_at - now - step_ps)

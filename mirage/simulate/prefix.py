@@ -1,7 +1,8 @@
-"""Names of KV blocks: two blocks have the same if they hold the same tokens after the same ones.
+"""Names of KV blocks: two blocks have one name if they and all blocks before them hold equal
+tokens.
 
-Requests have no texts here. What they share is known from a trace: prompts with the same first
-prefix hashes, and requests of one session, each of which begins with all that was said before.
+Simulated requests have no texts. A trace tells what they share: prompts with equal first prefix
+hashes, and requests of one session, each of which begins with all tokens before it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from mirage.units import ceil_div
 
 
 class Prefix:
-    """Content of one request's tokens; `own` belongs to no other request. `model` stands for the
-    weights.
+    """Content of one request's tokens. `model` identifies the weights; `own` is unique to the
+    request.
 
     Hashes name whole blocks of the prompt; the tokens after them are the request's own. Without
     hashes all of a session's tokens are one text, answers included.
@@ -42,18 +43,20 @@ class Prefix:
 
     @property
     def shared(self) -> bool:
-        """True if other requests may begin alike."""
+        """True if other requests may begin with the same tokens."""
         return bool(self._hashes) or self._rest.startswith(b"session")
 
     @property
     def beginning(self) -> str:
-        """Name of its session, or of what others begin with as well; empty without either."""
+        """Name of its session, or of its first hash, which other requests may share; empty without
+        both.
+        """
         if self._hashes:
             return f"prefix {self._hashes[0]}"
         return self._rest.decode() if self.shared else ""
 
     def names(self, blocks: int, block_tokens: int) -> list[Name]:
-        """Names of the first `blocks` blocks. A request has one size of blocks for ever."""
+        """Names of the first `blocks` blocks. `block_tokens` must be the same in all calls."""
         for number in range(len(self._names), blocks):
             end = (number + 1) * block_tokens
             before = self._rest if end > self._hashed else self._link(end)
@@ -61,7 +64,7 @@ class Prefix:
         return self._names[:blocks]
 
     def _link(self, end: int) -> bytes:
-        """Stands for all hashes up to the one that covers the token before `end`."""
+        """Digest of all hashes up to the one that covers the token before `end`."""
         wanted = ceil_div(end, self._hash_tokens)
         for value in self._hashes[len(self._chain) : wanted]:
             before = self._chain[-1] if self._chain else b""

@@ -2,9 +2,9 @@
 
 A request that has arrived waits. Once admitted it runs: its prompt is computed, then it decodes in
 the batch, and while it lacks a block it may be held. A preempted request waits again, before all
-others. A request that loads gets blocks only for what it loads. Once loaded it waits for the rest
-of them, before `waiting`, and is no running request till then. This module knows neither the memory
-nor any times.
+others. A request that loads its prefix gets blocks only for that. Once loaded it waits for the rest
+of its blocks, before `waiting`, and does not count as running until it has them. This module knows
+neither the memory nor any times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirage.simulate.roofline import NEVER
 
 
 class Queues:
-    """Requests in the order of `arrivals`, with KV blocks of one `group`."""
+    """Requests of one engine in the order of `arrivals`, with KV blocks of one `group`."""
 
     def __init__(
         self, arrivals: Iterator[SimulatedRequest], group: KVGroup, reuse: Reuse | None = None
@@ -28,31 +28,34 @@ class Queues:
         self.batch = Batch(group.block_tokens)
         self.reuse = reuse or Reuse()
         self.running: dict[SimulatedRequest, None] = {}
-        """In the order of admission: all that decode, and those of the next two."""
+        """Admitted requests in the order of admission: those in the batch, in `prefilling` and in
+        `held`.
+        """
         self.prefilling: deque[SimulatedRequest] = deque()
         self.loading: dict[SimulatedRequest, bool] = {}
-        """With blocks for what comes up from below, in the order in which they got them: True of
-        one that is loaded and has not started."""
+        """Requests with blocks for their prefix, in the order in which they got them; True for
+        those that are loaded and have not started.
+        """
         self.held: list[SimulatedRequest] = []
         self.waiting: deque[SimulatedRequest] = deque()
         self.late: list[SimulatedRequest] = []
-        """In the batch, and not in the step before."""
+        """Requests of the batch that were not in the step before."""
         self.emitted = 0
         """Time of the batch's newest tokens, in picoseconds."""
         self._group = group
         self._arrivals = arrivals
         self._told: deque[SimulatedRequest] = deque()
-        """Requests that arrive after `arrivals`, of which nobody knew at first."""
+        """Requests that arrive after those of `arrivals`; they were announced during the run."""
         self._upcoming: SimulatedRequest | None
         self.next_arrival: int
-        """Time at which the next request comes, in picoseconds."""
+        """Time at which the next request arrives, in picoseconds; `NEVER` if none is known."""
         self._expect(next(arrivals, None))
         self._other_blocks = 0
-        """Blocks of requests that are not in the batch."""
+        """KV blocks of requests that are not in the batch."""
         self._waiting_blocks = 0
-        """Blocks that the waiting requests need to start."""
+        """KV blocks that all waiting requests need to start."""
         self._preempted = 0
-        """Requests at the head of the queue that ran before."""
+        """Number of preempted requests, which are at the head of `waiting`."""
 
     @property
     def unfinished(self) -> bool:
@@ -70,7 +73,9 @@ class Queues:
         return self.batch.blocks + self._other_blocks - self.reuse.shared
 
     def blocks_starting(self, slots: int) -> int:
-        """Blocks that the first `slots` requests lack to start, those that load before others."""
+        """KV blocks that the first `slots` requests lack to start; those in `loading` come
+        first.
+        """
         blocks = 0
         if self.loading:
             first = islice(self.loading, max(0, slots))
@@ -82,27 +87,31 @@ class Queues:
 
     @property
     def first_loaded(self) -> SimulatedRequest | None:
-        """Request that starts next of those that are loaded."""
+        """The loaded request that starts next; None if none is loaded."""
         if not self.loading:
             return None
         return next((request for request, there in self.loading.items() if there), None)
 
     @property
     def stuck(self) -> bool:
-        """True if one that is loaded has not started, and none runs that will free any block."""
+        """True if a loaded request has not started and no request runs, so that no block will
+        become free.
+        """
         return bool(self.loading) and not self.running and self.first_loaded is not None
 
     @property
     def reserved_blocks(self) -> int:
-        """Blocks that those that load lack for their prompts: no other load may take them."""
+        """KV blocks that the requests in `loading` lack for their prompts: no other load may take
+        them.
+        """
         return sum(self.lacks(request) for request in self.loading)
 
     def lacks(self, request: SimulatedRequest) -> int:
-        """Blocks for the prompt of one that loads, beside those that it has."""
+        """KV blocks that a loading request still needs for its prompt."""
         return max(0, self._group.blocks(request.known) - request.blocks)
 
     def check_empty(self) -> None:
-        """Raises `AssertionError` if a request is left anywhere, or a block of one."""
+        """Raises `AssertionError` unless all requests and their blocks are gone."""
         assert not (self.running or self.prefilling or self.held or self.waiting or self.loading)
         assert self.used_blocks == self.batch.size == self.batch.context == 0
         assert self._waiting_blocks == self._preempted == self._other_blocks == 0
@@ -110,7 +119,7 @@ class Queues:
     # -- waiting ------------------------------------------------------------------------
 
     def arrive(self, now: int) -> list[SimulatedRequest]:
-        """All that have come by `now` wait; who has come since it was asked last."""
+        """Queue the requests that arrive by `now`, and return those that are new."""
         arrived = []
         while (request := self._upcoming) is not None and request.arrival <= now:
             self.waiting.append(request)
@@ -120,14 +129,14 @@ class Queues:
         return arrived
 
     def come(self, request: SimulatedRequest) -> None:
-        """One more, of which nobody knew; it arrives after those that were known."""
+        """Announce one more request; it arrives after all that are known."""
         if self._upcoming is None:
             self._expect(request)
         else:
             self._told.append(request)
 
     def abandon(self) -> list[SimulatedRequest]:
-        """Drop all requests that have not finished, and those that have yet to arrive."""
+        """Return all unfinished requests and those yet to arrive. The queues end with this call."""
         left = [*self.running, *self.loading, *self.waiting]
         while self._upcoming is not None:
             left.append(self._upcoming)
@@ -143,7 +152,9 @@ class Queues:
         self.next_arrival = NEVER if request is None else request.arrival
 
     def admit(self, blocks: int, *, loading: bool = False) -> None:
-        """The first that waits runs with `blocks` for its prompt, or loads into them."""
+        """Admit the first waiting request with `blocks` blocks: it runs, or with `loading` loads
+        into them.
+        """
         request = self.waiting.popleft()
         self._waiting_blocks -= request.starting
         self._preempted -= request.generated > 0
@@ -155,11 +166,11 @@ class Queues:
             self._start(request)
 
     def loaded(self, request: SimulatedRequest) -> None:
-        """No block of it comes any more; it waits to start."""
+        """The request's blocks have arrived, or its load was given up: it waits to start."""
         self.loading[request] = True
 
     def resume(self, request: SimulatedRequest) -> None:
-        """One that is loaded runs from now on, with what it lacked for its prompt."""
+        """Start a loaded request, with the blocks that it lacked for its prompt."""
         lacks = self.lacks(request)
         del self.loading[request]
         request.blocks += lacks
@@ -167,7 +178,9 @@ class Queues:
         self._start(request)
 
     def preempt(self) -> None:
-        """The newest running request loses its blocks and waits to be computed anew."""
+        """Preempt the newest running request: it loses its blocks and waits to be computed
+        again.
+        """
         request, _ = self.running.popitem()
         if request.joined >= 0:
             self._take_out(request)
@@ -176,7 +189,9 @@ class Queues:
         self._put_back(request)
 
     def give_up_newest(self) -> bool:
-        """Take the blocks of the newest request that is loaded, or else runs; False without one."""
+        """Take the blocks of the newest loaded request, or else of the newest running one; False if
+        there is neither.
+        """
         if self._give_back(self.loading):
             return True
         if self.running:
@@ -185,11 +200,15 @@ class Queues:
         return False
 
     def make_way(self) -> bool:
-        """Take the blocks of the newest that is loaded, unless it is the first of `loading`."""
+        """Take the blocks of the newest loaded request that is not the first of `loading`; False if
+        there is none.
+        """
         return self._give_back(islice(self.loading, 1, None))
 
     def _give_back(self, requests: Iterable[SimulatedRequest]) -> bool:
-        """The newest of `requests` that is loaded waits without its blocks; False without one."""
+        """Take the blocks of the newest loaded request among `requests`, which then waits; False if
+        there is none.
+        """
         newest = next((r for r in reversed(list(requests)) if self.loading[r]), None)
         if newest is None:
             return False
@@ -202,7 +221,7 @@ class Queues:
         self.prefilling.append(request)
 
     def _put_back(self, request: SimulatedRequest) -> None:
-        """Before all that wait, without its blocks."""
+        """Put a request without its blocks in front of all that wait."""
         self._other_blocks -= request.blocks
         self.reuse.released(request)
         request.blocks = request.computed = 0
@@ -217,7 +236,9 @@ class Queues:
     # -- running ------------------------------------------------------------------------
 
     def hold(self, free: int) -> int:
-        """The newest that lack a block sit out, until `free` ones do for the rest; how many."""
+        """Hold the newest requests that lack a block, until `free` blocks are enough for the rest;
+        return their number.
+        """
         batch, before = self.batch, len(self.held)
         for request in [r for r in reversed(self.running) if r.joined >= 0]:
             if batch.blocks_due() <= free:
@@ -228,7 +249,7 @@ class Queues:
         return len(self.held) - before
 
     def return_held(self, free: int) -> None:
-        """Held requests for which `free` blocks are enough now join the batch again."""
+        """Let held requests join the batch again, as far as `free` blocks allow it."""
         while self.held and free > self.batch.blocks_due():
             request = self.held.pop(0)
             self._other_blocks -= request.blocks
@@ -236,9 +257,9 @@ class Queues:
             self.late.append(request)
 
     def decoded(self, steps: int, now: int) -> list[SimulatedRequest]:
-        """The batch has made so many steps; those that finished with them are gone.
+        """Advance the batch by `steps` steps; remove and return the requests that finished.
 
-        What they leave is not `reuse`d yet: their blocks were in use up to the last step.
+        Their blocks are not released to `reuse` here, because they were in use up to the last step.
         """
         self.emitted = now
         finished = self.batch.advance(steps)
@@ -247,7 +268,9 @@ class Queues:
         return finished
 
     def prefilled(self, request: SimulatedRequest) -> bool:
-        """A whole prompt is in KV, and one more token has come; True if it was the last."""
+        """The prompt of a request is computed, and one more token generated; True if it was the
+        last token.
+        """
         self.prefilling.remove(request)
         self._other_blocks -= request.blocks
         self.reuse.prefilled(request)
@@ -260,7 +283,7 @@ class Queues:
         return False
 
     def _take_out(self, request: SimulatedRequest) -> None:
-        """Out of the batch, with its blocks."""
+        """Take a request out of the batch, together with its blocks."""
         if request in self.late:
             self.late.remove(request)
         else:

@@ -1,4 +1,4 @@
-"""KV blocks that leave one simulated engine and come back: the order in which things happen."""
+"""KV blocks that leave one simulated engine and return: the order of the steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mirage.simulate.tally import Tally
 
 
 class Returning:
-    """Return of one engine's memory. `co_runners` counts the engines that compute now and those
-    that stream.
+    """KV blocks of one engine that leave and return. `co_runners` returns the number of engines
+    that compute now, and of those that stream.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class Returning:
         self._turn, self._co_runners = turn, co_runners
 
     def receive(self, now: int) -> None:
-        """Requests whose blocks have come from below wait to start, or give them up."""
+        """Let requests whose blocks have arrived wait to start, or give the blocks up if the turn
+        is over.
+        """
         loaded = self._loads.advance(now)
         for request in loaded:
             self._queues.loaded(request)
@@ -44,14 +46,14 @@ class Returning:
             self.spill()
 
     def trim(self, now: int) -> None:
-        """Drop cached blocks that lie in memory that is needed, once they are copied."""
+        """Drop cached blocks whose memory is needed, after they were copied down."""
         if self._queues.reuse.keeps:
             self._moves.wait(self._queues.reuse.trim(self._room.free, now))
 
     def pace(self, step_ps: int | None) -> None:
-        """Give loads the link for the time that streamed layers leave free.
+        """Give loads the time of the link that streamed layers leave free.
 
-        `step_ps`: length of the step in picoseconds, None between steps.
+        `step_ps` is the length of the step in picoseconds, None between steps.
         """
         if not self._loads.under_way:
             return
@@ -67,7 +69,9 @@ class Returning:
             self._loads.pace(1, 1 + streams - (holding.layers_remapped > 0))
 
     def spill(self) -> None:
-        """Suspended requests give up KV, as far as the turn's end said: it may go down."""
+        """Preempt suspended requests as far as the turn's end demanded; their KV may be kept in a
+        tier.
+        """
         shape = self._holding.shape
         block_bytes = shape.extent_bytes // shape.extent_blocks
         self._tally.counters.spills += self._turn.spill(self._queues, block_bytes)

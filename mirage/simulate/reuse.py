@@ -1,8 +1,8 @@
-"""KV blocks that requests left on the device, for who begins with the same tokens.
+"""Cached KV blocks on the device, for requests that begin with the same tokens.
 
-Blocks of requests that have finished, or were preempted, stay cached as long as nobody needs the
-memory, least recently used ones first to go, a request's last ones before its first. Requests that
-run at once share the blocks that they begin with.
+Blocks of requests that have finished, or were preempted, stay cached until their memory is needed.
+The least recently used go first, and a request's last blocks before its first. Requests that run at
+the same time share the blocks that they begin with.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mirage.tiers.policies import LRU
 
 
 class PrefixFound(NamedTuple):
-    """Part of a prompt that is on the device: its first `blocks`; `shared` of them belong to others
-    as well.
+    """Part of a prompt that is on the device: its first `blocks` blocks. Other requests hold
+    `shared` of these.
     """
 
     blocks: int = 0
@@ -29,59 +29,60 @@ NO_PREFIX = PrefixFound()
 
 
 class Reuse:
-    """Nothing is kept: what an engine without prefix caching does."""
+    """No reuse: the behaviour of an engine without prefix caching. Base of `PrefixCache`."""
 
     keeps = False
-    """True if blocks stay whose requests are over."""
+    """True if blocks of finished requests are kept."""
     shared = 0
-    """Blocks that are counted by each of several requests, once for each but one."""
+    """KV blocks that several requests count, less one for each block."""
     again = 0
-    """Blocks that no request had and that one took again."""
+    """Cached blocks that a request took again, counted since the start."""
     keeps_below = False
-    """True if blocks that leave the device are kept below it."""
+    """True if blocks that leave the device are copied to a tier."""
 
     @property
     def cached(self) -> int:
-        """Blocks that are kept and no request has."""
+        """Cached blocks that belong to no request."""
         return 0
 
     def find(self, request: SimulatedRequest) -> PrefixFound:
-        """Part of a waiting request's prompt that is on the device."""
+        """Part of a waiting request's prompt whose blocks are on the device."""
         return NO_PREFIX
 
     def take(self, request: SimulatedRequest, found: PrefixFound) -> None:
-        """A request is admitted with the blocks that it found."""
+        """A request is admitted with the blocks that `find` found for it."""
 
     def prefilled(self, request: SimulatedRequest) -> None:
-        """Its prompt is in KV."""
+        """The prompt of a request is computed: its blocks can be found from now on."""
 
     def released(self, request: SimulatedRequest) -> None:
         """A request releases the blocks of its `computed` tokens."""
 
     def growth(self, free: int) -> int:
-        """Number of `free` blocks that may be taken without a look at what is cached in them."""
+        """Number of `free` blocks that may be taken without a call of `trim`."""
         return free
 
     def trim(self, free: int, now: int) -> int:
-        """Forget what does not fit into `free` blocks; when these are free, in picoseconds."""
+        """Drop cached blocks that do not fit into `free`; return the time in picoseconds at which
+        their copies have ended.
+        """
         return now
 
 
 class Demotion(Protocol):
-    """Destination of blocks that leave the device. Times in picoseconds."""
+    """Receiver of blocks that leave the device. Times in picoseconds."""
 
     def store(self, names: list[Name], now: int) -> dict[Name, int]:
-        """Ends of the copies that are under way; blocks without one are held there already, or have
-        no room.
+        """Begin to copy blocks down; return the end of each copy under way. A block without an end
+        is held there already, or has no room.
         """
 
 
 class PrefixCache(Reuse):
-    """Prefix cache of one engine with blocks of `block_tokens`. Cached blocks count as free for
-    others.
+    """Prefix cache of one engine with blocks of `block_tokens` tokens. Cached blocks count as free.
 
-    With a `demotion`, the `window` blocks that would be taken first are copied down ahead. A block
-    that is taken before its copy has ended is waited for.
+    With a `demotion`, the next `window` blocks to be taken are copied down in advance. The engine
+    waits for the copy of a block that is taken before it has ended.
     """
 
     keeps = True
@@ -97,14 +98,16 @@ class PrefixCache(Reuse):
         self.keeps_below = demotion is not None
         self._demotion, self._window = demotion, window
         self._used: Counter[Name] = Counter()
-        """Blocks by requests that hold them."""
+        """Number of requests that hold each block."""
         self._cached = LRU()
         self._names: set[Name] = set()
-        """Names of cached blocks."""
+        """Names of the cached blocks."""
         self._copied: dict[Name, int] = {}
-        """Cached ones that were offered to the demotion, and when that is done."""
+        """Cached blocks that were offered to the demotion, and the time at which their copies
+        end.
+        """
         self._now = self._busy_until = 0
-        """Time of the last look, and the end of the last copy."""
+        """Time of the last `trim`, and the end of the last copy."""
 
     # -- what is found ------------------------------------------------------------------
 
@@ -119,7 +122,7 @@ class PrefixCache(Reuse):
         return PrefixFound(blocks, shared)
 
     def wanted(self, request: SimulatedRequest) -> list[Name]:
-        """Names of all that it need not compute: at least one token it must."""
+        """Names of the blocks of all tokens but the last, which must be computed in any case."""
         assert request.prefix is not None, "requests have prefixes where they are cached"
         blocks = (request.known - 1) // self.block_tokens
         return request.prefix.names(blocks, self.block_tokens)
@@ -130,7 +133,7 @@ class PrefixCache(Reuse):
         self._savings.add("device", 0, request.computed)
 
     def loaded(self, request: SimulatedRequest, blocks: int) -> None:
-        """Its first `blocks` have come from below."""
+        """The first `blocks` blocks of a request were loaded from a tier."""
         self._hold(request, blocks, shares=False)
         request.computed = blocks * self.block_tokens
 
@@ -138,10 +141,11 @@ class PrefixCache(Reuse):
         self._hold(request, request.computed // self.block_tokens, shares=False)
 
     def _hold(self, request: SimulatedRequest, blocks: int, *, shares: bool) -> None:
-        """Its first `blocks` are known by their names from now on.
+        """Let the first `blocks` blocks of a request be found by their names from now on.
 
-        Unless it `shares` them, what another one holds as well is a copy of its own without a name;
-        and so is all that follows, since a name is found only after those before it.
+        Unless the request `shares` them, a block that another request holds too is a private copy
+        without a name, and so are all blocks after it, since a name is found only after those
+        before it.
         """
         assert request.prefix is not None, "requests have prefixes where they are cached"
         for name in request.prefix.names(blocks, self.block_tokens)[request.named :]:
@@ -174,7 +178,7 @@ class PrefixCache(Reuse):
         request.named = 0
 
     def _drop(self, name: Name) -> None:
-        """It is cached no more; nothing if it was not."""
+        """Remove a block from the cache; nothing happens if it is not cached."""
         if name in self._names:
             self._names.remove(name)
             self._cached.drop(name)
@@ -206,7 +210,7 @@ class PrefixCache(Reuse):
         return max(now, ready)
 
     def _first(self, count: int) -> list[Name]:
-        """So many cached blocks, first to go first."""
+        """The first `count` cached blocks in the order in which they are dropped."""
         if count <= 0:
             return []
         return [name for name, _ in zip(self._cached.victims(), range(count), strict=False)]

@@ -1,4 +1,4 @@
-"""Time of one step by a roofline, in whole picoseconds.
+"""Time of one step by a roofline model, in whole picoseconds.
 
 A step is bound by memory traffic, by arithmetic, or by the layers that are streamed to it. Each
 bound is a `CostBound`, linear in the step's work, with whole coefficients; the step takes the
@@ -22,7 +22,7 @@ from mirage.streaming.layer_sets import even, nested
 PS = 10**12
 """Picoseconds in a second: the unit of simulated time."""
 NEVER = 1 << 62
-"""A time that no simulation reaches."""
+"""A time in picoseconds that no simulation reaches."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -31,17 +31,16 @@ class Work(msgspec.Struct, frozen=True):
     sequences: int
     """Sequences that decode one token each."""
     context: int
-    """Tokens in the KV cache of those."""
+    """Tokens in the KV cache of these sequences."""
     prefill: int = 0
-    """Prompt tokens computed."""
+    """Tokens of prompts that the step computes."""
     area: int = 0
-    """Twice the sum over those tokens of the tokens they attend to."""
+    """Twice the sum, over these prompt tokens, of the number of tokens that each attends to."""
 
 
 class CostBound(NamedTuple):
-    """Coefficients of one bound of a step, in picoseconds.
-
-    One is fixed, the others are for each unit of the fields of `Work`.
+    """Coefficients of one bound of a step, in picoseconds: `fixed`, and one for each unit of the
+    fields of `Work`.
     """
 
     fixed: int
@@ -51,7 +50,7 @@ class CostBound(NamedTuple):
     area: int
 
     def at(self, work: Work) -> int:
-        """Picoseconds that this bound demands of a step."""
+        """Picoseconds of a step with this work by this bound."""
         fixed, sequence, context, prefill, area = self
         return (
             fixed
@@ -63,7 +62,7 @@ class CostBound(NamedTuple):
 
 
 Sets = Callable[[int, int], Iterable[int]]
-"""The m of n layers that are streamed."""
+"""Function that chooses the m layers of n that are streamed."""
 LAYER_SETS: dict[str, Sets] = {"nested": lambda n, m: nested(n)[:m], "even": even}
 
 
@@ -73,7 +72,7 @@ def _pipeline(sets: Sets, n: int, m: int, slots: int) -> tuple[tuple[Fraction, F
 
 
 class Streaming(NamedTuple):
-    """Part of the parameters that a step streams. `load_ps` is T_T."""
+    """Layers that a step streams: layers remapped, slots, and T_T in picoseconds."""
 
     layers_remapped: int = 0
     stream_slots: int = 1
@@ -84,11 +83,12 @@ NOTHING_STREAMED = Streaming()
 
 
 class BoundedSteps:
-    """Step times of an engine of so many `layers`, by the bounds of what it computes.
+    """Step times of an engine of so many `layers`, by the bounds of its computation.
 
-    The `overhead` of a step is the same whoever computes beside it. `sets` says which layers are
-    streamed, where that is to count (see docs/simulation.md). Hashable by identity; bounds are made
-    once for each way of streaming and each number of engines that compute at the same time.
+    The `overhead` of a step does not depend on other engines. `sets` chooses the streamed layers;
+    None takes them as evenly spaced (see docs/simulation.md). Hashable by identity; bounds are
+    computed once for each way of streaming and each number of engines that compute at the same
+    time.
     """
 
     def __init__(
@@ -104,30 +104,31 @@ class BoundedSteps:
 
     @property
     def overhead_ps(self) -> int:
-        """Picoseconds of a step that has nothing in it."""
+        """Picoseconds of a step without work."""
         return self.overhead.fixed
 
     def compute_ps(self, work: Work, co_runners: int = 1) -> int:
-        """A step that streams nothing: n T_c. `co_runners` engines share the device.
+        """Picoseconds of a step that streams nothing (n T_c), while `co_runners` engines share the
+        device.
 
-        Its overhead is inside: copies go on while the host prepares the next step.
+        The overhead is included: copies go on while the host prepares the next step.
         """
         return max([bound.at(work) for bound in self.bounds(NOTHING_STREAMED, co_runners)])
 
     def added_ps(self, first: int, tokens: int) -> int:
-        """Picoseconds that `tokens` of a prompt, from number `first` on, add to a step."""
+        """Picoseconds that `tokens` tokens of a prompt, from number `first` on, add to a step."""
         work = Work(0, 0, tokens, tokens * (2 * first + tokens + 1))
         return max([bound.at(work) - bound.fixed for bound in self.bounds(NOTHING_STREAMED, 1)])
 
     def _bounds(self, streaming: Streaming, co_runners: int) -> tuple[CostBound, ...]:
-        """All bounds of a step, its overhead included."""
+        """All bounds of a step, with its overhead."""
         bounds = [plus(_times(bound, co_runners, 1), self.overhead) for bound in self.compute]
         if streaming.layers_remapped:
             bounds += self._streamed(bounds, streaming)
         return tuple(bounds)
 
     def _streamed(self, bounds: list[CostBound], s: Streaming) -> list[CostBound]:
-        """As if the layers lay evenly, or what the very set takes."""
+        """Bounds by the streamed layers, evenly spaced or those of the set."""
         n, m = self.layers, s.layers_remapped + s.stream_slots
         pairs: tuple[tuple[Fraction, Fraction], ...]
         if self._sets is None:
@@ -146,7 +147,9 @@ class BoundedSteps:
 
 
 class Roofline(BoundedSteps):
-    """Step times of one model on `fraction` of one device; `parts` and `sets` of its layers."""
+    """Step times of one model on `fraction` of one device. `parts` of a layer move independently;
+    `sets` as in `BoundedSteps`.
+    """
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ def _compute_bounds(model: Model, hardware: Hardware, fraction: float) -> list[C
 
 
 def plus(one: CostBound, other: CostBound) -> CostBound:
-    """Sum of two demands on a step, one after the other."""
+    """Sum of two bounds, for work that is done one after the other."""
     return CostBound(*(a + b for a, b in zip(one, other, strict=True)))
 
 

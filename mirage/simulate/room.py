@@ -1,4 +1,4 @@
-"""KV blocks that requests find free, and those that an engine asks for."""
+"""Free KV blocks for requests, and the blocks that an engine requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from mirage.simulate.tally import SimulatedCounters
 
 
 class QueueRoom:
-    """Room for requests of one engine: `queues` in the memory of `holding`. All numbers are KV
-    blocks.
-    """
+    """Room for the requests in `queues`, in the memory of `holding`. All numbers are KV blocks."""
 
     def __init__(
         self,
@@ -41,16 +39,18 @@ class QueueRoom:
 
     @property
     def free(self) -> int:
-        """Blocks that running requests may take."""
+        """Free blocks, which running requests may take."""
         return self._holding.blocks - self._queues.used_blocks
 
     @property
     def growth(self) -> int:
-        """Free blocks that may be taken without a look at what is cached in them."""
+        """Free blocks that may be taken without dropping cached ones first."""
         return self._queues.reuse.growth(self.free)
 
     def lacking(self) -> int:
-        """Blocks that running requests lack for their next token, or one that is stuck to start."""
+        """Blocks that running requests lack for their next tokens, or that a loaded request lacks
+        to start while none runs.
+        """
         queues = self._queues
         needed = queues.batch.blocks_due() + len(queues.held)
         if queues.loading and not queues.running and (loaded := queues.first_loaded):
@@ -59,7 +59,9 @@ class QueueRoom:
         return lacking if lacking > 0 else 0
 
     def for_newcomers(self) -> int:
-        """Blocks that waiting requests may have, once the running ones have this step's."""
+        """Blocks for waiting requests, after those of the running requests for this step and those
+        left free for them.
+        """
         due, holding = self._queues.batch.blocks_due(), self._holding
         if not self._keeps:
             return self.free - due
@@ -74,7 +76,7 @@ class QueueRoom:
         return self.free - due - left
 
     def demand(self, taken: int = 0) -> Demand:
-        """Demand of the engine, with `taken` blocks more in use than now."""
+        """Demand of the engine if `taken` more blocks were in use."""
         queues = self._queues
         running = len(queues.running)
         slots = self._limits.max_num_seqs - running

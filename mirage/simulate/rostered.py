@@ -1,8 +1,9 @@
-"""Memory of one device for more models than fit: the roster decides beside the arbiter.
+"""Memory of one device for more models than fit: a roster decides which are awake, an arbiter
+divides.
 
-An engine that sleeps holds its fixed bytes and no turn. One that wakes joins the arbiter with all
-its layers away, is allotted what the others leave it, and begins once its weights have come over
-the link, one model after the other. What is streamed meanwhile does not slow that.
+A sleeping engine holds its fixed bytes and has no turn. An engine that wakes joins the arbiter with
+all its layers given away, is allotted the memory that the others leave, and begins when its weights
+have been copied over the link, one model after the other. Streamed layers do not slow that.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from mirage.simulate.roofline import PS
 from mirage.simulate.world import At, SimulatedDomain, ToEngine
 
 ALL = 1 << 62
-"""Bytes of KV: whatever there is."""
+"""Bytes of KV memory to spill: all."""
 
 
 class RosteredDomain(SimulatedDomain):
-    """`later` calls back at a time in picoseconds; `link` carries the weights that come."""
+    """Memory of one device with a roster. `later` calls back at a time in picoseconds; `link`
+    carries returning weights.
+    """
 
     def __init__(
         self,
@@ -42,16 +45,20 @@ class RosteredDomain(SimulatedDomain):
         super().__init__(arbiter, engines, tell)
         self.roster, self._link, self._later = roster, link, later
         self._joined: set[str] = set()
-        """Tenants whose memory the arbiter moves."""
+        """Tenants whose memory the arbiter divides."""
         self._loading: dict[str, LifeEvent] = {}
-        """Tenants that have joined and wait for their first allotment; the event that follows."""
+        """Tenants that have joined and wait for their first allotment, with the event that follows
+        it.
+        """
         self._up: set[str] = set()
-        """Tenants that have started hollow, and wait for the bytes that they hold asleep."""
+        """Tenants that have started without memory, and wait for the bytes that they hold
+        asleep.
+        """
         self._leaving: dict[str, DrainGoal] = {}
         self._known = dict.fromkeys(self.engines, 0)
-        """Requests of each that the roster knows of."""
+        """Requests of each tenant that the roster knows of."""
         self._past = dict.fromkeys(self.engines, 0)
-        """Revision of each when it left last: reports of it may still be under way."""
+        """Revision of each tenant when it last left: reports up to it may still be under way."""
 
     def start(self, now: int) -> None:
         for name, engine in self.engines.items():
@@ -76,13 +83,15 @@ class RosteredDomain(SimulatedDomain):
     # -- what a placement wants ----------------------------------------------------------
 
     def wish(self, name: str, wish: LifeState, now: int) -> None:
-        """A tenant shall be ready, sleep or stop. One that stops leaves no weights in the host."""
+        """Have a tenant become ready, sleep or stop. A stopped one leaves no weights in host
+        memory.
+        """
         self.roster.kept(name, kept=wish is not LifeState.STOPPED)
         self.roster.wished(name, wish, now / PS)
         self.decide(now)
 
     def is_ready(self, name: str, since: int) -> bool:
-        """True if it is ready, or was since then."""
+        """True if the tenant is ready, or was after the time `since`."""
         member = self.roster.members[name]
         return member.state is LifeState.READY or member.ready_at * PS > since
 
@@ -107,7 +116,9 @@ class RosteredDomain(SimulatedDomain):
             self._load(name, self._loading.pop(name), now)
 
     def _count(self, name: str, requests: int, now: int) -> None:
-        """The roster hears of requests that came, and of those that ended."""
+        """Tell the roster of requests that arrived or ended, by the number of requests in a
+        report.
+        """
         more = requests - self._known[name]
         self._known[name] = requests
         for _ in range(more):
@@ -148,7 +159,7 @@ class RosteredDomain(SimulatedDomain):
     # -- going --------------------------------------------------------------------------
 
     def _leave(self, name: str, goal: DrainGoal, now: int) -> None:
-        """Begin to sleep or stop: no request runs any more, and all KV has been given up."""
+        """Begin to sleep or stop. No request runs, and all KV memory has been given up."""
         times = self.roster.members[name].times
         takes_s = times.sleep_s if goal is DrainGoal.SLEEP else times.stop_s
         self._later(now + _ps(takes_s), partial(self._left, name, goal))
@@ -166,7 +177,9 @@ class RosteredDomain(SimulatedDomain):
         self.decide(now)
 
     def _rest(self, name: str) -> None:
-        """It holds no more than what it keeps asleep, or nothing."""
+        """Set a tenant's memory to the bytes that it keeps asleep, or to none if it has no
+        process.
+        """
         member, holding = self.roster.members[name], self.engines[name].holding
         self._past[name] = max(self._past[name], holding.revision)
         holding.begin_empty()
@@ -175,7 +188,7 @@ class RosteredDomain(SimulatedDomain):
     # -- coming -------------------------------------------------------------------------
 
     def _come_later(self, name: str, now: int) -> None:
-        """Its process is up."""
+        """The process of a starting tenant is up."""
         member = self.roster.members[name]
         if member.own.hollow:
             self._up.add(name)
@@ -184,7 +197,9 @@ class RosteredDomain(SimulatedDomain):
         self.decide(now)
 
     def _sleep_first(self, name: str, now: int) -> None:
-        """It began with no memory, and others have given back what it holds asleep."""
+        """Let a tenant that started without memory sleep, once the bytes that it holds asleep are
+        free.
+        """
         if self.arbiter.controller.free_bytes >= self.roster.members[name].own.asleep:
             self._up.discard(name)
             self.roster.heard(name, LifeEvent.SLEPT, now / PS)
@@ -218,7 +233,8 @@ def _ps(seconds: float) -> int:
 
 
 def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
-    """The most popular are awake as far as they fit, the next asleep, and the rest stopped.
+    """Set the first states: the most popular tenants are awake as far as they fit, the next asleep,
+    the others stopped.
 
     All weights are in host memory.
     """
@@ -241,7 +257,9 @@ def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
 
 
 def begin_placed(roster: Roster, stands: Mapping[str, Stand | None], now: float = 0.0) -> None:
-    """Each begins as it stands, those first that are awake, as far as they fit; else asleep."""
+    """Set the first states by `stands`. Tenants that should be awake are so as far as they fit; the
+    others sleep.
+    """
     left = roster.device_bytes
     left -= sum(roster.members[name].own.asleep for name, stand in stands.items() if stand)
     for name, stand in sorted(stands.items(), key=lambda each: each[1] is not Stand.AWAKE):
@@ -258,7 +276,7 @@ def begin_placed(roster: Roster, stands: Mapping[str, Stand | None], now: float 
 
 
 def _first(names: Iterable[str], nbytes: Mapping[str, int], most: int) -> set[str]:
-    """Names, in order, that fit into `most` bytes together. Larger ones are passed over."""
+    """Names, in order, whose bytes fit into `most` together. Names that do not fit are skipped."""
     chosen: set[str] = set()
     for name in names if most else ():
         if nbytes[name] <= most:

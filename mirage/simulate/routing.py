@@ -1,9 +1,9 @@
-"""Experts that the steps of a simulated mixture route to: expected numbers. Pure.
+"""Experts that the steps of a simulated mixture route to, as expected numbers. Pure.
 
 The frequency at which one token needs an expert falls with the expert's rank by a Zipf law, in each
 layer with an exponent of its own. The ranking differs from layer to layer and changes nothing, so
-experts are numbered from the rarest to the most frequent. Nothing of a step is drawn: an expert
-counts by the probability that some token of the step needs it.
+experts are numbered from the rarest to the most frequent. Nothing is drawn for a step: an expert
+counts by the probability that at least one token of the step needs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirage.profiles import Model
 from mirage.streaming.routing import OBSERVE_CALLS, WINDOW
 
 SPREAD = 0.25
-"""A layer's exponent is at most this part of the mean above or below it."""
+"""Largest relative deviation of a layer's exponent from the mean."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class RouterModel(Strict):
     """Preferences of a mixture's routers for some experts."""
 
     skew: Annotated[float, Field(ge=0, le=20)]
-    """The mean exponent of the layers' Zipf laws; 0 is even."""
+    """Mean exponent of the layers' Zipf laws; 0 makes all experts equally frequent."""
 
 
 class Routers:
@@ -44,17 +44,23 @@ class Routers:
         ranks = np.arange(model.experts, 0, -1, dtype=np.float64)
         rows = [_needed(ranks**-exponent, model.active_experts) for exponent in exponents]
         self.needed = np.array(rows)
-        """By layer and expert, the rarest first: how likely one token needs it."""
+        """Probability that one token needs an expert, by layer and expert, the rarest expert
+        first.
+        """
         self.routed = lru_cache(maxsize=4096)(self._routed)
 
     def _routed(self, tokens: int) -> tuple[float, ...]:
-        """At index g: of each layer's g rarest, how many a step of so many tokens routes to."""
+        """At index g: number of the g rarest experts of each layer that a step of `tokens` tokens
+        routes to, summed over layers.
+        """
         some = 1 - (1 - self.needed) ** tokens
         return (0.0, *map(float, np.cumsum(some.sum(axis=0))))
 
 
 class Observed:
-    """Part of it that an engine has seen, as `mirage.streaming.routing.RoutingCounts` counts."""
+    """Average of `Routers.routed` over an engine's steps, as
+    `mirage.streaming.routing.RoutingCounts` computes it.
+    """
 
     def __init__(self, routers: Routers) -> None:
         self._routers = routers
@@ -79,10 +85,11 @@ class Observed:
 
 
 def _needed(shares: Floats, count: int) -> Floats:
-    """Probability that a token needs each expert if it needs `count` different ones, by their
-    shares.
+    """Probability that a token needs each expert, if it needs `count` different ones, in proportion
+    to `shares`.
 
-    The sum is `count`, and none is more than 1: other experts take what one cannot.
+    The sum is `count`, and none is more than 1: the rest of an expert that reaches 1 goes to
+    others.
     """
     needed = np.zeros_like(shares)
     free = np.ones(len(shares), dtype=bool)

@@ -17,7 +17,7 @@ Metrics = dict[str, Any]
 MS = PS / 1000
 PERCENTS = [50.0, 90.0, 99.0]
 PLOTTED = [percent / 2 for percent in range(201)]
-"""Percentiles of a latency, for the report's pictures."""
+"""Percentiles of latencies that the report's pictures show."""
 
 
 def run(
@@ -28,10 +28,10 @@ def run(
     skipping: bool = True,
     begun: Callable[[World], None] = lambda world: None,
 ) -> Metrics:
-    """All metrics of a run, in the words of ``vllm bench serve`` and then some.
+    """All metrics of a run, named as in ``vllm bench serve``, and further ones of memory.
 
-    Everything is a number, a string or a list of them, and the same for the same seed. `begun`
-    is given the world before its time begins, to look at meanwhile.
+    Each value is a number, a string or a list of them, and the same for the same seed. `begun` is
+    called with the world before the simulated time begins, for example to set an observer.
     """
     world = build.world(setup, setup.variant(policy), seed, skipping=skipping)
     begun(world)
@@ -52,7 +52,9 @@ def run(
 def measured(
     policy: str, seed: int, tenants: Mapping[str, list[Engine]], start: int = 0
 ) -> Metrics:
-    """Figures of all `tenants`, each with its engines; `start` in picoseconds. No timelines."""
+    """Metrics over all `tenants`, given with their engines, and of each. Measuring began at `start`
+    picoseconds. The timelines are empty.
+    """
     engines = [engine for each in tenants.values() for engine in each]
     return {
         "policy": policy,
@@ -65,7 +67,7 @@ def measured(
 
 
 def metrics(engines: list[Engine], start: int = 0) -> Metrics:
-    """Metrics over all requests of `engines`; `start` in picoseconds."""
+    """Metrics over all requests of `engines`; measuring began at `start` picoseconds."""
     tallies = [engine.tally for engine in engines]
     counters = [tally.counters for tally in tallies]
     last = max(tally.last_finish for tally in tallies)
@@ -88,7 +90,9 @@ def metrics(engines: list[Engine], start: int = 0) -> Metrics:
 
 
 def curve(engines: list[Engine], latency: Literal["ttft", "itl"]) -> list[float]:
-    """Milliseconds of the percentiles `PLOTTED`, for a cumulative plot; empty without values."""
+    """Latencies in milliseconds at the percentiles `PLOTTED`, for a cumulative plot; empty without
+    values.
+    """
     merged = Distribution()
     for engine in engines:
         tally = engine.tally
@@ -97,7 +101,9 @@ def curve(engines: list[Engine], latency: Literal["ttft", "itl"]) -> list[float]
 
 
 def timeline(engine: Engine) -> dict[str, list[float]]:
-    """Memory of an engine over time: seconds, extents, blocks, layers; column by column."""
+    """Memory of an engine over time, by column: seconds, KV extents, used blocks, layers
+    remapped.
+    """
     columns = list(zip(*engine.tally.timeline.samples, strict=True)) or [()] * 4
     return {
         "t": [time / PS for time in columns[0]],

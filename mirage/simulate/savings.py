@@ -1,6 +1,4 @@
-"""Tokens that need not be computed since they were found, by their place, and the time that they
-save.
-"""
+"""Tokens that were found in a cache and not computed, by place, and the time that this saves."""
 
 from __future__ import annotations
 
@@ -9,15 +7,16 @@ from mirage.simulate.tally import Tally
 
 
 class Savings:
-    """Savings of one engine."""
+    """Savings of one engine, added to `tally`."""
 
     def __init__(self, tally: Tally, roofline: BoundedSteps) -> None:
         self._tally, self._roofline = tally, roofline
 
     def add(self, place: str, first: int, tokens: int) -> None:
-        """`tokens` of a prompt, from number `first` on, were found at a `place`.
+        """Note that `tokens` tokens of a prompt, from number `first` on, were found at `place`.
 
-        They would have shared steps, so their time is what they add to one.
+        They would have shared steps with others, so the time saved is the time that they add to a
+        step.
         """
         if not tokens:
             return

@@ -1,15 +1,15 @@
-"""Choice of the next step's work: vLLM's order, and asking for memory before a request is
+"""Choice of the next step's work: vLLM's order, but memory is requested before a request is
 preempted.
 
 Running requests decode first, their blocks allocated in the order of their admission. Then chunks
 of prefill fill the token budget, those under way before waiting ones, first come first served. A
-waiting request is admitted if its whole prompt finds blocks. Without blocks for a running request
-the newest one is preempted. With `elastic`, memory is asked for before that, as
-`mirage.engine.scheduler` does.
+waiting request is admitted if there are blocks for its whole prompt. Without blocks for a running
+request the newest one is preempted. With `elastic`, memory is requested before that, as by
+`mirage.engine.scheduler`.
 
-A request that loads is admitted likewise, but it gets blocks only for what it loads, and takes none
-of those that earlier loads lack. Once loaded it starts before all that wait, as soon as the rest of
-its prompt finds blocks. By then others may have taken them, and no request is admitted past it.
+A request that loads its prefix is admitted likewise, but gets blocks only for the prefix, and none
+that earlier loads lack. Once loaded it starts before all that wait, as soon as there are blocks for
+the rest of its prompt. Until then other requests may take them, but none is admitted before it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from mirage.simulate.room import QueueRoom
 from mirage.simulate.tally import Tally
 
 Chunk = tuple[SimulatedRequest, int]
-"""A request in prefill, and tokens of its prompt."""
+"""A request in prefill, and the number of its prompt's tokens in this step."""
 
 
 class Scheduler:
-    """Scheduler of one engine. `report` tells the demand, and may bring an answer."""
+    """Scheduler of one engine. `report` sends the demand to the controller, whose answer may come
+    before it returns.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,9 @@ class Scheduler:
         self._tally, self._report, self._loads = tally, report, loads
 
     def schedule(self, now: int) -> list[Chunk] | None:
-        """Prompts to compute beside a token of all that decode; None if there is no step."""
+        """Chunks of prompts to compute in the next step, beside one token of each request in the
+        batch; None if there is no step.
+        """
         queues = self._queues
         if not queues.unfinished or not self._turn.may_step(queues.begun):
             return None
@@ -77,7 +81,9 @@ class Scheduler:
     # -- room for those that run --------------------------------------------------------
 
     def _make_room(self, lacking: int, now: int) -> bool:
-        """Blocks for those that run; True if some run on, of which others were preempted."""
+        """Get blocks for running requests. True if requests were preempted for them and some still
+        run.
+        """
         if self._limits.elastic:
             hold = self._growth_hold
             self._ask(lacking, now)
@@ -93,7 +99,9 @@ class Scheduler:
         return bool(self._queues.running)
 
     def _gives_way(self) -> bool:
-        """Preempt the newest that runs, or else take back the newest load; False without one."""
+        """Preempt the newest running request, or take the blocks of the newest load; False if there
+        is neither.
+        """
         if self._queues.running:
             self.preempt()
             return True
@@ -102,7 +110,7 @@ class Scheduler:
         return given
 
     def _ask(self, lacking: int, now: int) -> None:
-        """Tell the controller what is lacking, and hear whether it can be had."""
+        """Report the blocks that are lacking, and take the answer if it comes at once."""
         self._growth_hold.lacks(lacking, max(0, self._room.free))
         if self._growth_hold.end_step():
             self._report(now)
@@ -115,7 +123,7 @@ class Scheduler:
     # -- prompts ------------------------------------------------------------------------
 
     def _continued(self) -> tuple[list[Chunk], int]:
-        """Chunks of prompts that are under way, and the tokens that are left for others."""
+        """Chunks of prompts that are under way, and the rest of the token budget."""
         chunks = []
         budget = self._limits.max_num_batched_tokens - self._queues.batch.size
         for request in self._queues.prefilling:
@@ -126,7 +134,7 @@ class Scheduler:
         return chunks, budget
 
     def _resumed(self, budget: int) -> tuple[list[Chunk], int]:
-        """The first chunks of requests that are loaded, and what they leave of `budget` tokens."""
+        """First chunks of loaded requests that start now, and the rest of `budget` tokens."""
         queues, room = self._queues, self._room
         chunks: list[Chunk] = []
         while budget > 0 and self._has_slot() and (request := queues.first_loaded) is not None:
@@ -140,7 +148,7 @@ class Scheduler:
         return chunks, budget
 
     def _admitted(self, budget: int, now: int) -> list[Chunk]:
-        """The first chunks of waiting requests, within `budget` tokens."""
+        """Admit waiting requests; return their first chunks, within `budget` tokens."""
         queues, limits = self._queues, self._limits
         chunks: list[Chunk] = []
         free = self._room.for_newcomers()

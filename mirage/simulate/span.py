@@ -1,4 +1,6 @@
-"""Steps in a row that grow evenly, and the time of any number of them. Times in picoseconds."""
+"""Consecutive steps whose duration grows evenly, and the time of any number of them, in
+picoseconds.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from mirage.simulate.roofline import CostBound, Work
 
 @dataclass(slots=True)
 class Span:
-    """The steps that are under way: the first takes `first_ps`, each later one `growth_ps` more.
+    """Steps that are under way: the first takes `first_ps`, each later one `growth_ps` more than
+    the last.
 
-    Steps of 10, 12, 14 and 16 from 100 on; what happens at 125 ends the third one:
+    Steps of 10, 12, 14 and 16 from 100 on; an event at 125 ends the span after the third one:
 
     >>> span = Span(begin=100, first_ps=10, growth_ps=2)
     >>> span.take(4)
@@ -35,14 +38,16 @@ class Span:
         self.end = self.begin + total(self.first_ps, self.growth_ps, steps)
 
     def cut(self, now: int) -> None:
-        """End with the step that is under way at `now`."""
+        """End the span with the step that is under way at `now`."""
         if self.steps > 1:
             first, growth = self.first_ps, self.growth_ps
             self.take(max(1, steps_until(first, growth, self.steps, now - self.begin)))
 
 
 def largest(bounds: Sequence[CostBound], work: Work) -> tuple[CostBound, int]:
-    """The bound that a step takes, and how long; of equals the fastest growing."""
+    """The largest bound of a step, and its picoseconds; among equal ones the bound that grows
+    fastest.
+    """
     bound, longest = bounds[0], bounds[0].at(work)
     for other in bounds[1:]:
         time = other.at(work)
@@ -52,7 +57,9 @@ def largest(bounds: Sequence[CostBound], work: Work) -> tuple[CostBound, int]:
 
 
 def total(first: int, growth: int, steps: int) -> int:
-    """Picoseconds of `steps` steps."""
+    """Picoseconds of `steps` steps: the first takes `first`, each later one `growth` more than the
+    last.
+    """
     return steps * first + growth * (steps * (steps - 1) // 2)
 
 
@@ -75,9 +82,10 @@ def steps_until(first: int, growth: int, most: int, span: int) -> int:
 
 
 def steps_alike(bounds: Sequence[CostBound], bound: CostBound, work: Work, most: int) -> int:
-    """Steps, at most `most`, until another of `bounds` than the largest, `bound`, is the largest.
+    """Number of steps, at most `most`, during which `bound`, the largest now, stays the largest of
+    `bounds`.
 
-    Each step finds one more token in KV for each sequence of `work`. Two sequences with 10 tokens:
+    Each step adds one token in KV for each sequence of `work`. Two sequences with 10 tokens:
     compute takes 100, memory 80 and 2 more for each step, which is longer from the 12th step on:
 
     >>> compute, memory = CostBound(100, 0, 0, 0, 0), CostBound(70, 0, 1, 0, 0)

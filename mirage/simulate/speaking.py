@@ -1,4 +1,4 @@
-"""Reports of a simulated engine to the controller, and their times."""
+"""Reports of a simulated engine to the controller, and the times at which they are sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage.simulate.tally import Tally
 
 
 class Speaker:
-    """Reports of one engine. `send` takes each of them."""
+    """Sends the reports of one engine, through `send`."""
 
     def __init__(
         self,
@@ -35,25 +35,29 @@ class Speaker:
         self._queues, self._room, self._costs, self._holding = queues, room, costs, holding
         self._turn, self._limits, self._tally, self._send = turn, limits, tally, send
         self.due = 0
-        """Time of the next report, of an engine that is elastic. Picoseconds."""
+        """Time at which an elastic engine reports next, in picoseconds."""
         self._said: tuple[bool, bool] | None = None
-        """Work and turn at the last report: had it work, and did it have the turn?"""
+        """Last reported state, None before: True if the engine had work; True if it had the
+        turn.
+        """
 
     def maybe(self, now: int) -> None:
-        """Report if it is time, and at once when work or the turn came or went."""
+        """Report if a report is due, or if the engine's work or turn began or ended since the last
+        one.
+        """
         due = self._limits.elastic and now >= self.due
         if due or (self._queues.unfinished, self._holds_turn()) != self._said:
             self.speak(now)
 
     def speak(self, now: int) -> None:
-        """Report."""
+        """Send a report now."""
         self.due = now + self._limits.report_ps
         report = self.report()
         self._said = self._queues.unfinished, report.holds_turn
         self._send(report, now)
 
     def report(self) -> Report:
-        """The present state, as an engine would send it."""
+        """Report of the present state, with the fields that a real engine sends."""
         queues, holding, counters = self._queues, self._holding, self._tally.counters
         used = queues.used_blocks
         return make_report(

@@ -1,6 +1,6 @@
-"""Steps in simulated time: how long they take, and the tokens that come at their end.
+"""Steps in simulated time: their duration, and the tokens at their end.
 
-While nothing but decoding happens, all steps up to the next event are taken at once (a span).
+While all requests only decode, the steps up to the next event are simulated together (a span).
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from mirage.simulate.tally import Tally
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """Times at which a span of steps has to end. Picoseconds."""
+    """Times at which a span of steps has to end, in picoseconds."""
 
     event: int
-    """Time at which the end of the step that is under way must be seen."""
+    """Time of an event: the span ends with the step that is under way at this time."""
     until: int
-    """No span goes on beyond the step that is under way then, which is one of its own."""
+    """Time that the span must end before: the step under way at this time is a span of its own."""
 
 
 class StepTaker:
-    """Takes the steps of one engine. `finished` hears of each request that is done, and when."""
+    """Takes the steps of one engine. `finished` is called with each finished request and the
+    time.
+    """
 
     def __init__(
         self,
@@ -52,11 +54,11 @@ class StepTaker:
         self._tokens = 0
         """Tokens that each step of the span computes."""
         self._work = Work(0, 0)
-        """Work of its first step."""
+        """Work of the span's first step."""
         self._delay = 0
-        """Picoseconds for which that waits for memory that moves."""
+        """Picoseconds for which the first step waits for memory that moves."""
         self._shared = 1
-        """Engines that compute at the same time."""
+        """Number of engines that compute during the span, this one included."""
 
     def work(self) -> Work:
         """Work of the span's first step."""
@@ -69,7 +71,9 @@ class StepTaker:
     # -- the beginning ------------------------------------------------------------------
 
     def begin(self, now: int, chunks: Sequence[Chunk], horizon: Horizon | None) -> None:
-        """One step with `chunks`, or a span of pure decode; None for single steps only."""
+        """Begin one step with `chunks`, or a span of decode steps up to `horizon`; None allows one
+        step only.
+        """
         self.stepping, self.chunks = True, chunks
         work, span = self.work(), self.span
         self._tokens = work.sequences + work.prefill
@@ -87,7 +91,7 @@ class StepTaker:
     def _undisturbed(
         self, bounds: tuple[CostBound, ...], bound: CostBound, work: Work, horizon: Horizon
     ) -> int:
-        """Steps until anything else can happen than one more token for each request.
+        """Number of steps until anything else can happen than one more token for each request.
 
         Say that steps take 10, 12, 14 … and that the first request finishes after 6. If there are
         blocks for 5 steps, the span has 5 and ends at 70. If an event at 30 must be seen
@@ -108,7 +112,7 @@ class StepTaker:
     # -- the end ------------------------------------------------------------------------
 
     def complete(self, now: int) -> None:
-        """The span is over: tokens were emitted, requests finished."""
+        """End the span: emit its tokens, and finish requests."""
         self.stepping = False
         self._count(now)
         self._emit_gaps()
@@ -122,7 +126,9 @@ class StepTaker:
         self.chunks = ()
 
     def _leave(self, finished: Sequence[SimulatedRequest], now: int) -> None:
-        """First goes what had to go while they still had their blocks."""
+        """Finish requests. Before that, drop the cached blocks that had to go while these requests
+        still held theirs.
+        """
         reuse = self._queues.reuse
         if reuse.keeps:
             leaving = sum(request.blocks for request in finished)
@@ -144,7 +150,7 @@ class StepTaker:
             counters.stall_ps += self._waited()
 
     def _waited(self) -> int:
-        """Picoseconds for which the steps of the span waited for layers."""
+        """Picoseconds in the span for which steps waited for layers."""
         span, first = self.span, self._work
         grown = first.sequences * (span.steps - 1)
         last = msgspec.structs.replace(first, context=first.context + grown)
@@ -152,7 +158,7 @@ class StepTaker:
         return max(0, span.end - span.begin - self._delay - span.steps * computes // 2)
 
     def _emit_gaps(self) -> None:
-        """The time since the token before, of every token that decode has made in the span."""
+        """Record the gap before every token that decode made in the span."""
         queues, span, gaps = self._queues, self.span, self._tally.gaps
         size = queues.batch.size
         if not size:
@@ -176,7 +182,7 @@ class StepTaker:
         queues.late = []
 
     def _prefilled(self, request: SimulatedRequest, now: int) -> None:
-        """The prompt is in KV, and one token more has come."""
+        """A request's prompt is computed, and one more token generated."""
         if request.first < 0:
             request.first = now
         else:

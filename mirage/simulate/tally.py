@@ -1,7 +1,7 @@
 """Measurements of a simulation: latencies of requests, gaps between tokens, counters.
 
-Values are kept exactly up to `LIMIT` of them; beyond that, those so far are put into bins of 0.1 %
-relative width, so that a trace of any length fits into memory.
+Up to `LIMIT` values are kept exactly; beyond that they are put into bins of 0.1 % relative width,
+so that a trace of any length fits into memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mirage.simulate.batch import SimulatedRequest
 LIMIT = 2_000_000
 BIN = np.log(1.001)
 SAMPLES = 400
-"""At most, of one engine's memory over time."""
+"""Most samples of one engine's memory over time."""
 FIRST_PERIOD_PS = 10**9
 
 Ints = npt.NDArray[np.int64]
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Distribution:
-    """Whole numbers with weights, and their exact percentiles (binned beyond `LIMIT`)."""
+    """Weighted values and their percentiles: exact up to `LIMIT` values, binned beyond."""
 
     def __init__(self) -> None:
         self._values: list[Floats] = []
@@ -35,7 +35,7 @@ class Distribution:
         self._pending = 0
 
     def add(self, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
-        """Add `values`, each as often as its weight says."""
+        """Add `values`, each with its weight, by default 1."""
         array_ = np.asarray(values, dtype=np.float64)
         once = np.ones(len(array_), dtype=np.int64)
         self._values.append(array_)
@@ -53,13 +53,13 @@ class Distribution:
         return int(sum(w.sum() for w in self._weights))
 
     def mean(self) -> float:
-        """Mean of at least one value."""
+        """Weighted mean. There must be at least one value."""
         # Not v @ w: BLAS sums in as many parts as it has threads, and the last digits differ.
         total = sum(float((v * w).sum()) for v, w in zip(self._values, self._weights, strict=True))
         return total / self.count
 
     def percentiles(self, percents: list[float]) -> list[float]:
-        """Percentiles by linear interpolation, as numpy's. At least one value."""
+        """Percentiles by linear interpolation, as numpy's. There must be at least one value."""
         values, weights = self.sorted()
         ends = np.cumsum(weights)
         ranks = np.asarray(percents) / 100 * (ends[-1] - 1)
@@ -68,7 +68,7 @@ class Distribution:
         return [float(x) for x in below + (above - below) * (ranks - np.floor(ranks))]
 
     def sorted(self) -> tuple[Floats, Ints]:
-        """Values in rising order, and their weights."""
+        """Values in ascending order, and their weights."""
         values = np.concatenate(self._values or [np.empty(0)])
         weights = np.concatenate(self._weights or [np.empty(0, dtype=np.int64)])
         order = np.argsort(values, kind="stable")
@@ -84,20 +84,24 @@ class Distribution:
 
 
 class Gaps:
-    """Times between tokens (ITL), kept as runs: first gap, growth, steps, tokens a step."""
+    """Times between tokens (ITL) in picoseconds, kept as runs: first gap, growth, steps, tokens in
+    each step.
+    """
 
     def __init__(self) -> None:
         self._runs = array("q")
         self.distribution = Distribution()
 
     def add(self, first: int, growth: int, steps: int, tokens: int) -> None:
-        """`steps` steps of `tokens` tokens each, with gaps first, first + growth, …"""
+        """Add `steps` steps of `tokens` tokens each, with gaps of `first`, `first` + `growth`, …
+        picoseconds.
+        """
         self._runs.extend((first, growth, steps, tokens))
         if len(self._runs) > LIMIT:
             self.flush()
 
     def flush(self) -> None:
-        """Put what was added into `distribution`."""
+        """Move all added gaps into `distribution`."""
         if not self._runs:
             return
         runs = np.asarray(self._runs, dtype=np.int64).reshape(-1, 4)
@@ -120,18 +124,18 @@ class Gaps:
 
 @dataclass(slots=True)
 class SimulatedCounters:
-    """Counters of one engine, in bytes and picoseconds. None ever falls."""
+    """Counters of one engine, in bytes and picoseconds; none ever falls."""
 
     completed: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     steps: int = 0
     started: int = 0
-    """Requests that began to run."""
+    """Requests that began to run. A preempted request is not counted again."""
     tokens: int = 0
     prefill_tokens: int = 0
     stall_ps: int = 0
-    """For which steps waited for layers."""
+    """Picoseconds for which steps waited for layers."""
     preemptions: int = 0
     holds: int = 0
     bytes_streamed: int = 0
@@ -139,24 +143,24 @@ class SimulatedCounters:
     busy_ps: int = 0
     most_remapped: int = 0
     most_experts: int = 0
-    """Experts of each layer that were given away at most."""
+    """Largest number of experts of each layer that were given away."""
     expert_loads: float = 0.0
-    """An expected number."""
+    """Loads of experts, an expected number."""
     moves: int = 0
     found: Counter[str] = field(default_factory=Counter)
-    """Tokens that were not computed, by where their KV lay."""
+    """Tokens that were not computed, by the place of their KV."""
     saved_ps: int = 0
-    """Picoseconds that computing them would have added to steps."""
+    """Picoseconds by which computing these tokens would have lengthened steps."""
     bytes_up: int = 0
     bytes_down: int = 0
     late_loads: int = 0
-    """Requests that stopped waiting for blocks from below."""
+    """Requests that stopped waiting for blocks from a tier."""
     spills: int = 0
     """Requests that gave up their blocks at the end of a turn."""
 
     @property
     def answered(self) -> Answered:
-        """Answers so far."""
+        """Output tokens and finished answers so far."""
         return Answered(self.tokens - self.prefill_tokens, self.completed)
 
 
@@ -164,8 +168,8 @@ class SimulatedCounters:
 class MemorySamples:
     """One engine's memory over time, in a bounded number of samples.
 
-    A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is
-    dropped and from then on half as many are taken. Times in picoseconds.
+    A sample is taken no earlier than `due`. When there are `SAMPLES`, every second one is dropped
+    and from then on half as many are taken. Times in picoseconds.
     """
 
     due: int = 0
@@ -174,7 +178,7 @@ class MemorySamples:
     _period: int = FIRST_PERIOD_PS
 
     def add(self, sample: tuple[int, int, int, int]) -> None:
-        """Take a sample that is due."""
+        """Add a sample. The caller checks that one is due."""
         self.samples.append(sample)
         if len(self.samples) == SAMPLES:
             self.samples = self.samples[::2]
@@ -198,13 +202,13 @@ class Tally:
     _e2el: array[int] = field(default_factory=lambda: array("q"))
 
     def restart(self) -> None:
-        """Measure anew from now on; the memory's samples go on."""
+        """Reset all measurements except the memory samples."""
         fresh = Tally(timeline=self.timeline)
         for each in fields(self):
             setattr(self, each.name, getattr(fresh, each.name))
 
     def sample(self, now_ps: int, extents: int, used_blocks: int, remapped: int) -> None:
-        """Enter the engine's memory now. This is cheap where the timeline has enough samples."""
+        """Add a sample of the engine's memory if one is due."""
         if now_ps < self.timeline.due:
             return
         self.timeline.add((now_ps, extents, used_blocks, remapped))
@@ -223,7 +227,7 @@ class Tally:
             self.flush()
 
     def flush(self) -> None:
-        """Bring the distributions up to date."""
+        """Move collected latencies into the distributions."""
         self.gaps.flush()
         self.ttft.add(self._ttft)
         self.tpot.add(self._tpot)

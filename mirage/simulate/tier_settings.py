@@ -1,4 +1,4 @@
-"""Memory below the device in an experiment, and its speed by the machine's profile."""
+"""Tiers of an experiment, and their speed by the machine's hardware profile."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from mirage.tiers.contract import Medium
 from mirage.units import GIB, size
 
 Capacity = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=LARGEST_BYTES)]
-"""Bytes; with 0 the tier is as good as not there."""
+"""Bytes of a tier; 0 is the same as no tier."""
 
 
 class SimulatedTier(Strict):
-    """Part of a medium that is for KV blocks."""
+    """A part of a medium, for KV blocks."""
 
     bytes: Capacity
 
 
 class SimulatedHostTier(SimulatedTier):
-    """Part of host memory that is for KV blocks."""
+    """A part of host memory, for KV blocks."""
 
     policy: Literal["lru", "arc"] = "lru"
-    """In which order a tenant's own blocks are evicted; a peer's as well."""
+    """Order in which a tenant's own blocks are evicted, also from a peer."""
 
 
 class SimulatedTiers(Strict):
@@ -38,7 +38,7 @@ class SimulatedTiers(Strict):
     host: SimulatedHostTier | None = None
     ssd: SimulatedTier | None = None
     spill: bool = True
-    """True if KV of suspended requests is given up when a turn ends, where that pays."""
+    """True if suspended requests give up KV when a turn ends, where that saves time."""
 
     @model_validator(mode="after")
     def _a_disk_is_reached_through_host_memory(self) -> SimulatedTiers:
@@ -58,8 +58,8 @@ class SimulatedTiers(Strict):
 
 
 def speeds(tiers: SimulatedTiers | None, hardware: Hardware) -> dict[Medium, Speed]:
-    """Speeds of the media that are used. Raises `ConfigError` for one that the machine does not
-    have.
+    """Speeds of the media that are used. Raises `ConfigError` for a medium that the hardware file
+    does not describe, or that is too small.
     """
     return {
         medium: _speed(medium, nbytes, hardware)

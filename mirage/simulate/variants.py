@@ -1,4 +1,4 @@
-"""Variants to compare: a policy that engines know, with what of the rules differs. Data."""
+"""Variants to compare: a policy, and the rules in which it differs from the experiment's. Data."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Variant:
-    """One column of a comparison: an engine's policy, and what of the `Rules` differs."""
+    """One column of a comparison: an engine's policy, and changes of the `Rules`."""
 
     name: str
     policy: Policy
     meaning: str = ""
-    """Description in a report; left out, it is mirage with its `changes`."""
+    """Description in a report; if empty, the report describes it as mirage with its `changes`."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     coming: Coming = field(default_factory=Coming)
-    """Way in which models come and go, in an experiment with a `roster`."""
+    """Way in which models wake, sleep, start and stop, in an experiment with a `roster`."""
     tiers: bool = False
     """True if KV blocks that leave the device go to the experiment's `tiers`."""
 
     def rules(self, remap: Remap) -> Rules:
-        """Rules of an experiment, with the changes of this variant."""
+        """The experiment's rules with the changes of this variant."""
         return Rules.of(remap).model_copy(update=dict(self.changes))
 
     def parts(self, roofline: Roofline, token_ps: int, block_tokens: int) -> dict[str, Any]:
-        """Parts of an `Engine` that this variant has instead of the usual ones, by their names.
+        """Parts of an `Engine` that this variant replaces, by argument name; here none.
 
-        One token's KV crosses the link in `token_ps` picoseconds, while both ways are used.
+        One token's KV takes `token_ps` picoseconds over the link while both directions are used.
         """
         return {}
 
@@ -67,17 +67,17 @@ VARIANTS: Mapping[str, Variant] = {
         Variant("admission", Policy.MIRAGE, changes={"serve": "admission"}),
     )
 }
-"""Variants that can be served; whoever studies others gives an experiment more."""
+"""Variants that can be served. Studies pass a larger mapping as `known`."""
 
 
 def variant(name: str, known: Mapping[str, Variant] = VARIANTS) -> Variant:
-    """Raises `ConfigError` for a policy that is not `known`."""
+    """The variant of that name. Raises `ConfigError` if it is not in `known`."""
     if name not in known:
         raise ConfigError(f"no policy is named {name!r}: known are {', '.join(known)}")
     return known[name]
 
 
 def compared(names: Sequence[str], known: Mapping[str, Variant] = VARIANTS) -> list[Variant]:
-    """Variants of these names, with `static` and `pooled`, which no comparison leaves out."""
+    """Variants of these names, preceded by `static` and `pooled`, which are in every comparison."""
     wanted = ["static", "pooled", *names]
     return [variant(name, known) for name in dict.fromkeys(wanted)]

@@ -1,6 +1,6 @@
-"""Requests for each tenant: when they come, how long they are. All drawn from one seed.
+"""Requests of each tenant: their arrivals and lengths, drawn from one seed or read from a trace.
 
-Requests of a trace are produced one at a time, so that of any length little is held in memory.
+Requests of a trace are produced one at a time, so that a trace of any length takes little memory.
 Drawn arrivals, and windows of a trace, are held as a whole: they are stretched to a rate.
 """
 
@@ -27,7 +27,7 @@ from traces.generate import gaps
 
 
 class Drawn(Protocol):
-    """An experiment on one device or several, as far as its requests go."""
+    """The part of an experiment, on one device or several, that its requests depend on."""
 
     @property
     def experiment(self) -> Experiment:
@@ -37,11 +37,11 @@ class Drawn(Protocol):
         """The tenant of that name."""
 
     def max_len(self, tenant: str) -> int:
-        """Tokens of the longest request."""
+        """Most tokens of a request to this tenant, prompt and output together."""
 
 
 Row = tuple[int, int, int, trace.TraceRequest | None]
-"""Arrival in picoseconds, prompt tokens, output tokens, and the row of a trace that it is."""
+"""Arrival in picoseconds, prompt tokens, output tokens, and the row of the trace; None if drawn."""
 
 
 def requests(setup: Drawn, seed: int) -> dict[str, Iterator[SimulatedRequest]]:
@@ -84,7 +84,7 @@ def _prefix(model: bytes, own: str, prompt: int, row: trace.TraceRequest | None)
 
 
 def _counts(workload: Workload, tenants: list[SimulatedTenant]) -> dict[str, int]:
-    """Requests of each tenant, in proportion to the rates."""
+    """Number of requests of each tenant, in proportion to the rates."""
     assert workload.requests is not None
     rates = [t.rate or 0 for t in tenants]
     bounds = [round(workload.requests * sum(rates[:i]) / sum(rates)) for i in range(len(rates) + 1)]
@@ -104,7 +104,7 @@ def _drawn(setup: Drawn, tenant: SimulatedTenant, requests: int, seed: int) -> I
 
 
 def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int]]:
-    """Prompt and output tokens, without end."""
+    """Endless tokens of prompts and outputs, drawn from a distribution."""
     while True:
         yield drawing.lengths(rng, shape)
 
@@ -112,7 +112,7 @@ def _drawn_tokens(shape: Lengths, rng: random.Random) -> Iterator[tuple[int, int
 def _rows_tokens(
     workload: Workload, tenant: SimulatedTenant, seed: int
 ) -> Iterator[tuple[int, int]]:
-    """Tokens of prompt and output in the rows of a tenant's window, without end."""
+    """Endless tokens of prompts and outputs, from the rows of a tenant's window."""
     rows = _rows_of(workload, seed)
     for number in count(_window_start(rows, tenant, seed)):
         row = rows[number % len(rows)]
@@ -120,13 +120,15 @@ def _rows_tokens(
 
 
 def _fast(workload: Workload, tenants: list[SimulatedTenant], tenant: SimulatedTenant) -> int:
-    """Requests of a tenant that belong to the peak."""
+    """Number of a tenant's requests that belong to the peak; 0 without a peak."""
     total = sum(t.rate or 0 for t in tenants)
     return round(workload.peak.requests * (tenant.rate or 0) / total) if workload.peak else 0
 
 
 def _arrivals(setup: Drawn, tenant: SimulatedTenant, requests: int, seed: int) -> Iterator[int]:
-    """Picoseconds, at the tenant's rate on average; the peak's requests closer together."""
+    """Arrivals in picoseconds, at the tenant's rate on average; those of the peak at `factor` times
+    the rate.
+    """
     assert tenant.rate is not None
     workload = setup.experiment.workload
     steps = list(_unit_gaps(workload, tenant, requests, seed))
@@ -140,7 +142,7 @@ def _arrivals(setup: Drawn, tenant: SimulatedTenant, requests: int, seed: int) -
 
 
 def _silent_s(tenant: SimulatedTenant, time: float) -> float:
-    """Seconds by which a request comes later that would come at `time`."""
+    """Seconds by which the tenant's pause delays a request that would arrive at `time` seconds."""
     silence = tenant.silence
     return silence.for_s if silence is not None and time >= silence.from_s else 0.0
 
@@ -148,7 +150,7 @@ def _silent_s(tenant: SimulatedTenant, time: float) -> float:
 def _unit_gaps(
     workload: Workload, tenant: SimulatedTenant, requests: int, seed: int
 ) -> Iterator[float]:
-    """Times between arrivals, on any scale."""
+    """Times between arrivals in an arbitrary unit."""
     rng = random.Random(f"arrivals {tenant.name} {seed}")
     if workload.arrivals == "poisson":
         return islice(drawing.poisson_gaps(rng), requests)
@@ -160,7 +162,7 @@ def _unit_gaps(
 def _window(
     rows: list[trace.TraceRequest], tenant: SimulatedTenant, seed: int, requests: int
 ) -> Iterator[float]:
-    """Gaps from somewhere in a trace, going on at its beginning after its end."""
+    """Gaps of a trace from a random row on; after the last row they continue with the first."""
     inner = [after.arrival_s - before.arrival_s for before, after in pairwise(rows)]
     start = _window_start(rows, tenant, seed)
     return (inner[(start + i) % len(inner)] for i in range(requests))
@@ -176,7 +178,9 @@ def _rows_of(workload: Workload, seed: int) -> list[trace.TraceRequest]:
 
 
 def _reading(workload: Workload, seed: int) -> trace.Reading:
-    """The seed only where it counts: files with arrivals are read once for all seeds."""
+    """Way to read the trace's file. The seed is left out if it has no effect, so that the file is
+    read once for all seeds.
+    """
     own = workload.rate is None and workload.arrivals == "windows"
     rate = None if _scaled(workload) else workload.rate
     bounded = workload.arrivals == "trace" and workload.requests is not None
@@ -184,7 +188,9 @@ def _reading(workload: Workload, seed: int) -> trace.Reading:
 
 
 def _scaled(workload: Workload) -> bool:
-    """True if the rate is reached by scaling a trace's own gaps."""
+    """True if the rate is reached by scaling the trace's own gaps. Raises `ConfigError` if
+    `time_scale` is set too.
+    """
     if workload.rate is None or workload.arrivals != "trace":
         return False
     assert workload.file is not None
@@ -220,7 +226,7 @@ def _rows(path: Path, how: trace.Reading) -> list[trace.TraceRequest]:
 
 
 def _from_trace(setup: Drawn, seed: int) -> dict[str, Iterator[Row]]:
-    """A file's rows, dealt to tenants as `mirage replay` deals them."""
+    """Rows of a trace, dealt to tenants as `mirage replay` deals them."""
     experiment = setup.experiment
     workload, names = experiment.workload, [t.name for t in experiment.tenants]
     waiting: dict[str, deque[Row]] = {name: deque() for name in names}

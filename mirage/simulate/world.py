@@ -2,7 +2,7 @@
 
 A `SimulatedDomain` is memory that may move: one device with the `Arbiter` that serves real engines,
 or, where memory is isolated, one tenant's share. A message takes `message_ps`, a report that
-follows a move leaves once that is over, and an engine acts on what it hears between two steps.
+follows a move leaves when the move is over, and an engine acts on messages between two steps.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from mirage.simulate.engine import Engine
 from mirage.simulate.roofline import NEVER, PS
 
 At = Callable[[int], None]
-"""Event at a time in picoseconds."""
+"""Event that is called with its time in picoseconds."""
 ToEngine = Allotment | Refusal | Turn
 MOST_AT_ONCE = 1000
-"""Reports at one moment; more would be a loop between demand and allotments."""
+"""Most reports at one moment; more mean an endless loop between demand and allotments."""
 
 
 class Observer:
-    """Sees a world run, to override. What it is told has just happened.
+    """Observes the run of a world; each method is called right after the event. Subclasses override
+    them.
 
-    It changes nothing, but that requests may come (`Engine.come`) when others have finished.
+    An observer changes nothing, except that it may add requests (`Engine.come`) when others finish.
     """
 
     def began(self, engine: Engine) -> None:
-        """An engine began a step, or a span of them."""
+        """An engine has begun a step, or a span of steps."""
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        """The last token of a request has come, now."""
+        """A request has received its last token at this moment."""
 
     def reported(self, engine: Engine, report: Report) -> None:
-        """An engine has reported."""
+        """An engine has sent a report."""
 
     def happened(self) -> None:
-        """An event is over, with all that followed from it at the same moment."""
+        """An event has been handled, with all that followed at the same moment."""
 
 
 class EndlessWorld(ConfigError):
-    """An experiment that would not end within `NEVER`."""
+    """An experiment has work that would not end before the simulated time `NEVER`."""
 
 
 class World:
-    """Runs engines until none has anything left to do.
+    """Runs engines until none of them has work left.
 
-    `skipping` takes many steps at once; `co_running` engines share compute and link. Time begins
-    at `start` picoseconds.
+    `skipping` simulates many equal steps at once; `co_running` engines share compute and link. Time
+    begins at `start` picoseconds.
     """
 
     def __init__(
@@ -77,27 +78,31 @@ class World:
         self._sent = count()
         self.until = NEVER
         self.next_time = start
-        """No event comes before that time, unless a request comes that nobody knows of."""
+        """Time in picoseconds before which nothing happens, unless a request is added."""
         self._started = False
 
     def add(
         self, arbiter: Arbiter, engines: Sequence[Engine], make: MakeDomain | None = None
     ) -> None:
-        """Engines whose memory one arbiter moves, in a domain of another kind if one is given."""
+        """Add engines whose memory `arbiter` divides. `make` makes their domain, by default a
+        `SimulatedDomain`.
+        """
         domain = (make or SimulatedDomain)(arbiter, engines, self.tell)
         self.domains.append(domain)
         self.engines += engines
         self._domain_of |= {engine.name: domain for engine in engines}
 
     def run(self, until: int = NEVER) -> None:
-        """Until all requests are done, or `until` picoseconds."""
+        """Simulate until all requests are done, or until the time `until`. Raises
+        `EndlessWorld`.
+        """
         self.until = until
         self.advance(until)
         if until == NEVER:
             self._check_ended()
 
     def advance(self, time: int) -> None:
-        """All that happens before `time`. Steps that are under way then go on past it."""
+        """Simulate all events before `time`. Steps that are under way then continue past it."""
         if not self._started:
             self._start()
         while True:
@@ -111,13 +116,15 @@ class World:
             self.observer.happened()
 
     def come(self, engine: Engine, request: SimulatedRequest, now: int) -> None:
-        """A request comes to an engine, of which nobody knew; all before `now` has happened."""
+        """Add a request to an engine at `now`; all events before `now` have been simulated."""
         self.now = now
         engine.come(request, now)
         self.next_time = min(self.next_time, engine.next_event)
 
     def happens(self, event: At, now: int) -> None:
-        """An event from outside happens now; all events before `now` have happened."""
+        """Let an event from outside happen at `now`; all events before `now` have been
+        simulated.
+        """
         if not self._started:
             self._start()
         self.now = now
@@ -158,18 +165,20 @@ class World:
         self.later(leaves + self.message_ps, partial(domain.hear, engine.name, report))
 
     def tell(self, engine: Engine, message: ToEngine) -> None:
-        """From an arbiter."""
+        """Send a message from an arbiter to an engine; it arrives after `message_ps`."""
         self.later(self.now + self.message_ps, partial(engine.receive, message))
 
     def later(self, time: int, happen: At) -> None:
-        """At that time, in picoseconds, something happens; at once if it is not later."""
+        """Call `happen` at `time`, in picoseconds, or at once if that is not in the future."""
         if time <= self.now:
             happen(self.now)
         else:
             heappush(self._under_way, (time, next(self._sent), happen))
 
     def co_runners(self, engine: Engine) -> tuple[int, int]:
-        """Engines that share the device's compute at this moment, and those that stream."""
+        """Number of engines that compute at this moment, `engine` included, and of those that
+        stream.
+        """
         if not self.co_running:
             return 1, 1
         computes, streams = 1, int(engine.streams)
@@ -195,7 +204,7 @@ class World:
     # -- the loop -----------------------------------------------------------------------
 
     def _next(self) -> tuple[int, At]:
-        """Time and action of the next event. Of events at one time, messages arrive first."""
+        """Time and action of the next event. Among events at one time, messages come first."""
         first, happen = NEVER, _nothing
         if self._under_way:
             first, happen = self._under_way[0][0], self._deliver
@@ -219,7 +228,7 @@ class World:
 
 
 class SimulatedDomain:
-    """One arbiter, and the engines it speaks to."""
+    """One arbiter and the engines whose memory it divides."""
 
     def __init__(
         self, arbiter: Arbiter, engines: Iterable[Engine], tell: Callable[[Engine, ToEngine], None]
@@ -228,12 +237,12 @@ class SimulatedDomain:
         self._tell = tell
         self.engines = {engine.name: engine for engine in engines}
         self.deadline = NEVER
-        """Time at which the arbiter may have more to say, in picoseconds."""
+        """Time in picoseconds at which `decide` must be called next; `NEVER` if no time is set."""
         self._heard: deque[tuple[str, Report]] = deque()
         self._talking = False
 
     def start(self, now: int) -> None:
-        """All engines join; each holds its share's memory."""
+        """Let all engines join with the memory of their shares."""
         for name, engine in self.engines.items():
             holding = engine.holding
             hello = Hello(PROTOCOL_VERSION, name, 0, holding.shape, holding.held_bytes)
@@ -241,13 +250,13 @@ class SimulatedDomain:
         self.decide(now)
 
     def hear(self, name: str, report: Report, now: int) -> None:
-        """A report, and all that follows from it at the same moment."""
+        """Receive a report, and handle all that follows at the same moment."""
         self._heard.append((name, report))
         if not self._talking:
             self._talk(now)
 
     def decide(self, now: int) -> None:
-        """Send what the arbiter has to say."""
+        """Send the arbiter's messages."""
         self._talking = True
         self._send(now)
         self._talking = False
@@ -273,11 +282,13 @@ class SimulatedDomain:
         self.deadline = _picoseconds(self._due(now / PS))
 
     def _take(self, name: str, report: Report, now: int) -> None:
-        """A report arrives."""
+        """Pass a report to the arbiter."""
         self.arbiter.reported(name, report, now / PS)
 
     def _due(self, now_s: float) -> float | None:
-        """Seconds at which there may be more to say without another event; None for never."""
+        """Time in seconds at which the arbiter has to decide without another event; None for
+        never.
+        """
         return self.arbiter.next_deadline(now_s)
 
     def _send(self, now: int) -> None:
@@ -294,7 +305,9 @@ def _nothing(now: int) -> None: ...
 
 
 def _picoseconds(seconds: float | None) -> int:
-    """The first picosecond that, in seconds, is not before `seconds`."""
+    """The first picosecond that, converted to seconds, is not before `seconds`; `NEVER` for None or
+    inf.
+    """
     if seconds is None or seconds == inf:
         return NEVER
     time, more = int(seconds * PS), 1

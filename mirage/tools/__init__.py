@@ -1,1 +1,1 @@
-"""Tools that measure a server or size one. Nothing but `mirage.cli` imports them."""
+"""Commands that measure a server or size one. Only `mirage.cli` imports them."""

@@ -1,4 +1,4 @@
-"""Tools that know tenants with a place of their own alone, not ones that come and go."""
+"""Check for commands that support only tenants with fixed shares, which are always awake."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mirage.config import Config, ConfigError
 
 
 def with_fixed_shares(config: Config, command: str) -> Config:
-    """`config`. Raises `ConfigError` if its tenants come and go."""
+    """Return `config`. Raises `ConfigError` if its tenants sleep and wake."""
     if config.rostered:
         raise ConfigError(
             f"mirage {command} knows only tenants that are always awake: give shares in per cent "

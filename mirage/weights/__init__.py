@@ -1,6 +1,6 @@
-"""Weights by content: a folder per machine, filled from an operator's folder or by another machine.
+"""Weights by content: a store for each machine, filled from a folder or by other machines.
 
-A model is a manifest, and its name in the store is the hash of that. Files are kept once for each
-content, and a model is a folder of links to them, which is there when all of it is. Machines give
-each other ranges of files over HTTP, and a receiver believes nothing but hashes.
+A model is a manifest, and its id in the store is the hash of the manifest. A file's content is kept
+once, and a model is a folder of links to contents, which exists when all of them are there.
+Machines send each other ranges of files over HTTP, and a receiver checks each of them by its hash.
 """

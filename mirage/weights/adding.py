@@ -1,4 +1,4 @@
-"""A folder of the operator's that comes into a store: copied and hashed in one go."""
+"""Adding an operator's folder to a store: its files are copied and hashed in one pass."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mirage.weights.manifest import CHUNK_BYTES, ContentFile, WeightsManifest, m
 from mirage.weights.problems import WeightsRefused, check_room, writing
 
 Show = Callable[[int], None]
-"""Told of the bytes that are done."""
+"""Callback with the number of bytes that are done."""
 
 
 class FolderFound(NamedTuple):
-    """Files of a folder that a model is made of: all but hidden ones."""
+    """Files that make up a model: all files of a folder except hidden ones."""
 
     folder: Path
     paths: tuple[Path, ...]
@@ -28,7 +28,7 @@ class FolderFound(NamedTuple):
 def looked_at(folder: Path) -> FolderFound:
     """Files of a model's folder.
 
-    Raises `WeightsRefused` without ``config.json``, or with what is neither file nor folder.
+    Raises `WeightsRefused` without ``config.json``, or if an entry is neither a file nor a folder.
     """
     if not (folder / "config.json").is_file():
         raise WeightsRefused(f"{folder}: it has no config.json: name the folder of a model")
@@ -43,7 +43,9 @@ def add(
     show: Show,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> WeightsManifest:
-    """Have a folder's content in the store, under `name`. Raises `WeightsRefused`."""
+    """Copy a folder's files into the store and name the model `name`; return its manifest. Raises
+    `WeightsRefused`, `WeightsFailed`.
+    """
     place = changes.store.place
     with writing(place, str(found.folder)), changes.filling() as folder:
         check_room(place, found.bytes, str(found.folder))

@@ -1,7 +1,7 @@
-"""A model brought into a store, from whichever sources have parts of it.
+"""Bringing a model into a store, from all sources that have parts of it.
 
-Each source has a line of its own, on which one run of chunks comes at a time. `Gathering` says
-which; what has come is kept, whatever ends this.
+Each source has a task of its own, which receives one run of chunks at a time; `Gathering` chooses
+the runs. Chunks that have arrived are kept even if the bringing ends early.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from mirage.weights.store import ID, WeightStore
 
 TICK_S = 0.5
 STALL_S = 5.0
-"""Seconds without a chunk after which another source that has nothing to do may send the same."""
+"""Seconds without a chunk after which another idle source may send the same run."""
 BUSY_TIMES = 10
-"""Times the patience for sources that are busy with others all the time."""
+"""Factor by which the patience is longer for sources that are always busy with other receivers."""
 Say = Callable[[str], None]
 Progress = Callable[[int, int], None]
-"""Told of the bytes that have come, and of all that were missing."""
+"""Callback with the bytes that have arrived, and the bytes that were missing at first."""
 
 
 async def bring(
@@ -52,11 +52,11 @@ async def bring(
     patience_s: float = PATIENCE_S,
     newest: bool = False,
 ) -> Path:
-    """Folder of the model that `wanted` names or is the id of, once all of it is in the store.
+    """Bring the model with the name or id `wanted` into the store; return its folder.
 
-    `sources` are addresses of machines that may have it, which know `secret`. A name that the
-    store knows is not asked for again, unless the `newest` is to come. Raises `WeightsRefused` for
-    what the user can change, else `WeightsFailed`.
+    `sources` are addresses of machines that may have it, which know `secret`. A name that the store
+    knows is not looked up again, unless with `newest`. Raises `WeightsRefused` for reasons that the
+    user can remove, else `WeightsFailed`.
     """
     with writing(store.place, wanted):
         model = await asyncio.to_thread(store.found, wanted)
@@ -99,7 +99,7 @@ async def _bringing(changes: StoreChanges, wanted: str, say: Say) -> IO[bytes]:
 
 
 class _Bringing:
-    """One model on its way."""
+    """The transfer of one model."""
 
     def __init__(
         self,
@@ -120,17 +120,17 @@ class _Bringing:
         urls = [source.url for source in sources]
         self._gathering = Gathering(missing, urls, secrets.token_hex())
         self._came = self._busy = time.monotonic()
-        """Times when a chunk last came, and when a source was busy with others."""
+        """Monotonic times at which a chunk last arrived, and a source was last busy with others."""
         self._coming: dict[str, tuple[ChunkRun, float]] = {}
-        """Run that each source sends, and when a chunk of it last came."""
+        """Run that each source sends, and the monotonic time of its last chunk."""
         self._finishing: set[str] = set()
         self._repeated: set[str] = set()
-        """Contents of which marked chunks were wrong, and have to come again."""
+        """Contents that were brought again, because chunks with a mark were wrong on the disk."""
         self._over = asyncio.Event()
         self._show: Callable[[int], None] = lambda done: None
 
     async def run(self, say: Say, progress: Progress) -> None:
-        """Have all contents. Raises `WeightsFailed`, `WeightsRefused`, and `OSError`."""
+        """Bring all contents. Raises `WeightsFailed`, `WeightsRefused`, and `OSError`."""
         total, began = self._left, time.monotonic()
         check_room(self._store.place, total, self._wanted)
         say(f"{self._wanted}: bringing {size(total)} of {size(self._manifest.bytes)}")
@@ -150,7 +150,7 @@ class _Bringing:
 
     @property
     def _left(self) -> int:
-        """Bytes that are missing."""
+        """Bytes that are still missing."""
         spans = (
             self._manifest.span(part.file, chunk)
             for part in self._parts.values()
@@ -186,18 +186,22 @@ class _Bringing:
 
     @property
     def _is_late(self) -> bool:
-        """True if nothing comes any more. Who waits for a turn waits longer, yet not for ever."""
+        """True if no chunk has come for too long. Waiting for a busy source is allowed longer, but
+        not for ever.
+        """
         hope = min(self._busy, self._came + BUSY_TIMES * self._patience_s)
         return time.monotonic() - max(self._came, hope) > self._patience_s
 
     def _free_stalled(self) -> None:
-        """Let other sources take what one is slow with, which may still come from there."""
+        """Let other sources take runs that their source sends too slowly; it may still finish
+        them.
+        """
         for run, since in self._coming.values():
             if time.monotonic() - since > STALL_S:
                 self._gathering.left(run)
 
     async def _line(self, source: WeightSource) -> None:
-        """Ask one source, and receive of it, until all is there or it is of no more use."""
+        """Ask one source and receive from it, until all chunks are there or it is closed."""
         gathering, url = self._gathering, source.url
         while self._parts and url in gathering.open:
             await self._ask(source)
@@ -244,7 +248,9 @@ class _Bringing:
                 number += 1
 
     async def _finish(self, sha256: str) -> None:
-        """Give a content its name, or have some of it come again."""
+        """Complete a content, or let its wrong chunks come again. Raises `WeightsFailed` if they
+        were wrong twice.
+        """
         part = self._parts.get(sha256)
         if part is None or sha256 in self._finishing:
             return

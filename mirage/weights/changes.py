@@ -1,8 +1,8 @@
-"""Changes of a store: each is there as a whole or not at all, whenever a process ends.
+"""Changes of a store. Each is made as a whole or not at all, whenever a process ends.
 
-Short changes have the lock ``lock``. Who brings a model has ``bringing`` as well, all the time: one
-model comes after the other. A content is only removed if no manifest names it, so a model that is
-being brought first has its manifest there.
+Short changes hold the file lock ``lock``. A process that brings a model also holds ``bringing`` all
+the time, so models are brought one after the other. A content is removed only if no manifest names
+it, so the manifest of a model that is being brought is written first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ LOCK, BRINGING, ADDING = "lock", "bringing", "add."
 
 
 class StoreChanges:
-    """Changes of one store, whose folders are made. Raises `OSError` where it cannot be written."""
+    """Changes of one store; its folders are made if missing. Raises `OSError` if they cannot be
+    written.
+    """
 
     def __init__(self, store: WeightStore) -> None:
         self.store, self._place = store, store.place
@@ -46,7 +48,7 @@ class StoreChanges:
 
     @contextmanager
     def filling(self) -> Iterator[Path]:
-        """A folder of this process for contents that have no hash yet; what is left is removed."""
+        """A folder of this process for contents whose hash is not known yet; removed at the end."""
         folder = self._place / FILLING / f"{ADDING}{os.getpid()}"
         with self._changing():
             folder.mkdir()
@@ -59,7 +61,9 @@ class StoreChanges:
             held.close()
 
     def bringing(self) -> IO[bytes] | None:
-        """The lock of who brings a model, until it is closed; None while another process has it."""
+        """Take the lock for bringing a model; it is held until the file is closed. None while
+        another process has it.
+        """
         file = (self._place / BRINGING).open("ab")
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +72,7 @@ class StoreChanges:
         return None
 
     def take_in(self, manifest: WeightsManifest, filled: Mapping[str, Path], name: str) -> Path:
-        """Folder of a new model, whose contents were `filled` in by this process."""
+        """Add a new model whose contents are at the paths in `filled`; return its folder."""
         check_name(name)
         with self._changing():
             for sha256, path in filled.items():
@@ -80,9 +84,10 @@ class StoreChanges:
             return folder
 
     def expect(self, manifest: WeightsManifest, name: str | None = None) -> None:
-        """Have the manifest of a model that will come: nothing of it is removed by the way.
+        """Write the manifest of a model that will come, so that its contents are not removed
+        meanwhile.
 
-        With a new `name` others find it by that from now on.
+        If a `name` is given, the model can be found by it from now on.
         """
         with self._changing():
             self._write(self._place / MANIFESTS / manifest.id, manifest.encoded)
@@ -90,18 +95,22 @@ class StoreChanges:
             self.name(name, manifest.id)
 
     def name(self, name: str, model: str) -> None:
-        """Have a name mean a model. Raises `WeightsRefused` for what is no name."""
+        """Give a model a name. Raises `WeightsRefused` if it is no valid name."""
         check_name(name)
         with self._changing():
             self._write(self._place / NAMES / name, model.encode())
 
     def complete(self, manifest: WeightsManifest) -> Path:
-        """Folder of a model that has come. Raises `WeightsRefused` if something is not there."""
+        """Complete a model whose contents have come; return its folder. Raises `WeightsRefused` if
+        one is missing.
+        """
         with self._changing():
             return self._complete(manifest)
 
     def damaged(self, sha256: str, marks: bytes) -> None:
-        """Have a content come again but for marked chunks; no model with it is whole until then."""
+        """Mark a content as incomplete: chunks without a mark in `marks` must come again. Models
+        with it are incomplete until then.
+        """
         content = self.store.content(sha256)
         with self._changing():
             for model, manifest in self.store.readable().items():
@@ -112,9 +121,9 @@ class StoreChanges:
                 content.rename(part_of(content))
 
     def remove(self, model: str) -> int:
-        """Remove a model, its names, and contents that no other has; bytes that this freed.
+        """Remove a model, its names, and contents that no other model has; return the bytes freed.
 
-        Raises `WeightsRefused` for one that is being brought.
+        Raises `WeightsRefused` for a model that is being brought.
         """
         held = self.bringing()
         try:
@@ -164,16 +173,16 @@ class StoreChanges:
         sync_folder(path.parent)
 
     def _take_apart(self, model: str) -> None:
-        """Remove the folder of a model: first it is none any more."""
+        """Remove the folder of a model. It is moved away first, so that it disappears at once."""
         gone = self._place / FILLING / f"{model}.{os.getpid()}.gone"
         with suppress(FileNotFoundError):
             self.store.folder(model).rename(gone)
             shutil.rmtree(gone)
 
     def _sweep(self) -> int:
-        """Remove contents that no model has; bytes that this freed.
+        """Remove contents that no model has; return the bytes freed.
 
-        A manifest that cannot be read may have any of them, so all stay then.
+        If a manifest cannot be read, nothing is removed, since it may name any content.
         """
         readable, freed = self.store.readable(), 0
         if len(readable) < len(self.store.ids()):
@@ -188,7 +197,7 @@ class StoreChanges:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Write the entries of a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -197,7 +206,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """Remove what a process made under the lock and left; an addition has a lock of its own."""
+    """Remove an entry that a process has left behind. An addition that is under way holds its own
+    lock and stays.
+    """
     if path.name.startswith(ADDING):
         with suppress(BlockingIOError), (path / LOCK).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

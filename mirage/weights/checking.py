@@ -1,4 +1,4 @@
-"""Contents of a store, read again and held against their hashes."""
+"""Check of a store's contents: they are read again and compared with their hashes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def wrong_chunks(
     file: ContentFile,
     show: Callable[[int], None] = lambda done: None,
 ) -> list[int] | None:
-    """Numbers of the chunks of a content that are not right; None if it is right.
+    """Numbers of a content's wrong chunks; None if the content is right.
 
-    Empty if each is, and the whole is not: then the manifest contradicts itself.
+    Empty if each chunk is right but not the whole: then the manifest contradicts itself.
     """
     whole, wrong, done = hashlib.sha256(), [], 0
     with path.open("rb") as content:
@@ -40,9 +40,10 @@ def wrong_chunks(
 def verify(
     changes: StoreChanges, manifest: WeightsManifest, show: Callable[[int], None]
 ) -> list[str]:
-    """Lines about what is wrong with a whole model; wrong contents have to come again.
+    """Check a model's contents; wrong ones are marked to come again. Returns a line about each of
+    them.
 
-    Raises `OSError` for one that cannot be read.
+    Raises `OSError` if a content cannot be read.
     """
     told, done = [], 0
     for sha256, file in manifest.contents.items():

@@ -1,4 +1,4 @@
-"""The manifest of a model, by an id or by a name that sources know."""
+"""Finding a model's manifest, by its id or by a name that sources know."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ async def found_at(
     sources: Sequence[WeightSource],
     patience_s: float,
 ) -> tuple[WeightsManifest, str | None]:
-    """Manifest of a model, and its name if `wanted` is one; `known` is an id that the store has.
+    """Manifest of a model, and its name if `wanted` is a name. `known` is its id if the store has
+    it.
 
-    Raises `WeightsRefused` if the sources have none of that name, or two; `WeightsFailed` if none
-    answers for `patience_s`.
+    Raises `WeightsRefused` if no source has the model, or several different ones fit;
+    `WeightsFailed` if none answers for `patience_s` seconds.
     """
     name = None if SHORT_ID.fullmatch(wanted) else wanted
     if known is not None:
@@ -48,7 +49,9 @@ async def found_at(
 async def _asked(
     wanted: str, sources: Sequence[WeightSource]
 ) -> tuple[dict[str, list[WeightSource]], list[str], bool]:
-    """Ids that fit, each with its sources; why others have none; true if to ask again is no use."""
+    """Ids that fit with their sources, reasons of sources without one, and True if asking again is
+    useless.
+    """
     found: dict[str, list[WeightSource]] = {}
     whys, over = [], True
     answers = await asyncio.gather(*(source.models() for source in sources), return_exceptions=True)
@@ -73,7 +76,7 @@ def _fits(wanted: str, model: str, names: Sequence[str]) -> bool:
 
 
 async def _manifest(model: str, sources: Sequence[WeightSource]) -> WeightsManifest:
-    """Manifest of the first source that has the right one. Raises `WeightsFailed`."""
+    """Manifest from the first source that sends the right one. Raises `WeightsFailed`."""
     whys = []
     for source in sources:
         try:

@@ -1,8 +1,8 @@
-"""Chunks that are to come, and which source sends which of them next. Pure.
+"""Missing chunks of a model, and the choice of the run that a source sends next. Pure.
 
-A machine that has received a chunk sends it on. So a receiver first takes what the fewest others
-have, and of that something else than others do: what one source sends to several receivers is then
-sent once, and they give the rest to each other. Of one source one run comes at a time.
+A machine that has received a chunk sends it on. So a receiver first takes chunks that the fewest
+sources have, and among those others than other receivers take: then one source sends each chunk
+only once, and the receivers pass them on to each other. A source sends one run at a time.
 """
 
 from __future__ import annotations
@@ -13,53 +13,54 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MOST_CHUNKS, MOST_PART = 16, 1 / 32
-"""Chunks of a run, and its part of all that is missing at first: the next receiver gets its turn
-after that many."""
+"""Most chunks of a run, and its largest part of all chunks missing at first. After a run the source
+may serve another receiver.
+"""
 MOST_WRONG = 3
-"""Wrong chunks of a source before nothing is taken from it any more."""
+"""Number of wrong chunks after which nothing more is taken from a source."""
 PAUSES_S = 0.1, 0.2, 0.5, 1.0, 2.0, 5.0
-"""Seconds before a source that failed is asked again: by the times in a row."""
+"""Seconds before a source that failed is asked again, by the number of failures in a row."""
 SHORT = 3
-"""Pauses among them for a source that only had nothing yet."""
+"""Number of these pauses used for a source that only had nothing to send yet."""
 
 Chunks = Mapping[str, Collection[int]]
-"""Numbers of chunks, by the hash of their file."""
+"""Numbers of chunks, by the hash of their file's content."""
 
 
 class ChunkRun(NamedTuple):
     """Consecutive chunks of one file."""
 
     file: str
-    """Hash of its content."""
+    """Hash of the file's content."""
     begin: int
     end: int
 
 
 @dataclass
 class _SourceState:
-    """A source as it was heard of last."""
+    """The latest knowledge about a source."""
 
     have: dict[str, frozenset[int]] = field(default_factory=dict)
     pauses: int = 0
-    """Times in a row that it failed, or had nothing."""
+    """Number of times in a row that it failed or had nothing to send."""
     why: str = ""
-    """Last failure; empty once it has answered."""
+    """Last failure; empty if the source has answered since."""
     closed: bool = False
     wrong: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def told(self) -> str:
-        """Reason why it sends nothing more."""
+        """Reason why the source sends nothing more."""
         if self.wrong:
             return f"sent {len(self.wrong)} wrong chunks, run mirage weights verify there"
         return self.why or "has not all of it"
 
 
 class Gathering:
-    """Chunks of one model that are missing, and `sources` of them by their addresses.
+    """Missing chunks of one model, and `sources` of them by address.
 
-    Of chunks that equally many have, some come first that depend on `seed`, which is another one
-    for each receiver; without a seed the first ones.
+    Among chunks that equally many sources have, the order depends on `seed`, which differs for each
+    receiver; without a seed it is the order of files and numbers.
     """
 
     def __init__(self, missing: Chunks, sources: Sequence[str], seed: str | None = None) -> None:
@@ -79,37 +80,38 @@ class Gathering:
 
     @property
     def open(self) -> list[str]:
-        """Sources that may still send something."""
+        """Sources that are not closed, and may still send chunks."""
         return [name for name, state in self._sources.items() if not state.closed]
 
     @property
     def told(self) -> str:
-        """Sources and why they send nothing, for one line."""
+        """All sources with the reasons why they send nothing, for one line."""
         return "; ".join(f"{name} {state.told}" for name, state in self._sources.items())
 
     def heard(self, source: str, have: Chunks) -> None:
-        """A source has told which chunks it has."""
+        """A source has reported the chunks that it has."""
         state = self._sources[source]
         state.have = {file: frozenset(chunks) for file, chunks in have.items()}
         state.why = ""
 
     def failed(self, source: str, why: str, *, closed: bool = False) -> None:
-        """A source did not answer as it should; one that is `closed` never will."""
+        """A request to a source failed; a `closed` source is never asked again."""
         state = self._sources[source]
         state.why, state.have = why, {}
         state.closed |= closed
 
     def pause_s(self, source: str) -> float:
-        """Seconds before a source that failed, or had nothing to take, is asked again."""
+        """Seconds to wait before asking a source that failed, or had nothing to take. Each call
+        counts as one more failure.
+        """
         state = self._sources[source]
         state.pauses += 1
         pauses = PAUSES_S if state.why else PAUSES_S[:SHORT]
         return pauses[min(state.pauses, len(pauses)) - 1]
 
     def take(self, source: str) -> ChunkRun | None:
-        """Next run of pieces for a source to send; reserved for it until `left`.
-
-        None if it has none free.
+        """Next run of chunks for a source to send, reserved for it until `left`; None if it has no
+        free one.
         """
         state = self._sources[source]
         free = self._free_of(state)
@@ -125,24 +127,24 @@ class Gathering:
         return ChunkRun(file, begin, end)
 
     def got(self, source: str, file: str, chunk: int) -> None:
-        """A right chunk has come, and lies in the store."""
+        """A right chunk has arrived and is in the store."""
         self.missing[file].discard(chunk)
         self._free[file].discard(chunk)
         self._sources[source].pauses = 0
 
     def again(self, file: str, chunks: Collection[int]) -> None:
-        """Chunks that had come are missing after all."""
+        """Chunks that had arrived are missing after all."""
         self.missing.setdefault(file, set()).update(chunks)
         self._free.setdefault(file, set()).update(chunks)
 
     def wrong(self, source: str, file: str, chunk: int) -> None:
-        """A chunk has come that is not the right one."""
+        """A wrong chunk has arrived from a source."""
         state = self._sources[source]
         state.wrong.add((file, chunk))
         state.closed |= len(state.wrong) >= MOST_WRONG
 
     def left(self, run: ChunkRun) -> None:
-        """A run is over, or others may send it too: what of it has not come is free again."""
+        """A run is over, or other sources may send it too: its missing chunks are free again."""
         self._free[run.file] |= self.missing[run.file].intersection(range(run.begin, run.end))
 
     def _free_of(self, state: _SourceState) -> set[tuple[str, int]]:
@@ -152,10 +154,10 @@ class Gathering:
         return found - state.wrong
 
     def _owners(self, file: str, chunk: int) -> int:
-        """Sources that have a chunk."""
+        """Number of sources that have a chunk."""
         return sum(chunk in state.have.get(file, ()) for state in self._sources.values())
 
 
 def _drawn(seed: str, file: str, part: int) -> bytes:
-    """Place of a part of a file in an order that is another one for each seed."""
+    """Sort key of a part of a file, in an order that differs for each seed."""
     return hashlib.sha256(f"{seed} {file} {part}".encode()).digest()

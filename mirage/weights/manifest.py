@@ -1,7 +1,8 @@
-"""Manifest of a model's folder: its files, with the hash of each and of each of their chunks. Pure.
+"""Manifest of a model's folder: its files, with the hash of each file and of each of its chunks.
+Pure.
 
-The hash of a manifest is the model's content id: whoever has the id can tell a right manifest from
-another, and with it each chunk of each file, whoever sent them.
+The hash of a manifest is the model's content id. With the id one can verify a manifest, and with
+the manifest each chunk of each file, from any sender.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from mirage.problems import one_line
 from mirage.units import MIB, ceil_div
 
 CHUNK_BYTES = 16 * MIB
-"""Bytes of a chunk, but for the last one of a file."""
+"""Bytes of a chunk; the last one of a file may be shorter."""
 MOST_CHUNK_BYTES = 64 * MIB
-"""A chunk is held in memory until its hash is known, one from each source."""
+"""Most bytes of a chunk: one chunk from each source is held in memory until its hash is checked."""
 MOST_FILES, MOST_BYTES, MOST_CHUNKS = 10_000, 2**50, 2**17
 MOST_MANIFEST = 64 * MIB
-"""Bytes of a manifest that is read."""
+"""Most bytes of a manifest."""
 LONGEST_PART, MOST_PARTS = 255, 8
 HEX = 64
-"""Digits of an id, and of each hash."""
+"""Hexadecimal digits of an id, and of each hash."""
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class ManifestRefused(InputRefused):
-    """A manifest that no store takes; the message is one line."""
+    """A manifest is invalid; the message is one line."""
 
 
 class ContentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a model."""
 
     path: str
-    """Relative to the model's folder."""
+    """Path relative to the model's folder."""
     size: Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
     sha256: Sha256
     chunks: tuple[Sha256, ...]
-    """Hash of each chunk, in their order."""
+    """Hash of each chunk, in order."""
 
 
 class WeightsManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All files of a model, in the order of their paths."""
+    """All files of a model, sorted by path."""
 
     version: Literal[1]
     chunk_bytes: Annotated[int, msgspec.Meta(gt=0, le=MOST_CHUNK_BYTES)]
@@ -54,22 +55,22 @@ class WeightsManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def id(self) -> str:
-        """Content id."""
+        """Content id of the model: the manifest's hash."""
         return hashlib.sha256(self.encoded).hexdigest()
 
     @property
     def encoded(self) -> bytes:
-        """The manifest as it is kept and sent."""
+        """The manifest as JSON, the form in which it is stored and sent."""
         return msgspec.json.encode(self)
 
     @property
     def contents(self) -> dict[str, ContentFile]:
-        """Each content once, by its hash."""
+        """One file for each distinct content, by the content's hash."""
         return {file.sha256: file for file in self.files}
 
     @property
     def bytes(self) -> int:
-        """Bytes of all contents."""
+        """Bytes of all distinct contents."""
         return sum(file.size for file in self.contents.values())
 
     def span(self, file: ContentFile, chunk: int) -> tuple[int, int]:
@@ -86,7 +87,9 @@ def manifest_of(files: Iterable[ContentFile], chunk_bytes: int = CHUNK_BYTES) ->
 
 
 def decoded(data: bytes, wanted: str) -> WeightsManifest:
-    """Manifest of the id `wanted`. Raises `ManifestRefused` for another, or for what is none."""
+    """Decode the manifest with the id `wanted`. Raises `ManifestRefused` if it has another id or is
+    invalid.
+    """
     try:
         manifest = msgspec.json.decode(data, type=WeightsManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -120,7 +123,9 @@ def _check(manifest: WeightsManifest) -> None:
 
 
 def _is_path(path: str) -> bool:
-    """True for a relative path of plain names, none of which is hidden."""
+    """True for a relative path whose parts are printable, not hidden, and not too many or too
+    long.
+    """
     parts = path.split("/")
     return len(parts) <= MOST_PARTS and all(
         part and part[0] != "." and part.isprintable() and len(part.encode()) <= LONGEST_PART

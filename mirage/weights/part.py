@@ -1,8 +1,8 @@
-"""A content while it comes: right chunks at their places, and a mark for each of them.
+"""A content while it is being brought: its chunks at their places, and a mark for each right chunk.
 
-A mark is written behind its chunk, so a process may end at any point. After a crash of the machine
-a mark may stand for a chunk that is not there; so the whole is hashed before it gets its name.
-Files are open only while they are used: a model may have more of them than a process.
+A mark is written after its chunk, so a process may end at any point. After a crash of the machine a
+mark may exist without its chunk, so the whole content is hashed before it gets its name. Files are
+open only during use, since a model may have more files than a process may open.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirage.weights.store import MARK, WeightStore, marks_of, part_of
 
 
 class PartFile:
-    """A content that is being brought by this process, which holds `StoreChanges.bringing`."""
+    """A content that this process brings, while it holds `StoreChanges.bringing`."""
 
     def __init__(self, store: WeightStore, manifest: WeightsManifest, file: ContentFile) -> None:
         self.file, self._manifest = file, manifest
@@ -33,12 +33,12 @@ class PartFile:
             os.ftruncate(marks, len(file.chunks))
             there = os.pread(marks, len(file.chunks), 0)
         self.missing = {n for n, mark in enumerate(there) if mark != MARK[0]}
-        """Numbers of chunks that have not come."""
+        """Numbers of the chunks that have not arrived."""
 
     def write(self, chunk: int, data: bytes) -> bool:
-        """Keep a chunk; False if it is not the right one. Raises `OSError`.
+        """Write a chunk; False if its hash is wrong. Raises `OSError`.
 
-        One that comes when the content has its name already is not needed.
+        If the content is complete already, the chunk is not written.
         """
         if hashlib.sha256(data).hexdigest() != self.file.chunks[chunk]:
             return False
@@ -54,9 +54,9 @@ class PartFile:
         return True
 
     def finish(self) -> bool:
-        """Give the content its name; False if marked chunks were wrong and have to come again.
+        """Give the content its name; False if chunks with a mark were wrong and must come again.
 
-        Raises `WeightsRefused` if a manifest contradicts itself, and `OSError`.
+        Raises `WeightsRefused` if the manifest contradicts itself, and `OSError`.
         """
         wrong = wrong_chunks(self._part, self._manifest, self.file)
         if wrong:

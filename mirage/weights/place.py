@@ -1,4 +1,4 @@
-"""The folder of this machine's store."""
+"""The place of this machine's store of weights."""
 
 from __future__ import annotations
 
@@ -9,5 +9,7 @@ from mirage.weights.store import WeightStore
 
 
 def store_at(place: Path | None) -> WeightStore:
-    """The store at `place`, or in the user's cache. Raises `InputRefused` if none is known."""
+    """The store at `place`; None: in the user's cache folder. Raises `InputRefused` if that is
+    unknown.
+    """
     return WeightStore((place or cache_folder() / "mirage" / "weights").absolute())

@@ -1,4 +1,4 @@
-"""Errors of a store of weights."""
+"""Errors of a store of weights, and checks of its disk."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 ROOM = "make room there, what has come is kept"
 
 PATIENCE_S = 60.0
-"""Seconds for which nothing may come, and no source be busy with others."""
+"""Seconds after which bringing fails if no chunk arrives and no source is busy with others."""
 
 
 class WeightsRefused(ConfigError):
-    """A model of a store that cannot be had, for a reason that the user can remove."""
+    """A model cannot be had from a store, for a reason that the user can remove."""
 
 
 class WeightsFailed(CommandFailed):
-    """Weights that did not come; the message is one line."""
+    """Weights did not come; the message is one line."""
 
 
 @contextmanager
 def writing(place: Path, what: str) -> Iterator[None]:
-    """Writes into a store. Raises `WeightsRefused` for a full disk, `WeightsFailed` otherwise."""
+    """Turn an `OSError` inside into `WeightsRefused` if the disk is full, else into
+    `WeightsFailed`.
+    """
     try:
         yield
     except OSError as error:
@@ -41,7 +43,7 @@ def writing(place: Path, what: str) -> Iterator[None]:
 
 
 def check_room(place: Path, needed: int, what: str) -> None:
-    """Raises `WeightsRefused` if the disk of a store has fewer than `needed` bytes free."""
+    """Raises `WeightsRefused` if the store's disk has fewer than `needed` bytes free."""
     free = shutil.disk_usage(place).free
     if needed > free:
         wanted, there = sizes(needed, free)

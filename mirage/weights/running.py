@@ -24,9 +24,10 @@ async def serve_weights(
     bytes_per_s: float | None,
     told: Callable[[str], None],
 ) -> None:
-    """Send what a store has until SIGINT or SIGTERM; `told` gets the address once it listens.
+    """Serve a store until SIGINT or SIGTERM; `told` is called with the address once it listens.
 
-    Raises `WeightsRefused` for an address that strangers reach, `WeightsFailed` for one in use.
+    Raises `WeightsRefused` for an address that the Internet can reach, `WeightsFailed` for one in
+    use.
     """
     check_address(host)
     ended = asyncio.Event()
@@ -39,7 +40,7 @@ async def serve_weights(
 
 @asynccontextmanager
 async def sending(sender: WeightSender, host: str, port: int) -> AsyncIterator[str]:
-    """Address at which a sender listens until the end of the block. Raises `WeightsFailed`."""
+    """Let `sender` listen inside the block; yields its address. Raises `WeightsFailed`."""
     app = sender.app()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()

@@ -1,4 +1,4 @@
-"""The secret by which machines of a cluster know each other, and where it may travel."""
+"""The secret that the machines of a cluster share, and checks of where it may be sent."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mirage.private_file import read_private
 from mirage.weights.problems import WeightsRefused
 
 LEAST, MOST = 16, 1024
-"""Characters of a secret."""
+"""Fewest and most characters of a secret."""
 MAKE = "(umask 077; head -c 32 /dev/urandom | base64 > FILE) makes one"
 SCHEME = "Bearer "
 
 
 def read_secret(path: Path) -> str:
-    """The secret in a file of this user alone. Raises `WeightsRefused`."""
+    """The secret in `path`, a file that only this user can access. Raises `WeightsRefused`."""
     try:
         secret = read_private(path, MOST).decode("ascii").strip()
     except OSError as error:
@@ -32,18 +32,20 @@ def read_secret(path: Path) -> str:
 
 
 def header(secret: str) -> dict[str, str]:
-    """Header of a request that tells the secret."""
+    """Header of a request that carries the secret."""
     return {"Authorization": SCHEME + secret}
 
 
 def is_told(given: str | None, secret: str) -> bool:
-    """True if a request's header tells the secret; takes as long for any wrong one."""
+    """True if the value of an Authorization header has the secret. The time does not depend on the
+    wrong part.
+    """
     told = (given or "").encode("utf-8", "surrogateescape")
     return hmac.compare_digest(told, (SCHEME + secret).encode())
 
 
 def check_address(host: str) -> None:
-    """Raises `WeightsRefused` unless `host` is an address that the Internet does not reach."""
+    """Raises `WeightsRefused` unless `host` is an address that the Internet cannot reach."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,13 +1,13 @@
-"""A machine's server of weights: manifests, which chunks are here, and ranges of files.
+"""A machine's server of weights: manifests, lists of its chunks, and ranges of files.
 
     GET /weights                    models, with their names
     GET /weights/ID                 the manifest
     GET /weights/ID/have            numbers of the chunks that are here, by their contents
-    GET /weights/ID/files/PATH      a file, or a range of it, as far as its chunks are here
+    GET /weights/ID/files/PATH      a file, or a range of it, if all its chunks are here
 
-It sends to one receiver at a time: the next waits for its turn, for `TURN_S` at most. A receiver
-that takes less than `BLOCK` in `STALL_S` loses its turn. While others wait a turn is of `held_s`,
-and of the chunk that is being sent then, for once more `held_s` at most.
+It sends to one receiver at a time; the next one waits for its turn, at most `TURN_S`. A receiver
+that takes less than `BLOCK` in `STALL_S` loses its turn. While others wait, a turn lasts `held_s`,
+extended to the end of the present chunk by at most another `held_s`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ListedModel(msgspec.Struct):
-    """A model in the list of a server."""
+    """A model in the answer of ``GET /weights``."""
 
     id: str
     names: tuple[str, ...]
@@ -46,19 +46,19 @@ class ListedModel(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """Answer about all models."""
+    """Answer of ``GET /weights``."""
 
     models: list[ListedModel]
 
 
 class ChunksHere(msgspec.Struct):
-    """Answer about one model."""
+    """Answer of ``GET /weights/ID/have``."""
 
     chunks: dict[str, list[int]]
 
 
 class WeightSender:
-    """Server of one store. `bytes_per_s` bounds what it sends; None does not."""
+    """Server of one store. `bytes_per_s` limits the speed of each turn; None does not."""
 
     def __init__(
         self,
@@ -70,15 +70,17 @@ class WeightSender:
         self._store, self._secret, self._rate = store, secret, bytes_per_s
         self._held_s = held_s
         self.strangers = Strangers()
-        """Connections that have not told the secret: who listens says which come."""
+        """Connections that have not shown the secret; the code that listens must add each new
+        one.
+        """
         self._turn = asyncio.Lock()
-        """Held by the one answer that sends; others come in their order."""
+        """Held by the answer that sends; others wait in order of arrival."""
         self._waiting = 0
-        """Answers that wait for their turn."""
+        """Number of answers that wait for their turn."""
         self._manifest = lru_cache(maxsize=64)(store.manifest)
 
     def app(self) -> web.Application:
-        """The application, for any server of aiohttp's."""
+        """The aiohttp application of this server."""
         app = web.Application(middlewares=[self._known])
         app.add_routes(
             [
@@ -176,7 +178,9 @@ class WeightSender:
             os.close(handle)
 
     def _is_over(self, held_s: float, of_a_chunk: int) -> bool:
-        """True if a turn has been long enough for those that wait; a chunk is ended if may be."""
+        """True if others wait and the turn has lasted `held_s` seconds, or twice that in the middle
+        of a chunk.
+        """
         long = held_s > (2 * self._held_s if of_a_chunk >= BLOCK else self._held_s)
         return long and self._waiting > 0
 
@@ -186,7 +190,7 @@ class WeightSender:
         return self._manifest(model)
 
     def _opened(self, manifest: WeightsManifest, file: ContentFile, begin: int, end: int) -> int:
-        """A descriptor of the content, whole or not, if it has the range's chunks."""
+        """Open descriptor of a content, complete or not, that has all chunks of the range."""
         size = manifest.chunk_bytes
         wanted = range(begin // size, -(-end // size))
         marks = self._store.marks(file)
@@ -202,7 +206,7 @@ class WeightSender:
 
 
 def _range(request: web.Request, file: ContentFile) -> tuple[int, int]:
-    """Begin and end of what is asked for, in bytes."""
+    """Begin and end in bytes of the range that a request asks for."""
     try:
         begin, end, _ = request.http_range.indices(file.size)
     except ValueError:
@@ -213,7 +217,7 @@ def _range(request: web.Request, file: ContentFile) -> tuple[int, int]:
 
 
 def _close(request: web.Request) -> None:
-    """Close a connection at once, with all that it has not taken."""
+    """Abort a connection at once, dropping unsent bytes."""
     if request.transport is not None:
         request.transport.abort()
 

@@ -20,11 +20,13 @@ from mirage.weights.secret import header
 from mirage.weights.sending import ChunksHere, ListedModel, ModelList
 
 CONNECT_S, SILENCE_S = 5.0, 30.0
-"""Seconds to reach a source, and to hear nothing of it, its wait for a turn included."""
+"""Seconds to connect to a source, and to wait for its next bytes, including its wait for a turn."""
 TOLD_S, HEAD_S, CHUNK_S = 30.0, 45.0, 60.0
-"""Seconds for an answer without weights, for the head of one with them, and for a chunk."""
+"""Seconds for an answer without weights, for the head of an answer with weights, and for a
+chunk.
+"""
 MOST_TOLD = 8 * MIB
-"""Bytes of an answer that is neither weights nor a manifest."""
+"""Most bytes of an answer that is neither weights nor a manifest."""
 REFUSED = (401, 403)
 BUSY, ABSENT = 503, 404
 NO_RANGE: Mapping[str, str] = {}
@@ -32,39 +34,41 @@ Told = TypeVar("Told")
 
 
 class SourceFailed(CommandFailed):
-    """A source that does not give what it is asked for; the message says why."""
+    """A source does not send what was requested; the message says why."""
 
 
 class SourceClosed(SourceFailed):
-    """A source that will not give it later either."""
+    """A source does not send what was requested, and will not later either."""
 
 
 class SourceBusy(SourceFailed):
-    """A source that sends to others."""
+    """A source is sending to other receivers."""
 
 
 class WeightSource:
-    """The source at an address, asked through a session that `session` made."""
+    """The source at an address, asked through a `session`. All methods raise `SourceFailed`."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session, self.url = session, url.rstrip("/")
 
     async def models(self) -> list[ListedModel]:
-        """All models that it has or is bringing. Raises `SourceFailed`, as all here."""
+        """All models that the source has or is bringing."""
         return (await self._told("/weights", ModelList)).models
 
     async def manifest(self, model: str) -> WeightsManifest:
-        """Manifest of a model. Raises `ManifestRefused` for another one."""
+        """Manifest of a model. Raises `ManifestRefused` if the source sends another or an invalid
+        one.
+        """
         return decoded(await self._read(f"/weights/{model}", MOST_MANIFEST), model)
 
     async def have(self, model: str) -> ChunksHere:
-        """Chunks of a model that it has."""
+        """Chunks of a model that the source has."""
         return await self._told(f"/weights/{model}/have", ChunksHere)
 
     async def chunks(
         self, manifest: WeightsManifest, model: str, run: ChunkRun
     ) -> AsyncGenerator[bytes, None]:
-        """Chunks of a run, as they come; each has its size, and no hash of it was looked at."""
+        """Chunks of a run as they arrive. Each has the right size; its hash is not checked here."""
         file = manifest.contents[run.file]
         begin, end = manifest.span(file, run.begin)[0], manifest.span(file, run.end - 1)[1]
         ranged = {"Range": f"bytes={begin}-{end - 1}"}
@@ -125,7 +129,9 @@ def session(secret: str) -> aiohttp.ClientSession:
 
 
 def _check(response: aiohttp.ClientResponse, good: tuple[int, ...]) -> None:
-    """Raises `SourceFailed` for another status. A redirect is none, as it would take the secret."""
+    """Raises `SourceFailed` unless the status is in `good`. Redirects are refused, since they would
+    pass the secret on.
+    """
     status = response.status
     if status in good:
         return

@@ -2,11 +2,11 @@
 
     manifests/ID        each model that is here, or is being brought
     names/NAME          ID of the model that has that name
-    files/HASH          a content, whole; HASH.part and HASH.have while it comes
-    models/ID/          links to contents; it is there once all of them are
-    filling/            what is being made, before it gets its name
+    files/HASH          a complete content; HASH.part and HASH.have while it is being brought
+    models/ID/          links to contents; it exists once all of them are complete
+    filling/            files and folders that are being made, before they get their names
 
-What is here is read by anybody; `mirage.weights.changes` changes it.
+This module only reads the store; `mirage.weights.changes` changes it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ ID = re.compile(r"[0-9a-f]{64}")
 SHORT_ID = re.compile(r"[0-9a-f]{8,64}")
 FILES, MANIFESTS, NAMES, MODELS, FILLING = "files", "manifests", "names", "models", "filling"
 MARK = b"\1"
-"""Byte of a chunk that has come."""
+"""Mark of a chunk that has arrived."""
 
 
 class StoredModel(NamedTuple):
-    """A model of a store, whole or not."""
+    """A model of a store, complete or not."""
 
     id: str
     names: tuple[str, ...]
     bytes: int
     """Bytes of its contents."""
     here: int
-    """Bytes of them that are here."""
+    """Bytes of its contents that have arrived."""
     whole: bool
 
 
 class WeightStore:
-    """The store at a folder. Raises `OSError` where it cannot be read."""
+    """The store in the folder `place`. Methods raise `OSError` if it cannot be read."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
 
     def content(self, sha256: str) -> Path:
-        """Place of a content."""
+        """Path of a complete content."""
         return self.place / FILES / sha256
 
     def folder(self, model: str) -> Path:
-        """Folder of a model's files."""
+        """Folder of a model's links; it exists if the model is complete."""
         return self.place / MODELS / model
 
     def is_whole(self, model: str) -> bool:
@@ -58,18 +58,20 @@ class WeightStore:
         return self.folder(model).is_dir()
 
     def manifest(self, model: str) -> WeightsManifest:
-        """Manifest of a model. Raises `WeightsRefused` without one."""
+        """Manifest of a model. Raises `WeightsRefused` if there is none, `ManifestRefused` if it is
+        damaged.
+        """
         try:
             return decoded((self.place / MANIFESTS / model).read_bytes(), model)
         except FileNotFoundError:
             raise WeightsRefused(f"{self.place} has no model {model}") from None
 
     def ids(self) -> list[str]:
-        """Ids of all models, also of those that are being brought."""
+        """Ids of all models, including those that are being brought."""
         return [name for name in listed(self.place / MANIFESTS) if ID.fullmatch(name)]
 
     def readable(self) -> dict[str, WeightsManifest]:
-        """Manifests of all models, but those that a disk has damaged."""
+        """Manifests of all models by id, except damaged ones."""
         found = {}
         for model in self.ids():
             with suppress(WeightsRefused, ManifestRefused):
@@ -77,12 +79,14 @@ class WeightStore:
         return found
 
     def names(self) -> dict[str, str]:
-        """Ids of models by their names."""
+        """Ids of models by name."""
         found = ((name, self._named(name)) for name in listed(self.place / NAMES))
         return {name: model for name, model in found if model is not None}
 
     def found(self, wanted: str) -> str | None:
-        """Id of the model of a name, an id or the begin of one. Raises `WeightsRefused` for two."""
+        """Id of the model with the name, the id or the beginning of an id `wanted`; None without
+        one. Raises `WeightsRefused` if several ids begin with it.
+        """
         if (model := self._named(wanted)) is not None:
             return model
         fitting = [one for one in self.ids() if one.startswith(wanted)]
@@ -93,13 +97,13 @@ class WeightStore:
         return fitting[0]
 
     def models(self) -> list[StoredModel]:
-        """All models whose manifests are readable, by their names."""
+        """All models with a readable manifest, sorted by name."""
         names = self.names()
         found = [self._model(*one, names) for one in self.readable().items()]
         return sorted(found, key=lambda one: (one.names or ("~",), one.id))
 
     def have(self, manifest: WeightsManifest) -> dict[str, list[int]]:
-        """Numbers of the chunks that are there, by their contents."""
+        """Numbers of the chunks that have arrived, by content."""
         return {
             sha256: [n for n, mark in enumerate(marks) if mark == MARK[0]]
             for sha256, file in manifest.contents.items()
@@ -107,9 +111,10 @@ class WeightStore:
         }
 
     def marks(self, file: ContentFile) -> bytes:
-        """A byte for each chunk of a content, `MARK` where it is there; empty without any.
+        """One byte for each chunk of a content, `MARK` if it has arrived; empty if the content is
+        absent.
 
-        One that was cut short counts as none.
+        A content whose file has the wrong size counts as absent.
         """
         content, chunks = self.content(file.sha256), len(file.chunks)
         with suppress(FileNotFoundError):
@@ -136,14 +141,14 @@ class WeightStore:
 
 
 def listed(folder: Path) -> list[str]:
-    """Names in a folder; none where it is not there."""
+    """Names of the entries of a folder, sorted; empty if there is no such folder."""
     with suppress(FileNotFoundError):
         return sorted(path.name for path in folder.iterdir())
     return []
 
 
 def check_name(name: str) -> None:
-    """Raises `WeightsRefused` for what is no name, or could be taken for an id."""
+    """Raises `WeightsRefused` for an invalid name, or one that could be taken for an id."""
     if not NAME.fullmatch(name) or SHORT_ID.fullmatch(name):
         raise WeightsRefused(
             f"{name!r} is no name of a model in a store: give one of letters, digits and . _ -, "
@@ -152,10 +157,10 @@ def check_name(name: str) -> None:
 
 
 def part_of(content: Path) -> Path:
-    """A content as far as it has come."""
+    """Path of a content while it is incomplete."""
     return content.with_name(f"{content.name}.part")
 
 
 def marks_of(content: Path) -> Path:
-    """The file that says which chunks of it have come."""
+    """Path of the marks of an incomplete content."""
     return content.with_name(f"{content.name}.have")

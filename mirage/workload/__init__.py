@@ -1,1 +1,1 @@
-"""Requests to a server: traces, their lengths, and the tenant of each request."""
+"""Requests to a server: traces, lengths of requests, and the tenant of each request."""

@@ -1,4 +1,4 @@
-"""Calls of a replay, made anew at each pass over them instead of being held in memory."""
+"""Calls of a replay, generated at each iteration instead of being held in memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from mirage.workload.dealing import TenantRequest
 
 
 class Calls(Collection[TenantRequest]):
-    """Calls that are made anew each time one goes through them, from a trace and a seed."""
+    """Calls that are generated from a trace and a seed each time they are iterated."""
 
     def __init__(self, make: Callable[[], Iterator[TenantRequest]]) -> None:
-        """Goes through them once, so that what is wrong with them is found before they are used."""
+        """`make` begins an iteration. One is made here, so that errors show before the calls are
+        used.
+        """
         self._make = make
         self._length = self.clipped = 0
         names: dict[str, None] = {}
@@ -32,7 +34,7 @@ class Calls(Collection[TenantRequest]):
 
 
 def tenants(calls: Collection[TenantRequest]) -> list[str]:
-    """Tenants that are asked anything, in the order of their first calls."""
+    """Tenants that receive any call, in the order of their first calls."""
     if isinstance(calls, Calls):
         return calls.tenants
     return list(dict.fromkeys(call.tenant for call in calls))

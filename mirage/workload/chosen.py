@@ -1,4 +1,4 @@
-"""Value of ``--trace``: a file, the bundled sample, a public trace by name, or one of these for
+"""Value of ``--trace``: a file, the bundled sample, the name of a public trace, or one of these for
 each tenant.
 """
 
@@ -31,14 +31,14 @@ class Chosen:
 
     @property
     def rewinds(self) -> bool:
-        """True if the trace can be read more than once; a pipe cannot."""
+        """True if the trace can be read more than once, which a pipe cannot."""
         paths = [self.shared] if self.shared else self.own.values()
         return all(path.is_file() for path in paths)
 
     def has_arrivals(self, how: Reading) -> bool:
-        """True if the trace says when requests come. A pipe is not looked into: False.
+        """True if the trace has arrivals. A pipe is not read for this: False.
 
-        Raises `TraceError` if only some of the tenants' own traces say so.
+        Raises `TraceError` if only some of the tenants' own traces have arrivals.
         """
         if not self.rewinds:
             return False
@@ -62,9 +62,10 @@ class Chosen:
         limit: int | None,
         skipped: Counter[str],
     ) -> Iterator[tuple[str, TraceRequest]]:
-        """Each request and its tenant, by time. Raises `TraceError`.
+        """Each request with its tenant, ordered by time. Raises `TraceError`.
 
-        A window is one of each trace, a limit one of all of them together.
+        `window` applies to each trace, `limit` to all of them together. Rows that are left out are
+        counted in `skipped`, by reason.
         """
         if self.shared is not None:
             requests = trace.stream(self.shared, window, limit, how, skipped)
@@ -78,7 +79,7 @@ class Chosen:
 
 
 def chosen(text: str, tenants: list[str]) -> Chosen:
-    """``FILE`` or ``NAME=FILE,NAME=FILE``. Raises `TraceError` with one line."""
+    """Traces of ``FILE`` or ``NAME=FILE,NAME=FILE``. Raises `TraceError` with one line."""
     if "=" not in text or Path(text).exists():
         return Chosen(located(text), {})
     own: dict[str, Path] = {}
@@ -97,7 +98,9 @@ def chosen(text: str, tenants: list[str]) -> Chosen:
 
 
 def of_config(named: str | Mapping[str, str], near: Path) -> Chosen:
-    """Trace that a configuration names; files are relative to its folder. Raises `TraceError`."""
+    """Traces that a configuration names; relative paths are relative to `near`. Raises
+    `TraceError`.
+    """
     if isinstance(named, str):
         return Chosen(located(named, near), {})
     return Chosen(None, {name: located(file, near) for name, file in named.items()})
@@ -111,7 +114,7 @@ def shown(named: str | Mapping[str, str]) -> str:
 
 
 def located(text: str, near: Path | None = None) -> Path:
-    """The file of a trace; a relative path is one from `near`.
+    """Path of a trace: the sample, a fetched public trace, or a file, relative to `near`.
 
     Raises `TraceError` for a public trace that was not fetched, `InputRefused` for an unknown home.
     """

@@ -1,11 +1,11 @@
-"""A trace becomes a workload: which tenant each request goes to, and what it asks.
+"""Dealing of a trace's requests to tenants, and the calls that result.
 
-The rule is `Traffic`'s: trace time is cut into phases; in each phase one tenant is hot and
-draws ``hot_share`` of the requests, the others share the rest by their weights. Everything is
-drawn from one seed and from the trace's own times and order, so the workload is the same for
-every policy, and scaling time or lengths does not move a request to another tenant. The requests
-of a session go where its first one went. Where rows name models, those of one model go to one
-tenant instead: the first model to the first tenant, the next to the next, and around again.
+The rule is `Traffic`'s: trace time is cut into phases; in each phase one tenant is hot and draws
+``hot_share`` of the requests, the others share the rest by their weights. Everything is drawn from
+one seed and from the trace's own times and order, so the workload is the same for every policy, and
+scaling time or lengths does not move a request to another tenant. The requests of a session go
+where its first one went. Where rows name models, those of one model go to one tenant instead: the
+first model to the first tenant, the next to the next, and around again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from mirage.config import Config, TenantSection, Traffic
 from mirage.workload.trace import TraceRequest, scaled
 
 PRINTABLE = bytes(32 + value % 95 for value in range(256))
-"""Printable ASCII character for each byte value."""
+"""Translation table from each byte value to a printable ASCII character."""
 SESSIONS_KEPT = 100_000
-"""Most sessions whose tenant is remembered, newest first: memory stays flat over a trace of
-millions.
+"""Most sessions whose tenant is remembered, the most recently used ones. Memory stays constant over
+a trace of millions of rows.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TenantRequest:
-    """One request to one tenant: when (seconds since the start), how long (tokens)."""
+    """One request to one tenant: its time in seconds since the start, its lengths in tokens."""
 
     index: int
     at_s: float
@@ -36,13 +36,13 @@ class TenantRequest:
     context_tokens: int
     output_tokens: int
     clipped: bool
-    """True if the trace asked for more than the tenant's `max_model_len` holds."""
+    """True if the lengths in the trace exceeded the tenant's `max_model_len` and were cut."""
     session: str | None = None
     prefix_hashes: tuple[int, ...] = ()
     hash_tokens: float = 0.0
     """Tokens that each hash stands for, scaled as the lengths are; see `prompts.py`."""
     turn: int = 0
-    """Turns of its session before this one."""
+    """Number of this request within its session, from 0."""
 
 
 def build(
@@ -52,7 +52,7 @@ def build(
     length_scale: float,
     seed: int,
 ) -> list[TenantRequest]:
-    """One call per request, in order, all of them held."""
+    """Calls for `requests` in order, as a list."""
     names = [tenant.name for tenant in config.tenants]
     dealt = deal(requests, names, config.replay.traffic, seed)
     return list(calls(config, dealt, time_scale, length_scale))
@@ -64,7 +64,7 @@ def calls(
     time_scale: float,
     length_scale: float,
 ) -> Iterator[TenantRequest]:
-    """One call per request with its tenant's name, in order, one at a time."""
+    """Calls for requests that were dealt to tenants, in order, generated one at a time."""
     tenants = {tenant.name: tenant for tenant in config.tenants}
     turns: OrderedDict[str, int] = OrderedDict()
     for index, (name, request) in enumerate(dealt):
@@ -114,19 +114,25 @@ def assign(
 
 
 def clip(context: int, output: int, room: int) -> tuple[int, int]:
-    """Lengths that fit a context of `room` tokens; neither is cut below half the room first."""
+    """Prompt and output tokens cut to `room` tokens together: the output first, down to half of the
+    room, then the prompt.
+    """
     output = min(output, max(room - context, room // 2, 1))
     return max(1, min(context, room - output)), output
 
 
 def prompt(seed: int, index: int, length: int) -> str:
-    """`length` printable ASCII characters: as many tokens for a byte-level tokenizer."""
+    """A drawn text of `length` printable ASCII characters, which are as many tokens for a
+    byte-level tokenizer.
+    """
     drawn = random.Random(f"prompt {seed} {index}").randbytes(length)
     return drawn.translate(PRINTABLE).decode("ascii")
 
 
 def _hot_tenants(names: list[str], rng: random.Random) -> Iterator[str]:
-    """Endless; no tenant twice in a row unless there is only one."""
+    """Endless names of the hot tenant of each phase; none twice in a row unless there is only
+    one.
+    """
     hot = rng.choice(names)
     while True:
         yield hot
@@ -134,7 +140,9 @@ def _hot_tenants(names: list[str], rng: random.Random) -> Iterator[str]:
 
 
 def _place(places: OrderedDict[str, str], session: str, name: str) -> str:
-    """Tenant that a session's requests go to; `name` if this is the first of them."""
+    """Tenant that a session's requests go to: that of its first request, which is `name` if this is
+    the first.
+    """
     place = places.setdefault(session, name)
     places.move_to_end(session)
     if len(places) > SESSIONS_KEPT:

@@ -11,11 +11,11 @@ import configs
 from mirage.config import ConfigError, Strict, read_yaml, validated
 
 OF_TRACE = "trace"
-"""Not a distribution: the lengths of the rows that arrivals are taken from."""
+"""Name for no distribution: the lengths of the trace's rows are used."""
 
 
 class Lengths(Strict):
-    """Lognormal numbers of tokens; `sigma` is that of the logarithm."""
+    """Lognormal numbers of tokens; `sigma` is the standard deviation of the logarithm."""
 
     prompt_mean: PositiveFloat
     prompt_sigma: PositiveFloat
@@ -24,7 +24,9 @@ class Lengths(Strict):
 
 
 def lengths(name: str) -> Lengths:
-    """Raises `ConfigError` for a name that is not in `configs/lengths.yaml`."""
+    """Distribution of that name in `configs/lengths.yaml`. Raises `ConfigError` if there is
+    none.
+    """
     known = _file(configs.HERE / "lengths.yaml")
     if name not in known:
         raise ConfigError(f"no lengths are named {name!r}: known are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Rate of requests as a part of what a machine computes, and the gaps that give this rate."""
+"""Rate of requests as a part of a machine's capacity, and the measurement of this capacity."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from itertools import islice
 from mirage.workload.dealing import TenantRequest
 
 REQUESTS, AT_ONCE = 128, 32
-"""Requests by which a machine is measured, and those of them that are under way at a time."""
+"""Requests with which the capacity is measured, and most of them in flight at a time."""
 AMPLE = 4
-"""Times the device's memory meanwhile, so that KV memory limits nothing."""
+"""Factor by which the device's memory is increased for the measurement, so that KV memory does not
+limit it.
+"""
 
 
 def evenly(calls: Collection[TenantRequest], most: int) -> list[TenantRequest]:
-    """At most `most` calls, every n-th of them, so that the sample spans all phases."""
+    """At most `most` calls, every n-th one, so that the sample spans all phases."""
     every = max(1, -(-len(calls) // most))
     return list(islice(calls, 0, None, every))
 
 
 def at_once(requests: int) -> int:
-    """Number of requests under way at a time while a machine is measured with `requests` of them.
+    """Number of requests in flight while the capacity is measured with `requests` requests.
 
-    It is smaller for few requests: all of them at once would only be a queue that runs out.
+    It is smaller for few requests: with all of them at once, the measurement would only be a queue
+    that empties.
     """
     return min(AT_ONCE, max(1, requests // 2))
 
 
 def capacity_per_s(ended_s: Sequence[float], under_way: int) -> float:
-    """Requests a second that a closed loop of `under_way` requests completes. `ended_s` ascends.
+    """Requests a second that a closed loop of `under_way` requests completes. `ended_s` has their
+    ends in ascending order.
 
-    Only until none was left to send: what runs out afterwards leaves the machine half idle.
+    Only the time until the last request was sent counts: after it the machine is no longer fully
+    used.
     """
     full = ended_s[: max(1, len(ended_s) - under_way + 1)]
     return len(full) / full[-1]

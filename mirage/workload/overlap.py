@@ -1,4 +1,4 @@
-"""Part of a workload's prompts that an unbounded prefix cache would find."""
+"""Part of a workload's prompts that a prefix cache of unlimited size would find."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from mirage.workload.dealing import TenantRequest
 from mirage.workload.prompts import prompt_of
 
 MOST_CALLS = 20_000
-"""Most calls of a workload whose prompts are compared: their texts have to be made for it."""
+"""Most calls of a workload whose prompts are compared, since each text has to be made."""
 
 
 def repeated_tokens(calls: Collection[TenantRequest], seed: int, block_tokens: int) -> int | None:
-    """Tokens in whole blocks at the beginning of prompts that began earlier ones of their tenant.
+    """Tokens at the beginning of prompts, in whole blocks, with which an earlier prompt of the same
+    tenant began.
 
-    A character counts as a token. Of a prompt at least one token is left, as vLLM computes one.
-    None for a workload that shares nothing by itself, or is too long to look at.
+    A character counts as a token. The last token of a prompt never counts, since vLLM computes it.
+    None for a workload without sessions and prefix hashes, or with too many calls.
     """
     if len(calls) > MOST_CALLS or not any(call.session or call.prefix_hashes for call in calls):
         return None

@@ -1,10 +1,10 @@
-"""The text of a call's prompt: made when it is sent, the same tokens where calls share some.
+"""The text of a call's prompt: made when it is sent, with the same tokens where calls share some.
 
-A character is a token for a byte-level tokenizer. What a prefix hash stands for depends on the
-hash and the seed alone, so prompts with the same first hashes begin with the same text. The prompts
-of a session are beginnings of one text, so each turn begins with all prompts before it; where the
-session has an answer of the model, that text has something else of its length. Scales and cuts
-change how much of these texts is sent, never what they say.
+A character is a token for a byte-level tokenizer. The text for a prefix hash depends on the hash
+and the seed alone, so prompts with the same first hashes begin with the same text. The prompts of a
+session are beginnings of one text, so each turn begins with all prompts before it; in place of the
+model's answers that text has other characters of the same length. Scaling and cutting change the
+length of these texts, never their characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirage.workload.dealing import PRINTABLE, TenantRequest, prompt
 
 
 def prompt_of(call: TenantRequest, seed: int) -> str:
-    """`call.context_tokens` printable ASCII characters."""
+    """The prompt's text: `call.context_tokens` printable ASCII characters."""
     pieces, begin = [], 0
     for number, known in enumerate(call.prefix_hashes, start=1):
         end = min(round(number * call.hash_tokens), call.context_tokens)
@@ -32,7 +32,7 @@ def prompt_of(call: TenantRequest, seed: int) -> str:
 
 
 def _beginning(of: str, length: int) -> str:
-    """So many characters of an endless text."""
+    """The first `length` characters of an endless text drawn from the seed `of`."""
     whole_words = -length % 4  # `randbytes` cuts its last word of four bytes at the wrong end
     drawn = random.Random(of).randbytes(length + whole_words)[:length]
     return drawn.translate(PRINTABLE).decode("ascii")

@@ -1,4 +1,4 @@
-"""Public traces: what is known of them (`traces/public.yaml`), and where they are kept here."""
+"""Public traces: their description (`traces/public.yaml`), and the folder for fetched ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from traces import PUBLIC
 
 
 class PublicFile(Strict):
-    """One public file: where its owner keeps it, and how to tell that it is the right one."""
+    """One public file: its addresses, and its checksum."""
 
     file: str = Field(pattern=r"^[\w.-]+$")
     urls: list[Annotated[str, Field(pattern="^https://")]] = Field(min_length=1)
     bytes: Count | None = None
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     git: str | None = Field(default=None, pattern="^[0-9a-f]{40}$")
-    """Its object in the owner's git repository: SHA-1 of a header and the file."""
+    """Id of its object in the owner's git repository: SHA-1 of a header and the file."""
 
     @model_validator(mode="after")
     def _can_be_told(self) -> PublicFile:
@@ -32,7 +32,7 @@ class PublicFile(Strict):
 
     @property
     def checksum(self) -> str:
-        """Checksum of the file with its kind before it, as ``sha256:...``."""
+        """Checksum of the file with its kind in front, as ``sha256:...``."""
         return f"sha256:{self.sha256}" if self.sha256 else f"git:{self.git}"
 
 
@@ -46,11 +46,11 @@ class Public(PublicFile):
     licence: str
     cite: str
     beside: PublicFile | None = None
-    """A file that its format looks for beside it."""
+    """A further file that the trace's format needs in the same folder; None if it needs none."""
 
     @property
     def files(self) -> list[PublicFile]:
-        """All that there is to fetch, the trace last: who finds it finds the rest."""
+        """All files to fetch. The trace is last, so if it is there the other file is too."""
         return [self] if self.beside is None else [self.beside, self]
 
 
@@ -71,7 +71,7 @@ def cached(name: str) -> Path:
 
 
 def named(name: str) -> Public:
-    """Raises `TraceError` for a name that no public trace has."""
+    """The public trace of that name. Raises `TraceError` if there is none."""
     if name not in TRACES:
         raise TraceError(f"no public trace is named {name!r}: choose from {', '.join(TRACES)}")
     return TRACES[name]

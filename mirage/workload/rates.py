@@ -1,4 +1,4 @@
-"""Mean rate of a trace's requests, and the factor that stretches it to another rate. Pure."""
+"""Mean rate of a trace's requests, and the factor that scales its gaps to another rate. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ LARGEST_RATE = 1e6
 
 
 def checked(rate: float) -> float:
-    """Requests a second. Raises `TraceError`."""
+    """`rate` in requests a second. Raises `TraceError` unless it is above 0 and at most
+    `LARGEST_RATE`.
+    """
     if not 0 < rate <= LARGEST_RATE:
         raise TraceError(
             f"rate {rate:g}: use requests a second, above 0 and at most {LARGEST_RATE:g}"
@@ -19,10 +21,10 @@ def checked(rate: float) -> float:
 
 
 def time_scale(arrivals_s: Iterable[float], rate: float) -> float:
-    """Factor on all gaps that gives `rate` requests a second on average.
+    """Factor for all gaps that results in `rate` requests a second on average.
 
-    All gaps are multiplied alike, so bursts stay bursts: the gaps' coefficient of variation stays
-    the trace's. Raises `TraceError` if there are no gaps.
+    All gaps are multiplied by it, so bursts remain: the coefficient of variation of the gaps is
+    unchanged. Raises `TraceError` if there are no gaps.
     """
     own = mean_rate(arrivals_s)
     if own is None:
@@ -34,7 +36,7 @@ def time_scale(arrivals_s: Iterable[float], rate: float) -> float:
 
 
 def mean_rate(arrivals_s: Iterable[float]) -> float | None:
-    """Requests a second of arrivals that ascend; None if they all come at one time."""
+    """Requests a second of ascending arrivals; None if they are all at one time."""
     count, first, last = 0, 0.0, 0.0
     for count, last in enumerate(arrivals_s, start=1):
         first = last if count == 1 else first

@@ -39,16 +39,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Reading:
-    """Options of reading a trace that its file does not contain."""
+    """Options for reading a trace that its file does not contain."""
 
     format: str | None = None
-    """A name in `registry.FORMATS`; by the file's beginning if left out."""
+    """Name in `registry.FORMATS`; None: recognised by the file's beginning."""
     rate: float | None = None
-    """Requests a second, for a format without arrivals: they are drawn (Poisson)."""
+    """Requests a second for a format without arrivals, which are then drawn (Poisson)."""
     seed: int = 0
-    """Seed of such arrivals, and of synthetic traces."""
+    """Seed of drawn arrivals, and of synthetic traces."""
     bounded: bool = False
-    """Whoever reads stops by itself: a trace without end may be read."""
+    """True if the reader stops by itself, so that an endless trace may be read."""
 
 
 AS_IT_SAYS = Reading()
@@ -57,13 +57,13 @@ AS_IT_SAYS = Reading()
 def read(
     path: Path, how: Reading = AS_IT_SAYS, skipped: Counter[str] | None = None
 ) -> Generator[TraceRequest, None, None]:
-    """The requests of a file in order, one at a time; the file is open until it is closed.
+    """The requests of a file in order, one at a time. The file stays open until the generator is
+    closed.
 
-    Rows that are no requests, as failed ones, are left out and counted in `skipped`, by reason.
-
-    Raises `TraceError` for a file that cannot be read or is of no known format, a malformed row,
-    a length that is not between 1 and `MAX_TOKENS`, time that goes backwards, and a rate that is
-    missing or too much.
+    Rows that are no requests, such as failed ones, are left out and counted in `skipped`, by
+    reason. Raises `TraceError` for a file that cannot be read or is of no known format, a malformed
+    row, a length that is not between 1 and `MAX_TOKENS`, time that goes backwards, and a rate that
+    is missing or not accepted.
     """
     try:
         named = how.format is not None
@@ -95,7 +95,7 @@ def stream(
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
 ) -> Iterator[TraceRequest]:
-    """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit`.
+    """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit` of them.
 
     Arrivals count from the window's start. Raises `TraceError`, also for an empty window.
     """
@@ -117,9 +117,10 @@ def stream(
 
 
 def scaled(request: TraceRequest, time_scale: float, length_scale: float) -> TraceRequest:
-    """Gaps times `time_scale`, lengths times `length_scale` (at least one token each).
+    """The request with its arrival times `time_scale` and its lengths times `length_scale`, at
+    least 1 token each.
 
-    Hashes and texts stay as the file has them.
+    Hashes and texts are not changed.
     """
     return replace(
         request,
@@ -130,7 +131,7 @@ def scaled(request: TraceRequest, time_scale: float, length_scale: float) -> Tra
 
 
 def parse_window(text: str) -> tuple[float, float]:
-    """``"60:120"`` to ``(60.0, 120.0)``. Raises `TraceError` if it is not a range."""
+    """Start and end in seconds of a window ``"60:120"``. Raises `TraceError` if it is invalid."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)\s*", text, re.ASCII)
     if not match:
         raise TraceError(f"window {text!r}: write START:END in seconds of the trace, as 60:120")
@@ -141,7 +142,7 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def has_arrivals(path: Path, how: Reading = AS_IT_SAYS) -> bool:
-    """True if a file's format says when requests come. Raises `TraceError`.
+    """True if a file's format has arrivals. Raises `TraceError`.
 
     Do not call it for a pipe: it would consume the beginning.
     """
@@ -180,8 +181,8 @@ def _unreadable(path: Path, error: OSError) -> TraceError:
 
 
 def _length(path: Path, how: Reading) -> str:
-    """Length of a trace in words, for a message; empty for a pipe, which cannot be read a second
-    time.
+    """Length of a trace in words, for a message; empty for an endless trace, and for a pipe, which
+    cannot be read again.
     """
     if not path.is_file():
         return ""

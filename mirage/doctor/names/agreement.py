@@ -1,4 +1,4 @@
-"""Our sources against what a vLLM has: each name that we use has to be there, and to fit."""
+"""Comparison of our sources with a version of vLLM: each name that we use must exist and fit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from mirage.doctor.names.signature import why_no_replacement, why_not_called, wi
 from mirage.doctor.names.uses import Either, NameUse, Need
 
 Said = Callable[[str], str | None]
-"""Entry of a vLLM for a name, as `Tree` writes it; None if it has no such name."""
+"""Function that returns a vLLM's entry for a name, in the form of `Tree`; None if it has no such
+name.
+"""
 
 
 def names(needs: Iterable[Need]) -> dict[str, bool]:
-    """Names that are asked for, and whether the parameters of each matter."""
+    """Names that are needed; True for those whose parameters matter."""
     found: dict[str, bool] = {}
     for use in (use for need in needs for use in _uses(need)):
         fits = use.call is not None or use.replacement is not None
@@ -30,10 +32,10 @@ def _uses(need: Need) -> Iterator[NameUse]:
 
 
 def problems(needs: Iterable[Need], said: Said, known: Said) -> list[str]:
-    """Faults of the names that we use of vLLM: one line for each that is missing or does not fit.
+    """Faults of the names that we use: one line for each that is missing or does not fit.
 
-    `said` tells of the vLLM that is checked, `known` of those that we know. A missing name that may
-    be ours alone is a fault only if `known` has it.
+    `said` looks names up in the vLLM that is checked, `known` in the versions that were tried. A
+    missing name that may be defined by our own classes is a fault only if `known` has it.
     """
     found = (line for need in needs for line in _problems(need, said, known))
     return [*dict.fromkeys(found)]

@@ -1,4 +1,4 @@
-"""Names that are reached through an object (`mirage/vllm_hooks/reached.py`), as uses of them."""
+"""Uses of names that are reached through an object, from `mirage/vllm_hooks/reached.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from mirage.doctor.names.uses import NameUse, of
 def hooked(
     hooks: Mapping[str, Iterable[str]], where: str, replaced: Iterable[NameUse] = ()
 ) -> Iterator[NameUse]:
-    """All of `hooks`, and which functions of ours are given to objects as one of them."""
+    """Uses of all names in `hooks`, and of those that functions of ours in `replaced` stand in
+    for.
+    """
     stand_ins = [*replaced]
     for owner, entries in hooks.items():
         for entry in entries:

@@ -36,7 +36,7 @@ SAME = "Nothing that we use."
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole text of docs/vllm-hooks.md."""
     seen = tables()
     found = gather(sources(ROOT, ENGINE))
     sections = {
@@ -63,7 +63,7 @@ def _given() -> Iterator[tuple[str, str]]:
 
 
 def _classes(found: FoundUses) -> Iterator[str]:
-    """Methods of each of vLLM's classes that one of ours overrides."""
+    """For each of our classes over one of vLLM's: the methods of that class that ours overrides."""
     derived = {base for each in found.classes.values() for base in each.bases}
     for name, each in sorted(found.classes.items()):
         methods = {use.name for other in found.line(name) for use in found.classes[other].methods}
@@ -77,7 +77,9 @@ def _classes(found: FoundUses) -> Iterator[str]:
 
 
 def _replaced(found: FoundUses) -> list[tuple[str, str, str]]:
-    """Functions that are set in a module, or in an object whose class `reached.py` names."""
+    """Functions of ours that replace one in a module, or in an object whose class `reached.py`
+    names.
+    """
     reached = {of(owner, _attribute(e)) for owner, es in (HOOKS | GRAPHS).items() for e in es}
     named = [(use.name, use) for use in _flat(found.needs) if use.replacement is not None]
     named += [(n, use) for use in found.replaced for n in reached if n.endswith(f".{use.name}")]
@@ -91,7 +93,7 @@ def _reached(hooks: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
 
 
 def _moved() -> Iterator[list[str]]:
-    """Names that one version has, or that take something else there."""
+    """Names that differ between versions of vLLM, with the entry in each."""
     seen = [*tables().values()]
     for name in sorted({name for table in seen for name in table}):
         entries = [table.get(name) for table in seen]
@@ -100,7 +102,9 @@ def _moved() -> Iterator[list[str]]:
 
 
 def _parameters(name: str, value: str = "") -> str:
-    """Parameters, by version where they differ; `value` if no function, empty in no version."""
+    """Parameters of a name, by version if they differ; `value` if it is no function, empty if no
+    version has it.
+    """
     by_text: dict[str, list[str]] = {}
     for version, table in tables().items():
         if (entry := table.get(name)) is not None:

@@ -1,7 +1,7 @@
-"""Our sources read for the names of vLLM in them, by their syntax.
+"""Search of our sources for names of vLLM, by syntax.
 
-What reaches our code without a name of its own (an argument, an attribute of an attribute) is not
-seen here: `hooks.py` names that.
+Objects that reach our code without an imported name (an argument, an attribute of an attribute) are
+not found here: `hooks.py` lists them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirage.doctor.names.syntax import Function, assigned, is_name
 from mirage.doctor.names.uses import PACKAGE, Class, Either, FoundUses, NameUse, is_theirs, of
 
 NAMED = re.compile(PACKAGE + r"(\.\w+){2,}")
-"""A module that is named to Python or to vLLM."""
+"""Pattern of a text that names a module of vLLM."""
 
 
 def gather(sources: Mapping[str, str]) -> FoundUses:
@@ -32,7 +32,7 @@ class _File(ast.NodeVisitor):
         self.module = path.removesuffix(".py").replace("/", ".")
         self.needs = found.needs
         self.names: dict[str, tuple[str, ...]] = {}
-        """Full names that an imported name may stand for: several, if it has moved in vLLM."""
+        """Full names that each name in this file may stand for; several if vLLM has moved it."""
         self.functions: dict[str, ast.arguments] = {}
         self.inside: Class | None = None
 
@@ -67,7 +67,9 @@ class _File(ast.NodeVisitor):
         self.names[here] = (there,)
 
     def visit_Try(self, node: ast.Try) -> None:
-        """Imports of which the second is tried if the first is not there."""
+        """Visit imports of which the second is tried if the first raises ImportError: one of them
+        must fit.
+        """
         if not any(h.type and "ImportError" in ast.unparse(h.type) for h in node.handlers):
             self.generic_visit(node)
             return
@@ -122,7 +124,7 @@ class _File(ast.NodeVisitor):
             self.need(node, self._theirs(node), call=call)
 
     def _theirs(self, node: ast.expr) -> tuple[str, ...]:
-        """vLLM's names that an expression may stand for."""
+        """Names of vLLM that an expression may stand for."""
         if isinstance(node, ast.IfExp):  # a base for the type checker
             return self._theirs(node.body)
         if isinstance(node, ast.Name):
@@ -145,7 +147,7 @@ class _File(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _function(self, node: ast.expr) -> str | None:
-        """The parameters, if it is a function of this file."""
+        """Parameters of a function of this file; None for any other expression."""
         if isinstance(node, ast.Lambda):
             return said(node.args)
         known = self.functions.get(node.id) if isinstance(node, ast.Name) else None
@@ -165,7 +167,7 @@ class _File(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Visit a function; names that it imports hold inside it alone."""
+        """Visit a function. Names that it imports are valid only inside it."""
         names = dict(self.names)
         self.generic_visit(node)
         self.names = names

@@ -1,7 +1,7 @@
-"""Parameters of a function as its source says them, without types and values.
+"""Parameters of a function from its source, without types and default values.
 
-`self, request, *, delay=...` is what a table of names keeps of a function. `inspect` does the
-binding: nothing is imported or run.
+A table of names keeps them as `self, request, *, delay=...`. `inspect` binds calls to them: nothing
+is imported or run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class CallArguments:
     """Arguments of a call."""
 
     positional: tuple[str, ...]
-    """Parameter names of the positional arguments; an empty string where it is unknown."""
+    """Parameter names of the positional arguments; empty strings for unknown names."""
     keywords: tuple[str, ...] = ()
     more: bool = False
-    """True if further arguments may follow: `*these`, `**those`, or `...`."""
+    """True if further arguments may follow: `*args`, `**kwargs`, or `...`."""
 
     @staticmethod
     def of(node: ast.Call) -> CallArguments:
@@ -46,7 +46,7 @@ class CallArguments:
 
 
 def said(arguments: ast.arguments, drop: int = 0) -> str:
-    """The parameters after the first `drop`, for a table."""
+    """Parameters after the first `drop`, as a table has them."""
     bare = _bare(arguments)
     for _ in range(drop):
         first = bare.posonlyargs or bare.args
@@ -55,7 +55,9 @@ def said(arguments: ast.arguments, drop: int = 0) -> str:
 
 
 def of_method(node: Function) -> str | None:
-    """A method's parameters, without the class if Python passes it; of a property None."""
+    """A method's parameters as a table has them, without the first for a classmethod; None for a
+    property.
+    """
     marks = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
     if marks & {"property", "cached_property", "setter"}:
         return None
@@ -63,7 +65,7 @@ def of_method(node: Function) -> str | None:
 
 
 def without_self(parameters: str) -> str:
-    """Parameters that a caller gives to a method of an object."""
+    """Parameters that callers of a bound method pass."""
     return SELF.sub("", parameters)
 
 
@@ -86,7 +88,7 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
 
 
 def signature(parameters: str) -> Signature:
-    """Signature with the parameters that `said` wrote. Raises `SyntaxError` for other text."""
+    """`Signature` of parameters in the form of `said`. Raises `SyntaxError` for other text."""
     node = ast.parse(f"lambda {parameters}: 0", mode="eval").body
     assert isinstance(node, ast.Lambda)
     return Signature(list(_parameters(node.args)))
@@ -123,9 +125,8 @@ def why_not_called(parameters: str, call: CallArguments) -> str | None:
 
 
 def why_no_replacement(theirs: str, ours: str) -> str | None:
-    """Reason why a function with parameters `ours` cannot replace one with `theirs`.
-
-    None if it takes every call that the other one takes.
+    """Reason why a function with parameters `ours` cannot replace one with `theirs`; None if it
+    accepts every call that the other accepts.
     """
     taken = signature(ours)
     for positional, named in _calls(signature(theirs)):
@@ -140,7 +141,9 @@ def why_no_replacement(theirs: str, ours: str) -> str | None:
 
 
 def _calls(theirs: Signature) -> Iterator[tuple[list[str], list[str]]]:
-    """Shortest and longest calls, by position and by name: names of what is passed each way."""
+    """Shortest and longest calls of a function: names passed by position, and names passed by
+    keyword.
+    """
     every = [*theirs.parameters.values()]
     ordered = [each for each in every if each.kind in POSITIONAL]
     by_name = [each for each in every if each.kind is Parameter.KEYWORD_ONLY]

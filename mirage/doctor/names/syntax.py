@@ -11,12 +11,14 @@ ANYWHERE = "*:"
 
 
 def is_name(node: ast.AST, *names: str) -> bool:
-    """True if an expression is one of these names and nothing else."""
+    """True if an expression is one of these names and nothing more."""
     return isinstance(node, ast.Name) and node.id in names
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a body and its ``if``, ``try`` and ``with`` blocks, functions left closed."""
+    """Statements of a body and of its ``if``, ``try`` and ``with`` blocks, without those inside
+    functions and classes.
+    """
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With):
@@ -27,7 +29,7 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def assigned(node: ast.AST) -> Iterator[ast.expr]:
-    """Targets of an assignment, those of a tuple or list one by one."""
+    """Targets of an assignment; those of a tuple or list one by one."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         targets = node.targets

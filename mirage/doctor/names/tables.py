@@ -1,4 +1,4 @@
-"""Names of vLLM that our engine needs, and their entries in a table of one vLLM's."""
+"""Names of vLLM that our engine needs, and a table with the entries of one version of vLLM."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ ENGINE = ("mirage/engine", "mirage/serve")
 OWN = ("mirage", "vmm", "scheduler")
 
 OTHERS = frozenset({"get_dtype"})
-"""Attributes of other libraries' objects: of safetensors."""
+"""Attributes of objects of other libraries, which are not searched in vLLM: of safetensors."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Names that our engine needs of vLLM."""
+    """Names of vLLM that our engine needs."""
 
     always: list[Need]
     graphs: list[Need]
-    """Names for CUDA graphs: without them steps run eagerly."""
+    """Names for CUDA graphs: if one is missing, steps run eagerly."""
     anywhere: list[Need]
-    """Attributes whose owner is unknown: all of vLLM is searched for them, which takes seconds."""
+    """Attributes whose class is unknown: all of vLLM is searched for them, which takes seconds."""
 
 
 def sources(root: Path, folders: Iterable[str]) -> dict[str, str]:
@@ -41,7 +41,7 @@ def sources(root: Path, folders: Iterable[str]) -> dict[str, str]:
 
 
 def engine_needs() -> Needs:
-    """Names of vLLM that our own sources use; they are read from the installed files."""
+    """Names of vLLM that the installed sources of our engine use."""
     found = gather(sources(ROOT, ENGINE))
     own = OTHERS | {word for package in OWN for word in defined(ROOT / package)}
     hooks = hooked(HOOKS, "an object of the engine's", found.replaced)
@@ -55,7 +55,7 @@ def once(seen: Iterable[Table]) -> Said:
 
 
 def table(needs: Iterable[Need], said: Said) -> Table:
-    """Entries of a vLLM for the needed names that it has; parameters only where they matter."""
+    """Entries of the needed names that a vLLM has; parameters only if they matter."""
     asked = sorted(names(needs).items())
     found = {name: (said(name), fits) for name, fits in asked}
     return {n: there if fits else VALUE for n, (there, fits) in found.items() if there is not None}

@@ -1,8 +1,8 @@
-"""Names in a tree of Python sources, found by their syntax: nothing is imported.
+"""Names in a tree of Python sources, found by syntax: nothing is imported.
 
-A name is `package.module:Class.attribute`, or shorter. What is there under it is said as a table
-says it: the parameters of a function, or one of `MODULE`, `CLASS` and `VALUE`. Of a method that is
-named by its class, `self` is one of them.
+A name is `package.module:Class.attribute`, or shorter. Its entry is the one of a table: the
+parameters of a function, or `MODULE`, `CLASS` or `VALUE`. The parameters of a method that is named
+by its class include `self`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ DEFINED = re.compile(
 )
 MODULE, CLASS, VALUE = "<module>", "<class>", "<value>"
 FIELDS = ("dataclass", "config")
-"""Decorators that make a constructor of a class's fields."""
+"""Parts of the names of decorators that make a constructor from a class's fields."""
 
 
 class Module:
-    """One file: what its code defines, and what it imports from where."""
+    """One file: the names that its code defines, and those that it imports."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.defined: dict[str, ast.AST] = {}
         self.imported: dict[str, str] = {}
-        """Names of others, by the name that they have here."""
+        """Full name of each import, by the name that it has in this file."""
         self.all_of: list[str] = []
-        """Modules of which everything is imported."""
+        """Modules from which all names are imported."""
         for node in statements(ast.parse(path.read_bytes()).body):
             self._note(node)
 
@@ -77,7 +77,9 @@ class Tree:
         self.members = cache(_members)
 
     def _said(self, name: str) -> str | None:
-        """Entry for `name`: parameters, `MODULE`, `CLASS` or `VALUE`; None if it is not there."""
+        """Entry for `name`: parameters, `MODULE`, `CLASS` or `VALUE`; None if there is no such
+        name.
+        """
         if name.startswith(ANYWHERE):
             return VALUE if name.removeprefix(ANYWHERE) in self.words() else None
         if ":" not in name:
@@ -115,7 +117,8 @@ class Tree:
     def _find(self, name: str) -> tuple[Module, ast.AST] | str | None:
         """Definition of `module:name`, followed through the modules that import it.
 
-        Its module and syntax node, or an entry where there is no node; None if it is not there.
+        Returns its module and syntax node, or an entry if there is no node; None if there is no
+        such name.
         """
         where, _, first = name.partition(":")
         module = self.module(where)
@@ -143,7 +146,9 @@ class Tree:
         return VALUE
 
     def _of_object(self, module: Module, node: ast.AST, name: str) -> str | None:
-        """An attribute of an object that is made, or has its type, where its name is."""
+        """Entry of an attribute of a variable, by the class that it is annotated with or made from;
+        `VALUE` if that is unknown.
+        """
         kind = getattr(node, "annotation", None) or getattr(node, "value", None)
         kind = kind.func if isinstance(kind, ast.Call) else kind
         found = self._find(f"{module.name}:{ast.unparse(kind)}") if kind else None
@@ -153,7 +158,9 @@ class Tree:
         return None if there is None else without_self(there)
 
     def _constructor(self, module: Module, node: ast.ClassDef) -> str:
-        """Parameters of an `__init__` or of the fields; `CLASS` if neither is in these sources."""
+        """Parameters of a class's `__init__`, or its fields; `CLASS` if neither is in these
+        sources.
+        """
         made = self._member(module, node, "__init__")
         if made is not None and made != VALUE:
             return without_self(made)
@@ -165,7 +172,7 @@ class Tree:
         return ", ".join(f"{name}=..." if fields[name] else name for name in ordered) or CLASS
 
     def _line(self, module: Module, node: ast.ClassDef) -> Iterator[tuple[Module, ast.ClassDef]]:
-        """The class and those that it derives from, as far as they are in these sources."""
+        """The class and its base classes, as far as they are in these sources."""
         yield module, node
         for base in node.bases:
             plain = base.value if isinstance(base, ast.Subscript) else base
@@ -181,13 +188,13 @@ class Tree:
 
 
 def defined(folder: Path) -> frozenset[str]:
-    """Names that any class or function in a folder's files is called by, has or sets."""
+    """Names of all classes, functions and attributes that are defined in a folder's files."""
     matches = (m for f in folder.rglob("*.py") for m in DEFINED.finditer(f.read_bytes()))
     return frozenset(m[m.lastindex or 0].decode() for m in matches)
 
 
 def _members(node: ast.ClassDef) -> dict[str, str]:
-    """Entries for the names that a class defines and the attributes that its methods set."""
+    """Entries of the names that a class defines and of the attributes that its methods set."""
     found = {}
     for each in ast.walk(node):
         for target in assigned(each):
@@ -202,7 +209,9 @@ def _members(node: ast.ClassDef) -> dict[str, str]:
 
 
 def _fields(node: ast.ClassDef) -> dict[str, bool]:
-    """Fields that a decorator makes a constructor of, and whether each has a default."""
+    """Fields that become parameters of a generated constructor; True for those with a default.
+    Empty without such a decorator.
+    """
     if not any(word in ast.unparse(each) for each in node.decorator_list for word in FIELDS):
         return {}
     fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]

@@ -1,4 +1,4 @@
-"""Uses that our sources make of vLLM's names: they take, call, override or replace them."""
+"""Uses of vLLM's names in our sources: they are read, called, overridden or replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = "vllm"
 
 
 def is_theirs(name: str) -> bool:
-    """True if a name is one of vLLM's."""
+    """True if a full name is one of vLLM's."""
     return re.match(rf"{PACKAGE}\b", name) is not None
 
 
@@ -24,23 +24,25 @@ def of(owner: str, attribute: str) -> str:
 
 @dataclass(frozen=True)
 class NameUse:
-    """One name, and what of ours has to fit it."""
+    """One use of a name, and the part of our code that must fit it."""
 
     name: str
     where: str
-    """Our file and line."""
+    """File and line of ours."""
     call: CallArguments | None = None
     replacement: str | None = None
-    """Parameters of the function of ours that stands in for it."""
+    """Parameters of our function that overrides or replaces it."""
     ours: bool = False
-    """True if the name may be ours alone, so that vLLM may lack it; a name of `super()` is not."""
+    """True if one of our own classes may define the name, so that vLLM may lack it; False for uses
+    of `super()`.
+    """
     bound: bool = False
-    """True for a call on an object, whose first parameter Python passes."""
+    """True for a call on an object, for which Python passes the first parameter."""
 
 
 @dataclass(frozen=True)
 class Either:
-    """Uses of which one list has to fit: what is imported from where it is."""
+    """Alternative lists of uses, one of which must fit: those of an import and of its fallback."""
 
     lists: tuple[tuple[Need, ...], ...]
 
@@ -50,41 +52,43 @@ Need = NameUse | Either
 
 @dataclass
 class Class:
-    """One of our classes, as far as it has to do with those that it derives from."""
+    """One of our classes, with its relations to its base classes."""
 
     bases: list[str] = field(default_factory=list)
     methods: list[NameUse] = field(default_factory=list)
-    """Methods that may override one of a base class."""
+    """Methods that may override a method of a base class."""
     own: set[str] = field(default_factory=set)
     """Names that the class defines or assigns."""
     asks: list[NameUse] = field(default_factory=list)
-    """Uses of `self` and `super()`, each with the bare name of an attribute."""
+    """Uses of `self` and `super()`, each with the bare name of the attribute."""
 
 
 @dataclass
 class FoundUses:
-    """All that was found in some files."""
+    """Uses that were found in a set of files."""
 
     needs: list[Need] = field(default_factory=list)
     classes: dict[str, Class] = field(default_factory=dict)
     replaced: list[NameUse] = field(default_factory=list)
-    """Functions of ours that are given to objects, under the names of attributes."""
+    """Our functions that are assigned to attributes of objects, with the attributes' names."""
     made: set[str] = field(default_factory=set)
-    """Classes of ours that are made an object of by name."""
+    """Our classes that are instantiated by name."""
     words: dict[str, str] = field(default_factory=dict)
-    """Attributes of objects, and where one is asked for it first."""
+    """Attributes of any objects, and the place of the first use of each."""
 
     def anywhere(self, own: Container[str]) -> list[Need]:
-        """Attributes that are of nobody known, if they are not our `own`.
+        """Uses of attributes whose class is unknown, except names in `own`.
 
-        Only those of several words: others are anybody's.
+        Only names of several words are included, since single words occur in any library.
         """
         asked = ((word, where) for word, where in self.words.items() if word not in own)
         several = ((word, where) for word, where in asked if "_" in word.strip("_"))
         return [NameUse(ANYWHERE + word, where, ours=True) for word, where in several]
 
     def all_needs(self) -> list[Need]:
-        """Names that the files need, those that their classes need of their bases included."""
+        """All names that the files need, including those that their classes need from base
+        classes.
+        """
         derived = {base for each in self.classes.values() for base in each.bases}
         last = [name for name in self.classes if name not in derived or name in self.made]
         return self.needs + [need for name in last for need in self._of_class(name)]
@@ -101,12 +105,14 @@ class FoundUses:
                     yield replace(use, name=of(base, use.name), ours=ours)
 
     def line(self, name: str) -> list[str]:
-        """The class and ours that it derives from."""
+        """A class and the base classes of ours, in the order of derivation."""
         ours = [base for base in self.classes[name].bases if base in self.classes]
         return [name, *dict.fromkeys(each for base in ours for each in self.line(base))]
 
     def _theirs(self, name: str) -> list[str]:
-        """vLLM's classes that it derives from: its own bases, or else those of its bases."""
+        """vLLM's classes from which a class derives: its direct ones, or else those of its
+        bases.
+        """
         bases = self.classes[name].bases
         direct = [base for base in bases if is_theirs(base)]
         ours = [base for base in bases if base in self.classes]

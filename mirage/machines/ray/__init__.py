@@ -1,1 +1,1 @@
-"""Machines of a Ray cluster: the one room that imports Ray."""
+"""Machines of a Ray cluster. This is the only package that imports Ray."""

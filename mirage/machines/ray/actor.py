@@ -1,4 +1,4 @@
-"""Detached actor of one device: a thin shell of the agent, in a process of Ray's."""
+"""Detached Ray actor of one device: it passes calls on to the device's agent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from mirage.machines.agent import AgentOrder, OutsideAgent
 from mirage.machines.seam import DeviceCall, MachineAway, StaleEpoch
 
 FOLDER = "MIRAGE_NODE_FOLDER"
-"""Variable of a machine's Ray processes: folder of device servers there."""
+"""Environment variable of a machine's Ray processes: the folder of its device servers."""
 
 
 MACHINE, RELEASE = "mirage-machine", "release-"
-"""Labels of a node: the machine's name, and beginning of those of what is installed there."""
+"""Labels of a node: the machine's name, and the prefix of labels with installed releases."""
 
 
 class DeviceActor:
-    """Answers are plain values, so that no class of ours is kept by Ray."""
+    """The agent of one device as a Ray actor. Answers are plain values, so that Ray need not keep
+    our classes.
+    """
 
     def __init__(self, device: str) -> None:
         self._agent = OutsideAgent(Path(os.environ[FOLDER]) / device)
 
     def obeys(self, order: bytes) -> int:
-        """Have a server by an order; 0, or the newer epoch that has begun."""
+        """Have a server by an order; return 0, or the newer epoch that makes the order stale."""
         try:
             self._agent.obeys(msgspec.json.decode(order, type=AgentOrder))
         except StaleEpoch as error:
@@ -34,7 +36,9 @@ class DeviceActor:
         return 0
 
     def call(self, epoch: int, method: str, path: str, body: bytes) -> tuple[str, Any]:
-        """A kind, ``answer``, ``away`` or ``stale``, and what goes with it."""
+        """Send a request to the server. Returns a kind, ``answer``, ``away`` or ``stale``, with the
+        answer's status and body, the reason, or the newer epoch.
+        """
         try:
             answer = self._agent.call(epoch, DeviceCall(method, path, body))
         except StaleEpoch as error:
@@ -44,7 +48,9 @@ class DeviceActor:
         return "answer", (answer.status, answer.body)
 
     def end(self, epoch: int) -> int:
-        """Have the server drain and end; 0, or the newer epoch that has begun."""
+        """Have the server drain and end; return 0, or the newer epoch that makes the order
+        stale.
+        """
         try:
             self._agent.end(epoch)
         except StaleEpoch as error:
@@ -52,7 +58,9 @@ class DeviceActor:
         return 0
 
     def told(self) -> dict[str, Any] | None:
-        """The server as it was at the last beat, with the process of this agent."""
+        """State of the server at the last beat, with the agent's process id; None if it did not
+        answer.
+        """
         told = self._agent.told()
         if told is None:
             return None

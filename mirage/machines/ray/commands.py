@@ -1,4 +1,4 @@
-"""`mirage node`: this machine joins others, and leaves."""
+"""`mirage node`: this machine joins a cluster, shows it, and leaves it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mirage.processes.marks import MarkedProcess
 
 ENDS_S = 60.0
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-"""Names that a label of Ray may have."""
+"""Pattern of machines' names: those that a label of Ray may have."""
 
 
 class NodeVerb(StrEnum):
-    """Act of `mirage node`."""
+    """Action of `mirage node`."""
 
     START = "start"
     JOIN = "join"
@@ -98,7 +98,7 @@ def _run(
     secret: Path | None,
     store: str | None,
 ) -> None:
-    """Until a signal. Raises `InputRefused` and `CommandFailed`."""
+    """Run the node until a signal. Raises `InputRefused` and `CommandFailed`."""
     _check_host(host)
     if not NAME.fullmatch(name):
         raise InputRefused(f"--name {name}: letters, digits, . _ - alone, at most 63")
@@ -118,7 +118,7 @@ def _run(
 
 
 def _check_host(host: str) -> None:
-    """Raises `InputRefused`."""
+    """Raises `InputRefused` unless `host` is an address of this machine."""
     if not host:
         raise InputRefused("--host: name the private address at which others reach this machine")
     try:
@@ -130,7 +130,7 @@ def _check_host(host: str) -> None:
 
 
 def _end(node: NodeRecord) -> None:
-    """Raises `CommandFailed`."""
+    """End the node's process. Raises `CommandFailed` if it does not end in time."""
     if (process := MarkedProcess.found(node.process)) is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""This process as a client of the cluster that its machine belongs to."""
+"""Connection of this process to the cluster that its machine belongs to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from mirage.machines.ray.node import NodeFolder, NodeRecord
 
 @contextmanager
 def connected(folder: NodeFolder) -> Iterator[NodeRecord]:
-    """Inside, Ray is connected. Raises `CommandFailed` and `InputRefused`."""
+    """Connect to Ray for the block; yields this machine's node. Raises `CommandFailed` and
+    `InputRefused`.
+    """
     node = folder.running()
     os.environ.update(folder.environment())  # before Ray reads them, once
     import ray

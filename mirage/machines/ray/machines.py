@@ -1,4 +1,4 @@
-"""`Machines` of a Ray cluster: labelled nodes, an actor for each device, facts in the GCS."""
+"""`Machines` of a Ray cluster: labelled nodes, one actor for each device, facts in Ray's GCS."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ from mirage.machines.tether_messages import TetherTold
 
 NAMESPACE = "mirage"
 AWAY_S = 5.0
-"""Seconds for an answer of an agent or of the cluster itself."""
+"""Seconds to wait for an agent, or for the cluster itself."""
 CALL_S = 640.0
-"""Seconds for an answer of a device's server, which may change its configuration."""
+"""Seconds to wait for a device's server, which may change its configuration."""
 LOOK_S = 0.5
-"""Seconds between two looks for who is lost."""
+"""Seconds between two checks for lost machines."""
 OWN = ("agent",)
-"""Keys of what an actor tells that are not its server's."""
+"""Keys of an actor's answer that do not describe its server."""
 DEVICE, LEAVES = "device:", "leaves:"
-"""Facts: the machine of each device that was started, and lives of machines that leave."""
+"""Prefixes of facts: the machine of each started device, and `life` of each machine that leaves."""
 T = TypeVar("T")
 
 
 class RayMachines:
-    """This process has connected to the cluster before. `keep` has to run for `news`."""
+    """`Machines` of the cluster that this process has connected to. `news` needs `keep` to run."""
 
     def __init__(self, epoch: int) -> None:
-        """`epoch` goes with each order: device servers refuse older ones."""
+        """`epoch` goes with each order; device servers refuse older epochs than the newest they
+        know.
+        """
         self.epoch, self._board = epoch, NewsBoard()
         self._devices: dict[str, str] = {}
-        """Machine of each device that was started here."""
+        """Machine of each device that was started through this object."""
 
     # -- verbs --------------------------------------------------------------------------
 
@@ -58,7 +60,9 @@ class RayMachines:
         ]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """See `Machines`; `order` is an `AgentOrder` as JSON, whose epoch is replaced by this."""
+        """See `Machines`. `order` is an `AgentOrder` as JSON; its epoch is replaced by this
+        controller's.
+        """
         self._devices[device] = machine
         own = msgspec.structs.replace(msgspec.json.decode(order, type=AgentOrder), epoch=self.epoch)
         await self.put(f"{DEVICE}{device}", machine.encode())
@@ -92,7 +96,7 @@ class RayMachines:
         return await _of_cluster(lambda: _facts(prefix))
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """See `Machines`: a device is lost with its machine."""
+        """See `Machines`. A device is lost when its machine is."""
         return self._board.news()
 
     # -- beside the verbs ---------------------------------------------------------------
@@ -103,7 +107,9 @@ class RayMachines:
         return {key.removeprefix(DEVICE): value.decode() for key, value in told.items()}
 
     async def releases(self) -> dict[str, dict[str, str]]:
-        """Releases of each machine that is there, by the name. Raises `MachineAway`."""
+        """Installed releases of each live machine, by machine and by package. Raises
+        `MachineAway`.
+        """
         return {
             node["Labels"][MACHINE]: {
                 key.removeprefix(RELEASE): told
@@ -115,20 +121,24 @@ class RayMachines:
         }
 
     async def leaves(self, machine: str) -> None:
-        """Remove a machine for all controllers until it joins again. Raises `MachineAway`."""
+        """Hide a machine from all controllers until it joins again. Raises `MachineAway`."""
         for one in await self.there():
             if one.name == machine:
                 await self.put(f"{LEAVES}{machine}", one.life.encode())
 
     async def told(self, device: str) -> TetherTold | None:
-        """A device's server as its agent saw it last. Raises `MachineAway`."""
+        """State of a device's server as its agent last saw it; None if it did not answer. Raises
+        `MachineAway`.
+        """
         told = await _answer((await self._known(device)).told.remote())
         if told is None:
             return None
         return TetherTold(**{key: value for key, value in told.items() if key not in OWN})
 
     async def end(self, device: str) -> None:
-        """Have a device's server drain and end, and its agent too. Raises `MachineAway`."""
+        """Have a device's server drain and end, and end its agent. Raises `MachineAway` and
+        `StaleEpoch`.
+        """
         actor = await self._known(device)
         _check(await _answer(actor.end.remote(self.epoch)))
         await _of_cluster(lambda: ray.kill(actor))
@@ -136,7 +146,9 @@ class RayMachines:
         self._devices.pop(device, None)
 
     async def keep(self) -> None:
-        """Tell of devices whose machines are lost or back. Never returns."""
+        """Watch the machines, and tell of devices whose machines are lost or back. Never
+        returns.
+        """
         before: set[str] | None = None
         while True:
             try:
@@ -164,7 +176,7 @@ def _name(device: str) -> str:
 
 
 def _actor(device: str, machine: str) -> Any:
-    """The actor of a device, made if there is none."""
+    """Actor of a device, created on `machine` if there is none."""
     remote: Any = ray.remote  # its types know no class by its name
     made = remote(num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=4)
     return (
@@ -191,7 +203,7 @@ def _forget(device: str) -> None:
 
 
 async def _of_cluster(ask: Callable[[], T]) -> T:
-    """Answer of the cluster itself. Raises `MachineAway`."""
+    """Result of `ask`, a call to the cluster itself, run in a thread. Raises `MachineAway`."""
     try:
         async with asyncio.timeout(AWAY_S):
             return await asyncio.to_thread(ask)
@@ -202,7 +214,7 @@ async def _of_cluster(ask: Callable[[], T]) -> T:
 
 
 async def _answer(asked: Any, timeout_s: float = AWAY_S) -> Any:
-    """Answer of an agent. Raises `MachineAway`."""
+    """Answer of an agent to a remote call. Raises `MachineAway`."""
     try:
         return await asyncio.to_thread(ray.get, asked, timeout=timeout_s)
     except (ray.exceptions.RayError, TimeoutError) as error:

@@ -1,4 +1,5 @@
-"""This machine as a node: its folder, its secret, and the words of Ray's command.
+"""This machine as a node of a Ray cluster: its folder, its secret, and the arguments of Ray's
+command.
 
 Ray checks a token at each call, and keeps its tables on disk or in Redis.
 """
@@ -25,7 +26,7 @@ from mirage.processes.marks import ProcessMark, mark_of
 
 PORT = 6390
 STORE_BYTES = 80 * 2**20
-"""Bytes of Ray's own object store, which nothing of ours uses; the least that it takes."""
+"""Bytes of Ray's own object store, which is not used; the smallest size that Ray accepts."""
 HEAD_AWAY_S = 3600
 """Seconds for which nodes wait for a head that is away."""
 SYSTEM = {
@@ -34,25 +35,27 @@ SYSTEM = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 4,
 }
-"""A machine is missed after about two seconds, by Ray's defaults after fourteen."""
+"""Health checks that detect a lost machine after about two seconds; Ray's defaults take
+fourteen.
+"""
 LONGEST_SECRET = 4096
 FREE_PORTS = ("min-worker", "max-worker", "dashboard-agent-listen")
-"""Ports of Ray that are any free ones."""
+"""Ports of Ray for which it takes any free ones."""
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """The node that runs here."""
+    """The node that runs on this machine."""
 
     name: str
     process: ProcessMark
     address: str
-    """Address of the head."""
+    """Address of the head, as HOST:PORT."""
     host: str
     """Address of this machine."""
 
 
 class NodeFolder:
-    """Folder of this machine: the cluster's secret, the record, and device servers."""
+    """Folder of this machine: the cluster's secret, the record of the node, and device servers."""
 
     def __init__(self, folder: Path | None = None) -> None:
         state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
@@ -70,13 +73,13 @@ class NodeFolder:
             ) from None
 
     def make_secret(self) -> None:
-        """Make one, unless it is there. Raises `OSError`."""
+        """Make a secret, unless the folder has one. Raises `OSError`."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.secret_file.exists():
             replace_private(self.secret_file, secrets.token_hex(32).encode())
 
     def take_secret(self, copy: Path) -> None:
-        """Take the secret of the head node. Raises `InputRefused`."""
+        """Copy the cluster's secret from the file `copy`. Raises `InputRefused`."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             replace_private(self.secret_file, read_private(copy, LONGEST_SECRET))
@@ -84,7 +87,7 @@ class NodeFolder:
             raise InputRefused(f"{copy}: cannot be read ({error}): copy it with mode 600") from None
 
     def node(self) -> NodeRecord | None:
-        """The node that runs; None if none does."""
+        """The node that runs on this machine; None if none does."""
         try:
             told = msgspec.json.decode(self._record.read_bytes(), type=NodeRecord)
         except (OSError, msgspec.DecodeError):
@@ -92,15 +95,16 @@ class NodeFolder:
         return told if mark_of(told.process.pid) == told.process else None
 
     def running(self) -> NodeRecord:
-        """The node that runs. Raises `CommandFailed`."""
+        """The node that runs on this machine. Raises `CommandFailed` if none does."""
         if (told := self.node()) is None:
             raise CommandFailed(f"{self.path}: no node runs here: mirage node start, or join")
         return told
 
     def environment(self, store: NodeStore | None = None) -> dict[str, str]:
-        """Variables of Ray's processes, and of who connects to them. Raises `InputRefused`.
+        """Variables for Ray's processes, and for processes that connect to them. Raises
+        `InputRefused`.
 
-        The head's tables are in its folder, or in a `store`.
+        The head's tables are in its folder, or in `store`.
         """
         secret = self.secret()
         kept = (
@@ -128,9 +132,9 @@ class NodeFolder:
         port: int = PORT,
         store: NodeStore | None = None,
     ) -> None:
-        """Be the node until a signal. Raises `InputRefused` and `CommandFailed`.
+        """Run the node until a signal. Raises `InputRefused` and `CommandFailed`.
 
-        `head` is the address of a head elsewhere; None starts one here, at `port`.
+        `head` is the address of a head on another machine; None starts one here, at `port`.
         """
         if (there := self.node()) is not None:
             raise CommandFailed(
@@ -151,7 +155,7 @@ class NodeFolder:
 
 
 def _words(name: str, host: str) -> list[str]:
-    """Words of Ray's command for any node. Its files do not lie where the head's do."""
+    """Arguments of Ray's command for any node, with a folder of this machine for Ray's files."""
     labels = {MACHINE: name} | {f"{RELEASE}{key}": told for key, told in releases().items()}
     files = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
@@ -162,12 +166,12 @@ def _words(name: str, host: str) -> list[str]:
 
 
 def _of_head(port: int, store: NodeStore | None) -> list[str]:
-    """Words of Ray's command for the head."""
+    """Arguments of Ray's command for the head."""
     words = ["--head", "--port", str(port), "--include-dashboard", "false", "--no-monitor"]
     words += ["--system-config", json.dumps(SYSTEM)]
     return words if store is None else words + store.words()
 
 
 def derived(secret: str, purpose: str) -> str:
-    """A token for one purpose, from which neither the secret nor another token is found."""
+    """Token for one purpose. Neither the secret nor another token can be computed from it."""
     return sha256(f"mirage {purpose} {secret}".encode()).hexdigest()

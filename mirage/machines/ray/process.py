@@ -1,6 +1,6 @@
-"""Ray's processes of this machine: one command, which is started again when it ends by itself.
+"""Ray's processes on this machine: one command, started again when it ends by itself.
 
-Ray ends a node that was missed once the network is there again: another one has to join.
+Ray ends a node that was taken for lost when its network returns: then another one has to join.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from types import FrameType
 from mirage.errors import CommandFailed
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-"""Seconds before another start, doubled with each one that fails."""
+"""Seconds before another start, doubled with each start that fails."""
 LOOK_S = 0.2
 STARTED = b"Ray runtime started"
-"""Words of Ray's once its processes run."""
+"""Text that Ray prints when its processes run."""
 PR_SET_PDEATHSIG = 1
 
 
 class NodeProcess:
-    """Ray's command of a node. `run` it in the main thread."""
+    """Ray's command of a node. Call `run` in the main thread."""
 
     def __init__(
         self,
@@ -35,7 +35,9 @@ class NodeProcess:
         log: Path,
         say: Callable[[str], None],
     ) -> None:
-        """`log` gets all that Ray says, and is made anew. Raises `CommandFailed`."""
+        """`log` is overwritten with all output of Ray. Raises `CommandFailed` if Ray's command is
+        missing.
+        """
         command = Path(sys.executable).with_name("ray")
         program = str(command) if command.exists() else shutil.which("ray")
         if program is None:
@@ -45,7 +47,7 @@ class NodeProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Until a signal. Raises `CommandFailed` if it does not start the first time."""
+        """Run Ray until a signal. Raises `CommandFailed` if the first start fails."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         self._log.write_bytes(b"")
@@ -83,7 +85,7 @@ class NodeProcess:
             )
 
     def _starts(self, child: subprocess.Popen[bytes], begin: int) -> bool:
-        """Wait until it has started, or has ended; true if it has started."""
+        """Wait until Ray has started or the command has ended; True if it has started."""
         while STARTED not in self._log.read_bytes()[begin:]:
             if child.poll() is not None:
                 return False
@@ -103,5 +105,5 @@ class NodeProcess:
 
 
 def _ends_with_this() -> None:
-    """A command that outlives this process would be known to nobody."""
+    """Have the command end with this process; otherwise no process would know of it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

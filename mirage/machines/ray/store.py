@@ -12,7 +12,7 @@ PORT = 6379
 
 
 class NodeStore(NamedTuple):
-    """A Redis server."""
+    """Address of a Redis server, and user and password for it."""
 
     scheme: str
     host: str
@@ -40,6 +40,6 @@ class NodeStore(NamedTuple):
         return f"{self.scheme}://{host}:{self.port}"
 
     def words(self) -> list[str]:
-        """Words of Ray's command by which it may use the server."""
+        """Arguments of Ray's command with user and password for the server."""
         named = (("--redis-username", self.user), ("--redis-password", self.password))
         return [word for name, value in named if value for word in (name, value)]

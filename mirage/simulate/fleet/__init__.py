@@ -1,1 +1,3 @@
-"""Several devices in one simulated time: each is a world as for one, behind a router."""
+"""Several simulated devices behind a router, in one simulated time. Each device has its own
+world.
+"""

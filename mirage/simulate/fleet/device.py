@@ -1,4 +1,4 @@
-"""One device of several: its world while it is there, and engines of all its lives."""
+"""One device of several: its world while it is not lost, and its engines over all its lives."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mirage.simulate.world import Observer, World
 
 
 class DeviceObserver(Observer):
-    """Sees the world of one device, and knows which it is. To override, as `Observer`."""
+    """Observes the world of one device. Subclasses override its methods, as those of `Observer`."""
 
     def __init__(self, device: PlacedDevice, world: World) -> None:
         self.device, self.world = device, world
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
-        """Overriders call this one too: it counts."""
+        """Count a finished request. A subclass that overrides this must call it."""
         self.device.in_flight[engine.name] -= 1
 
 
@@ -45,26 +45,30 @@ class PlacedDevice:
         skipping: bool,
         observe: Callable[[PlacedDevice, World], DeviceObserver],
     ) -> None:
-        """`feeds` are the requests of the tenants that run nowhere else; others `take` theirs."""
+        """`feeds` has the requests of tenants with no other replica; requests of the others come by
+        `take`.
+        """
         self.name, self.setup = name, setup
         self._variant, self._seed, self._skipping = variant, seed, skipping
         self._feeds = {t.name: feeds[t.name] for t in setup.experiment.tenants if t.name in feeds}
         self._losses = deque(round(outage.at_s * PS) for outage in outages)
         self._observe = observe
         self.in_flight = {tenant.name: 0 for tenant in setup.experiment.tenants}
-        """Requests sent here that have not finished; it says nothing of tenants with a feed."""
+        """Unfinished requests from `take`, by tenant; undefined for tenants with a feed."""
         self.engines: list[Engine] = []
-        """Engines of all lives in their order."""
+        """Engines of all lives of the device, in order."""
         self.stands: dict[str, Stand | None] | None = None
         """State in which each tenant begins the next life; None if the roster chooses."""
         self.world: World | None = None
-        """None while the device is lost."""
+        """The simulated world; None while the device is lost."""
         self._here: dict[str, Engine] = {}
         self._end = NEVER
-        """Time at which it is lost."""
+        """Time at which the present life ends by the loss of the device."""
 
     def begin(self, now: int, until: int) -> None:
-        """The device is there, and nothing runs on it yet."""
+        """Begin a life of the device at `now`, with no request on it. `until` is as for
+        `measure`.
+        """
         self._end = self._losses.popleft() if self._losses else NEVER
         arrivals: dict[str, Iterator[SimulatedRequest]] = {
             tenant: self._feeds[tenant].before(self._end) if tenant in self._feeds else iter(())
@@ -87,12 +91,14 @@ class PlacedDevice:
         self.in_flight = dict.fromkeys(self.in_flight, 0)
 
     def measure(self, until: int) -> None:
-        """Measuring begins anew then, or ends with this life: no span goes on beyond it."""
+        """Set the time at which measuring begins anew or the run ends: no span goes on beyond it,
+        nor beyond the end of this life.
+        """
         if self.world is not None:
             self.world.until = min(until, self._end)
 
     def advance(self, time: int) -> None:
-        """All that happens here before `time`."""
+        """Simulate all events of this device before `time`."""
         if self.world is not None and self.world.next_time < time:
             self.world.advance(time)
 
@@ -102,22 +108,24 @@ class PlacedDevice:
             self.world.run(until)
 
     def take(self, tenant: str, request: SimulatedRequest, now: int) -> None:
-        """A request was sent here; all before `now` has happened."""
+        """Receive a request from the router; all events before `now` have been simulated."""
         assert self.world is not None, "a lost device takes nothing"
         self.in_flight[tenant] += 1
         self.world.come(self._here[tenant], request, now)
 
     def wish(self, tenant: str, wish: LifeState, now: int) -> None:
-        """A tenant of a roster shall be ready, sleep or stop; all before `now` has happened."""
+        """Have a tenant of the roster become ready, sleep or stop; all events before `now` have
+        been simulated.
+        """
         assert self.world is not None, "a lost device obeys nobody"
         self.world.happens(partial(self._roster.wish, tenant, wish), now)
 
     def is_ready(self, tenant: str, since: int) -> bool:
-        """True if it is ready, or was after `since`."""
+        """True if the tenant is ready now, or was after `since`."""
         return self._roster.is_ready(tenant, since)
 
     def is_gone(self, tenant: str) -> bool:
-        """True if the model has no process on this device."""
+        """True if the tenant has no process on this device."""
         return self._roster.is_gone(tenant)
 
     @property
@@ -128,7 +136,7 @@ class PlacedDevice:
         return domain
 
     def lose(self) -> list[tuple[str, SimulatedRequest]]:
-        """The device is lost; requests that have not finished, with their tenants."""
+        """Lose the device; return its unfinished requests with their tenants."""
         left = [(e.name, request) for e in self._here.values() for request in e.queues.abandon()]
         self.world = None
         return left

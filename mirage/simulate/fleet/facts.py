@@ -1,4 +1,4 @@
-"""Facts of a placement, from an experiment on several devices. Pure."""
+"""Facts for the placement code, from an experiment on several devices. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mirage.simulate.fleet.setup import FleetSetup
 from mirage.units import GIB
 
 MACHINE = "machine"
-"""All devices of an experiment are in one."""
+"""Name of the machine that has all devices of an experiment."""
 UNLIMITED = 1 << 60
-"""Bytes of host memory where nobody says how much there is."""
+"""Bytes of host memory if the experiment does not limit it."""
 
 
 def place_device(name: str, hardware: Hardware) -> PlaceDevice:
-    """One device of that hardware."""
+    """A device for the placement code, with the speeds of `hardware`."""
     step_s = hardware.step_overhead_ms.value / 1e3
     speed = DeviceSpeed(hardware.flop_per_s, hardware.bytes_per_s, step_s)
     link = hardware.link_gb_s.value * 1e9
@@ -43,9 +43,11 @@ def place_model(
     ttft_s: float,
     tpot_s: float,
 ) -> PlaceModel:
-    """One model, whose parameters count with the KV of its longest request.
+    """A model for the placement code. Its bytes are the parameters and the KV of its longest
+    request.
 
-    One that sleeps while nobody asks for it is sure of what it holds asleep alone, else of all.
+    A model that sleeps is only entitled to the bytes that it holds asleep; any other to all its
+    bytes.
     """
     whole, asleep = footprint(shape, 0, shape.min_extents), asleep_bytes(shape)
     weights = model.layers * model.active_layer_weights + model.head_weights
@@ -63,7 +65,7 @@ def place_model(
 
 
 class FleetFacts:
-    """Facts of one experiment whose placement changes, at any time of its run."""
+    """Facts of an experiment whose placement changes, for any time of its run."""
 
     def __init__(self, setup: FleetSetup, moving: SimulatedMoving) -> None:
         roster = setup.experiment.roster
@@ -87,6 +89,6 @@ class FleetFacts:
         )
 
     def of(self, devices: Collection[str], windows: Sequence[LoadWindow]) -> PlacementFacts:
-        """Facts while those devices are there."""
+        """Facts while only `devices` are present, with the load in `windows`."""
         there = tuple(one for name, one in self._devices.items() if name in devices)
         return PlacementFacts(there, self._machines, self._models, tuple(windows))

@@ -1,4 +1,4 @@
-"""Requests of a model for its only replica: no router is asked about them."""
+"""Requests of a model with one replica, which need no decision of a router."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage.simulate.roofline import NEVER
 
 
 class Feed:
-    """A model's requests in order, told in parts."""
+    """A model's requests in order of arrival, handed out in parts."""
 
     def __init__(self, requests: Iterator[SimulatedRequest]) -> None:
         self._requests = requests
@@ -17,11 +17,13 @@ class Feed:
 
     @property
     def next_arrival(self) -> int:
-        """Arrival of the first that was not told, in picoseconds; `NEVER` without one."""
+        """Arrival of the first request that was not handed out, in picoseconds; `NEVER` if there is
+        none.
+        """
         return NEVER if self._next is None else self._next.arrival
 
     def before(self, time: int) -> Iterator[SimulatedRequest]:
-        """Requests that arrive before `time`, as far as they were not told."""
+        """Hand out the requests that arrive before `time` and were not handed out yet."""
         while (request := self._next) is not None and request.arrival < time:
             self._next = next(self._requests, None)
             yield request

@@ -1,11 +1,11 @@
 """Several devices and the router before them, in one simulated time.
 
-Devices know nothing of each other, so each runs by itself. Only a routing decision has to know
-what is under way at the replicas of one model: their devices are brought up to its time, and no
-others. A model with one replica needs no decision, and its engine is told its requests beforehand.
+Devices do not affect each other, so each is simulated by itself. Only a routing decision needs the
+requests in flight at the replicas of one model: their devices are simulated up to that time, and no
+others. A model with one replica needs no decision, and its engine gets its requests beforehand.
 
-A request that had no token yet when its device was lost is sent to another replica, as the router
-of `mirage serve` would; one whose answer had begun is lost.
+A request without a token when its device is lost is sent to another replica, as by the router of
+`mirage serve`; one whose answer had begun is lost.
 """
 
 from __future__ import annotations
@@ -28,27 +28,31 @@ from mirage.simulate.variants import Variant
 from mirage.simulate.world import World
 
 TOGETHER_PS = 60 * PS
-"""No device is further ahead of another: what a trace has for others is held meanwhile."""
+"""Picoseconds by which one device may be ahead of another, since rows of a trace are held in memory
+until their device comes to them.
+"""
 
 
 class LossCause(StrEnum):
-    """Cause for which a request is not answered."""
+    """Reason why a request is not answered."""
 
     DEVICE = "device_lost"
-    """Its device was lost while it was there, and its answer had begun or nobody else had it."""
+    """Its device was lost while the request was there, and its answer had begun or no other replica
+    was there.
+    """
     NO_REPLICA = "no_replica"
-    """It came when no replica of its model was there."""
+    """It arrived while no replica of its model was there."""
 
 
 class FleetObserver:
-    """Sees a fleet run, to override. It changes nothing."""
+    """Observes the run of a fleet without changing it. Subclasses override its methods."""
 
     def of(self, device: PlacedDevice, world: World) -> DeviceObserver:
-        """Observer of a device's world, which is new."""
+        """Make the observer of a device's new world."""
         return DeviceObserver(device, world)
 
     def lost(self, tenant: str, request: SimulatedRequest, cause: LossCause) -> None:
-        """A request will not be answered."""
+        """A request was lost for `cause` and will not be answered."""
 
 
 class Fleet:
@@ -66,10 +70,10 @@ class Fleet:
         arrivals: Mapping[str, Iterator[SimulatedRequest]] | None = None,
         past: Mapping[str, Iterable[SimulatedRequest]] | None = None,
     ) -> None:
-        """`arrivals` are the requests of each tenant, instead of those that are drawn.
+        """`arrivals` are the requests of each tenant, instead of those that the experiment draws.
 
-        The route is that of `mirage serve` if left out. `past` are requests before the run, with
-        negative arrivals, which a placement that moves knows of.
+        `route` is by default that of `mirage serve`. `past` are requests before the run, with
+        negative arrivals, by which a placement that moves knows the load.
         """
         self._observer, self._route = observer or FleetObserver(), route or ServedRoutes()
         arrivals = workload.requests(setup, seed) if arrivals is None else arrivals
@@ -91,26 +95,26 @@ class Fleet:
         }
         self._replicas = {t: [self.devices[d] for d in on] for t, on in setup.placement.items()}
         self.mover = None if moving is None else FleetMover(setup, variant, self.devices, past)
-        """Moves models over time; None if each stays where it is."""
+        """Moves models between devices over time; None if each model stays."""
         self._changes = _changes(setup)
         routed = [tenant for tenant in arrivals if tenant not in self._feeds]
         self._arrivals = merge(*(_keyed(i, t, arrivals[t]) for i, t in enumerate(routed)))
         self._next = next(self._arrivals, None)
         self._together = TOGETHER_PS
         self.lost: dict[str, Counter[LossCause]] = {t: Counter() for t in setup.placement}
-        """Requests of each tenant that were not answered."""
+        """Lost requests of each tenant, by cause."""
         self.retried: Counter[str] = Counter()
-        """Requests of each tenant that were sent to another replica when their device was lost."""
+        """Requests of each tenant that were sent to another replica after their device was lost."""
         for device in self.devices.values():
             device.begin(0, NEVER)
 
     @property
     def engines(self) -> list[Engine]:
-        """All of them, those of lost devices too."""
+        """Engines of all devices, including those of earlier lives."""
         return [engine for device in self.devices.values() for engine in device.engines]
 
     def run(self, until: int = NEVER) -> None:
-        """Until all requests are answered or lost, or `until` picoseconds."""
+        """Simulate until all requests are answered or lost, or until the time `until`."""
         for device in self.devices.values():
             device.measure(until)
         while (time := self._next_time()) < until:
@@ -138,7 +142,9 @@ class Fleet:
                 device.world.check()
 
     def _next_time(self) -> int:
-        """Time of the next change, routing decision or meeting; once nobody comes, no move."""
+        """Time of the next change of devices, routing decision, meeting of devices, or move; moves
+        end with the arrivals.
+        """
         change = self._changes[0][0] if self._changes else NEVER
         if self._next is None:
             return min(change, self._together)
@@ -146,7 +152,7 @@ class Fleet:
         return min(change, self._next[0], self._together, tick)
 
     def _meet(self, now: int) -> None:
-        """All devices are brought up to now; again later if requests are left to be told."""
+        """Simulate all devices up to `now`; plan the next meeting if feeds have requests left."""
         for device in self.devices.values():
             device.advance(now)
         self._refuse(self._feeds, now)
@@ -156,7 +162,7 @@ class Fleet:
     # -- the router ---------------------------------------------------------------------
 
     def _send(self, tenant: str, request: SimulatedRequest, now: int) -> bool:
-        """To one of the replicas that are there; False if there is none."""
+        """Send a request to a replica whose device is there; False if there is none."""
         replicas = self._replicas[tenant] if self.mover is None else self.mover.open(tenant)
         there = [device for device in replicas if device.world is not None]
         if not there:
@@ -188,7 +194,9 @@ class Fleet:
                 self._lose(tenant, request, LossCause.DEVICE)
 
     def _refuse(self, tenants: Iterable[str], until: int) -> None:
-        """Requests that came while the only replica of their model was away."""
+        """Lose the requests that arrive before `until` at a device which is away and has their only
+        replica.
+        """
         for tenant in tenants:
             if tenant in self._feeds and self._replicas[tenant][0].world is None:
                 for request in self._feeds[tenant].before(until):
@@ -200,7 +208,7 @@ class Fleet:
 
 
 def _anew(request: SimulatedRequest) -> SimulatedRequest:
-    """The request as it was when it came."""
+    """A copy of the request without any progress."""
     asked = SimulatedRequest(request.number, request.arrival, request.prompt, request.output)
     asked.prefix = request.prefix
     return asked
@@ -209,13 +217,17 @@ def _anew(request: SimulatedRequest) -> SimulatedRequest:
 def _keyed(
     place: int, tenant: str, requests: Iterator[SimulatedRequest]
 ) -> Iterator[tuple[int, int, int, str, SimulatedRequest]]:
-    """Requests behind what they are merged by, which no two have in common."""
+    """Requests with a key in front by which requests of all tenants are merged; no two keys are
+    equal.
+    """
     for request in requests:
         yield request.arrival, place, request.number, tenant, request
 
 
 def _changes(setup: FleetSetup) -> deque[tuple[int, bool, str]]:
-    """Time, whether it is back then, and name of each device that is lost or back, in order."""
+    """Losses and returns of devices, in order: time in picoseconds, True for a return, and name of
+    the device.
+    """
     changes = []
     for name in setup.devices:
         for outage in setup.outages[name]:

@@ -1,8 +1,8 @@
-"""A judge of placements by the simulator's core: each device runs its part of a window's requests.
+"""A judge of placements by simulation: each device runs its part of a window's requests.
 
 Requests of replicas are dealt by the speed of their devices' memory, without a router. So devices
-know nothing of each other, and a placement that differs on two devices has two to be simulated:
-what was simulated is kept. A window begins without a queue, and moves cost nothing there.
+do not affect each other, and a placement that differs on two devices needs two simulations: earlier
+results are kept. A window begins without a queue, and moves cost nothing in it.
 """
 
 from __future__ import annotations
@@ -24,51 +24,55 @@ from mirage.simulate.variants import Variant
 from mirage.simulate.world import Observer, World
 
 BEYOND = 2.0
-"""Windows after which a run is over, whatever is left: that is late in any case."""
+"""Lengths of a window after which its simulation stops: requests that are left are late in any
+case.
+"""
 LOOK = 256
-"""Events between two looks at the time."""
+"""Events between two checks of the time limit."""
 
 
 class LatencyLimits(NamedTuple):
-    """Limits of one request, in picoseconds."""
+    """Limits of one request's latencies, in picoseconds."""
 
     ttft: float
     tpot: float
-    """Mean time of each token after the first."""
+    """Limit of the mean time of each token after the first."""
 
     @classmethod
     def of_seconds(cls, ttft_s: float, tpot_s: float) -> LatencyLimits:
-        """Limits in seconds."""
+        """Limits given in seconds."""
         return cls(ttft_s * PS, tpot_s * PS)
 
     def kept(self, request: SimulatedRequest, now: int) -> bool:
-        """True of a request within both, whose last token comes now."""
+        """True if a request whose last token comes `now` is within both limits."""
         after = max(1, request.output - 1)
         late = request.first - request.arrival > self.ttft
         return not late and now - request.first <= self.tpot * after
 
 
 class ReplicaPart(NamedTuple):
-    """One model on one device: how it stands, and the requests that it gets of all replicas."""
+    """One model on one device: its state, and its part of the requests of all replicas."""
 
     model: str
     stand: Stand
     place: int
-    """Position among its model's replicas; -1 of one that gets none."""
+    """Position among its model's replicas that get requests; -1 if it gets none."""
     weights: tuple[float, ...]
 
 
 class KindOfDevice(Protocol):
-    """Makes worlds of devices of one kind, ready to run."""
+    """Makes worlds of one kind of device."""
 
     def __call__(
         self, asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]
     ) -> World:
-        """Models as they stand, those first that are asked most, with the requests of each."""
+        """A world ready to run. `stands` has the state of each model, the most requested first;
+        `asked` the requests of each.
+        """
 
 
 class SetupKind:
-    """Devices of an experiment, under one policy."""
+    """Makes worlds of a device of an experiment, under one policy."""
 
     def __init__(self, setup: Setup, variant: Variant) -> None:
         self._setup, self._variant = setup, variant
@@ -82,18 +86,20 @@ class SetupKind:
 
 
 def setup_kinds(setups: Mapping[str, Setup], variant: Variant) -> dict[str, KindOfDevice]:
-    """Kinds of an experiment's devices; devices with the same setup are of one kind."""
+    """Makers of worlds by device; devices with the same set-up share one."""
     each = {id(setup): SetupKind(setup, variant) for setup in setups.values()}
     return {name: each[id(setup)] for name, setup in setups.items()}
 
 
 def never_over() -> bool:
-    """False: there is time."""
+    """Time check of a judge without a time limit: always False."""
     return False
 
 
 class SimulatedVerdicts:
-    """Requests within limits of each device that was simulated, by window."""
+    """For each window and device, the number of requests within the limits; simulated once and
+    kept.
+    """
 
     def __init__(
         self,
@@ -101,14 +107,14 @@ class SimulatedVerdicts:
         limits: LatencyLimits,
         is_over: Callable[[], bool] = never_over,
     ) -> None:
-        """`kinds` by device; equal devices have the same object, and share verdicts."""
+        """`kinds` has a maker of worlds by device; devices with the same object share results."""
         self._kinds, self._limits, self._is_over = kinds, limits, is_over
         self._known: dict[int, dict[tuple[int, tuple[ReplicaPart, ...]], Mapping[str, int]]] = {}
         self.runs = 0
-        """Devices that were simulated so far."""
+        """Number of simulations run so far."""
 
     def forget(self, before: int) -> None:
-        """Verdicts of windows before that number are asked for no more."""
+        """Discard results of windows numbered below `before`."""
         self._known = {n: known for n, known in self._known.items() if n >= before}
 
     def within(
@@ -116,7 +122,7 @@ class SimulatedVerdicts:
     ) -> Mapping[str, int]:
         """Number of each model's requests that the device serves within limits.
 
-        Raises `JudgeOver` if it has to be simulated, and time is over.
+        Raises `JudgeOver` if a simulation is needed and the time is over.
         """
         kind = self._kinds[device]
         known = self._known.setdefault(window.number, {})
@@ -144,7 +150,7 @@ class SimulatedVerdicts:
 
 
 class WithinLimits(Observer):
-    """Counts requests of each model within limits. Raises `JudgeOver` once time is over."""
+    """Counts requests within limits, by model. Raises `JudgeOver` when the time is over."""
 
     def __init__(
         self, world: World, limits: LatencyLimits, is_over: Callable[[], bool] = never_over
@@ -163,7 +169,7 @@ class WithinLimits(Observer):
 
 
 class SimulatedJudge:
-    """`PlacementJudge` for facts whose windows these are."""
+    """A `PlacementJudge` for `facts`, whose load windows have the requests in `windows`."""
 
     def __init__(
         self, facts: PlacementFacts, windows: Sequence[WindowRows], verdicts: SimulatedVerdicts
@@ -194,7 +200,7 @@ def _part(model: str, stand: Stand, device: str, gets: Mapping[str, float]) -> R
 
 
 def dealt(rows: Sequence[SentRow], part: ReplicaPart) -> Iterator[SentRow]:
-    """Rows that one replica gets: each goes to the one that has least of its due."""
+    """Rows that one replica gets: each row goes to the replica that lags most behind its weight."""
     if part.place < 0:
         return
     given = [0] * len(part.weights)

@@ -1,4 +1,4 @@
-"""Files of experiments, on one device or several."""
+"""Loading of an experiment's file, for one device or several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load(
 ) -> Setup | FleetSetup:
     """Read and check one experiment, whose policies are names in `known`.
 
-    One with `devices` has several. Raises `ConfigError` with one line.
+    A file with the key `devices` gives a `FleetSetup`. Raises `ConfigError` with one line.
     """
     raw = read_yaml(path)
     if not (isinstance(raw, dict) and "devices" in raw):

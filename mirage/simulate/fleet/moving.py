@@ -1,10 +1,10 @@
-"""A placement over time: decided by `control/placement`, carried out step by step at its cost.
+"""A placement that changes over time: decided by `control/placement`, carried out step by step.
 
-Decisions look at the last whole windows. Steps of a decision follow each other. A start reads the
-parameters from the machine's disk, one start after the other, and begins once it has room; a wake
-waits for the link. A drain closes the route and waits for all that runs. No decision is made
-before the steps of the last one are over. A device that is lost takes its processes along: a model
-that was about to come there stays where it is, and it is decided anew at once.
+Decisions use the last complete windows of load. Steps of a decision follow each other. A start
+reads the parameters from the machine's disk, one start after the other, and begins once it has
+room; a wake waits for the link. A drain closes the route and waits for all running requests. No
+decision is made before the steps of the last one are over. A lost device takes its processes along:
+steps that were to bring a model there are dropped, and a new decision is made at once.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from mirage.simulate.roofline import NEVER, PS
 from mirage.simulate.variants import Variant
 
 LOOK_PS = PS
-"""Time between two looks at a step that is under way."""
+"""Picoseconds between two checks of a step that is under way."""
 COMES = (MoveVerb.START, MoveVerb.WAKE)
 
 
 class MoveNote(NamedTuple):
-    """A decision that moved something."""
+    """A decision with at least one step: its time in seconds, its reason and its steps."""
 
     at_s: float
     why: str
@@ -51,7 +51,7 @@ class MoveNote(NamedTuple):
 
 
 class FleetMover:
-    """Moves models between devices. Picoseconds."""
+    """Moves models between devices. Times in picoseconds."""
 
     def __init__(
         self,
@@ -72,25 +72,25 @@ class FleetMover:
             for request in requests:
                 self._log.came(tenant, request)
         self.placement = DevicePlacement.of_names(setup.placement)
-        """Processes that there are, those that drain among them."""
+        """Places of all processes, including those that drain."""
         self._open = {tenant: list(places) for tenant, places in setup.placement.items()}
         self._disk = Lane(moving.disk_gb_s * 1e9)
         self._past = PlacementPast()
         self._known = self._facts.of(devices.keys(), ())
         self._left: deque[MoveStep] = deque()
-        """Steps that are not over."""
+        """Steps of the present decision that are not over."""
         self._under_way: Iterator[None] | None = None
         self._kept: set[str] = set()
-        """Models of those steps that stay where they are."""
+        """Models of the present decision whose remaining steps are dropped."""
         self._now = 0
         self._due = 0 if past else round(moving.decide_s * PS)
-        """Time of the next decision, unless steps are under way then."""
+        """Time of the next decision, if no steps are under way at that time."""
         self.next_time = self._due
-        """Time of the next `tick`."""
+        """Time at which `tick` must be called next."""
         self.done: Counter[MoveVerb] = Counter()
-        """Steps that are over."""
+        """Number of finished steps, by verb."""
         self.loaded = 0
-        """Bytes that starts read from the disk, and wakes asked the link for."""
+        """Bytes that starts read from the disk, and that wakes loaded over the link."""
         self.notes: list[MoveNote] = []
         popular = sorted(setup.experiment.tenants, key=lambda tenant: -(tenant.rate or 0))
         for name, device in devices.items():
@@ -106,7 +106,9 @@ class FleetMover:
         self._log.came(tenant, request)
 
     def open(self, tenant: str) -> list[PlacedDevice]:
-        """Devices that its requests may go to, by their names: awake ones, if there are any."""
+        """Devices to which its requests may go, sorted by name: those where it is awake, or all if
+        there are none.
+        """
         awake = self.placement.awake(tenant)
         names = [name for name in self._open[tenant] if name in awake] or self._open[tenant]
         return [self._devices[name] for name in sorted(names)]
@@ -114,7 +116,7 @@ class FleetMover:
     # -- what happens -------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Steps go on; without any, it is decided if it is time."""
+        """Continue the steps under way; without any, decide if it is time."""
         self._now = now
         self._go_on()
         if self._under_way is None and now >= self._due:
@@ -122,7 +124,7 @@ class FleetMover:
         self.next_time = self._due if self._under_way is None else now + LOOK_PS
 
     def lost(self, device: str, now: int) -> None:
-        """A device is lost, with all processes there."""
+        """A device is lost, with all its processes."""
         gone = {place for place in self.placement.places if place.device == device}
         self.placement = DevicePlacement(self.placement.places - gone)
         for place in gone:
@@ -137,7 +139,7 @@ class FleetMover:
         self.back(now)
 
     def back(self, now: int) -> None:
-        """Other devices are there than before: it is decided anew."""
+        """The set of devices has changed: make the next decision at once."""
         self._due = self.next_time = now
 
     # -- decisions ----------------------------------------------------------------------
@@ -171,7 +173,9 @@ class FleetMover:
             self._under_way = None
 
     def _carried(self) -> Iterator[None]:
-        """Steps one after the other; each look at one that is not over is a turn."""
+        """Carry out the steps one after the other; yield whenever a step has to wait for a later
+        `tick`.
+        """
         while self._left:
             step = self._left[0]
             device = self._devices[step.device]
@@ -187,7 +191,9 @@ class FleetMover:
             self._left.popleft()
 
     def _done(self, step: MoveStep, device: PlacedDevice) -> Iterator[None]:
-        """One step, on a device that is there at each turn."""
+        """Carry out one step, yielding while it has to wait. The device is present whenever this
+        continues.
+        """
         model, name = step.model, step.device
         if step.verb in COMES:
             place = ReplicaPlace(model, name)
@@ -225,6 +231,8 @@ class FleetMover:
             yield
 
     def _falls_asleep(self, step: MoveStep) -> bool:
-        """True if a drain is of one that sleeps then: its route stays, and its roster drains it."""
+        """True for a drain that is followed by a sleep: its route stays open, and the device's
+        roster drains the model.
+        """
         after = (s.verb for s in self._left if (s.model, s.device) == (step.model, step.device))
         return MoveVerb.SLEEP in after

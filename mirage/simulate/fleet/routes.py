@@ -1,4 +1,4 @@
-"""Routes of requests: a replica is chosen by the requests that are under way at each. Pure."""
+"""Routes of requests: a replica is chosen by the number of requests in flight at each. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from mirage.simulate.batch import SimulatedRequest
 
 
 class ReplicaLoad(NamedTuple):
-    """Requests under way at one replica of a model."""
+    """Requests in flight at one replica of a model."""
 
     device: str
     in_flight: int
 
 
 Route = Callable[[SimulatedRequest, Sequence[ReplicaLoad]], int]
-"""Index of the replica that a request goes to. There is at least one; they are in the order of
-their devices' names."""
+"""Index of the replica that a request goes to. The replicas are sorted by the names of their
+devices; there is at least one.
+"""
 
 
 class ServedRoutes:
-    """The routes of `mirage serve`: a session or prefix stays where it is, all else by the wait.
+    """The routes of `mirage serve`: a session or prefix stays at its replica, any other request
+    goes by the wait.
 
-    Sessions and prefixes are known where engines keep prefixes. How fast a replica is nobody knows
-    here, so that waits are by the requests under way.
+    Prefixes are known if engines keep prefixes. The speed of a replica is not known here, so waits
+    are estimated by the requests in flight.
     """
 
     def __init__(self) -> None:

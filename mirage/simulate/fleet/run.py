@@ -1,4 +1,4 @@
-"""One experiment on several devices under one policy and one seed, from start to its metrics."""
+"""One run of an experiment on several devices, under one policy and one seed: its metrics."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def run_fleet(
 ) -> Metrics:
     """Metrics as of `mirage.simulate.run.run`, those of each device, and moves between devices.
 
-    Requests that were lost (by cause) and retried are counted too. `skipping` takes many steps at
-    once. `begun` is given the fleet before its time begins.
+    Lost requests (by cause) and retried ones are counted too. `skipping` simulates many equal steps
+    at once. `begun` is called with the fleet before the simulated time begins.
     """
     fleet = Fleet(setup, setup.variant(policy), seed, skipping=skipping)
     begun(fleet)
@@ -49,7 +49,7 @@ def run_fleet(
 
 
 def _moved(mover: FleetMover) -> Metrics:
-    """Steps of placements that were carried out, and bytes that came for them."""
+    """Number of finished moves by verb, and bytes that were loaded for them."""
     verbs = (MoveVerb.START, MoveVerb.WAKE, MoveVerb.SLEEP, MoveVerb.STOP)
     return {f"placed_{verb}s": mover.done[verb] for verb in verbs} | {"placed_bytes": mover.loaded}
 

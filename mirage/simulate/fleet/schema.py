@@ -1,4 +1,4 @@
-"""Schema of an experiment on several devices: which there are, what runs where, fails and moves."""
+"""Schema of an experiment on several devices: the devices, the placement, failures and moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Outage(Strict):
 
     at_s: Moment
     back_s: Moment | None = None
-    """Time at which it serves again, its start included; it stays away if left out."""
+    """Time at which the device serves again, its start included; if left out, it stays lost."""
 
     @model_validator(mode="after")
     def _ends_later(self) -> Outage:
@@ -30,14 +30,14 @@ class Outage(Strict):
 
 
 class SimulatedDevice(Strict):
-    """One device, or `count` alike whose names have a number behind: ``gpu-0``, ``gpu-1`` …"""
+    """One device, or `count` equal devices named with a number: ``gpu-0``, ``gpu-1`` …"""
 
     name: str = Field(pattern=NAME)
     hardware: str | None = None
-    """Instead of the experiment's."""
+    """Hardware profile, instead of the experiment's."""
     count: Annotated[int, Field(ge=1, le=MOST_DEVICES, strict=True)] | None = None
     lost: list[Outage] = Field(default_factory=list)
-    """Times in which it is lost, in their order."""
+    """Times in which the device is lost, in order."""
 
     @model_validator(mode="after")
     def _is_lost_in_order(self) -> SimulatedDevice:
@@ -50,7 +50,7 @@ class SimulatedDevice(Strict):
         return self
 
     def each(self) -> list[SimulatedDevice]:
-        """Devices that it stands for, under their own names."""
+        """The devices that this entry describes, each with its own name."""
         if self.count is None:
             return [self]
         width = len(str(self.count - 1))
@@ -63,24 +63,26 @@ Interval = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class SimulatedMoving(Strict):
-    """Placement over time: how often it is decided, by what, and what a move costs."""
+    """Changes of the placement: how often it is decided, by which judge, and the cost of a move."""
 
     decide_s: Interval = 60.0
     """Seconds between two decisions."""
     window_s: Interval = 120.0
-    """Seconds of a window of load."""
+    """Seconds of one window of load."""
     windows: Annotated[int, Field(ge=1, le=20)] = 3
-    """Last whole windows that a decision looks at."""
+    """Number of last complete windows that a decision uses."""
     judge: Literal["simulation", "arithmetic"] = "simulation"
-    """Judge of placements: each device simulated with a window's requests, or means alone."""
+    """Judge of placements: `simulation` runs each device with a window's requests, `arithmetic`
+    uses means.
+    """
     ttft_s: PositiveFloat = 2.0
-    """This and the next: limits of each request."""
+    """Limit of each request's TTFT in seconds; `tpot_s` limits its TPOT."""
     tpot_s: PositiveFloat = 0.1
     host_gib: PositiveFloat | None = None
-    """Host memory for masters; unlimited if left out."""
+    """GiB of host memory for master copies; unlimited if left out."""
     disk_gb_s: PositiveFloat = 2.0
     evaluations: Count = 60
-    """This and what follows: as the rules of a placement."""
+    """Most placements that one decision evaluates; the next keys are further `PlacementRules`."""
     gain: Part = DEFAULTS.gain
     gain_per_gib: Part = DEFAULTS.gain_per_gib
     rest_s: Annotated[float, Field(ge=0, le=1e6)] = DEFAULTS.rest_s
@@ -89,13 +91,13 @@ class SimulatedMoving(Strict):
 
     @property
     def rules(self) -> PlacementRules:
-        """Rules that the placement changes by."""
+        """Rules by which the placement changes."""
         names = ("evaluations", "gain", "gain_per_gib", "rest_s", "moves_an_hour", "band")
         return PlacementRules(**{name: getattr(self, name) for name in names})
 
 
 def _written(value: Any) -> Any:
-    """A number of devices, or names alone, in full."""
+    """A number of devices, or names alone, written as a list of mappings."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [{"name": "device", "count": value}]
     if isinstance(value, list):
@@ -108,11 +110,15 @@ class FleetExperiment(Experiment):
 
     devices: Annotated[list[SimulatedDevice], BeforeValidator(_written)] = Field(min_length=1)
     placement: dict[str, list[str]] = Field(default_factory=dict)
-    """Devices of each tenant; several are replicas. Left out, all are on the only device."""
+    """Names of the devices of each tenant; more than one are replicas. If left out, all tenants are
+    on the only device.
+    """
     moving: SimulatedMoving | None = None
-    """Given, with a `roster`, the placement is the first one and changes by load."""
+    """If given, `placement` is the first placement, and it changes with the load. Needs
+    `roster`.
+    """
 
     @property
     def each_device(self) -> list[SimulatedDevice]:
-        """Devices one by one, by their names: the order in the file changes nothing."""
+        """All devices one by one, sorted by name: their order in the file has no effect."""
         return sorted((d for device in self.devices for d in device.each()), key=lambda d: d.name)

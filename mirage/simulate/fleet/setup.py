@@ -1,4 +1,4 @@
-"""An experiment on several devices with its profiles looked up: a `Setup` for each device."""
+"""A checked experiment on several devices with its profiles: a `Setup` for each device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces import SAMPLE
 
 
 class FleetSetup:
-    """All that a run on several devices needs, and nothing to refuse."""
+    """All that a run on several devices needs, checked."""
 
     def __init__(
         self,
@@ -26,20 +26,22 @@ class FleetSetup:
         near: Path | None = None,
         known: Mapping[str, variants.Variant] = variants.VARIANTS,
     ) -> None:
-        """Policies are names in `known`. Raises `ConfigError` with one line."""
+        """Check the experiment, whose policies are names in `known`. Raises `ConfigError` with one
+        line.
+        """
         self.experiment, self.near, self.known = experiment, near or Path(), known
         self.models = {t.name: profiles.model(t.model, near) for t in experiment.tenants}
         self.variants = variants.compared(experiment.policies, known)
         devices = experiment.each_device
         self.outages: dict[str, list[Outage]] = {d.name: d.lost for d in devices}
-        """Losses of each device."""
+        """Outages of each device, by its name."""
         self._check_names([d.name for d in devices])
         self.placement = _placement(experiment, list(self.outages))
-        """Devices of each tenant, in the order of their names."""
+        """Names of the devices of each tenant, sorted."""
         named = {d.hardware or experiment.hardware for d in devices} | {experiment.hardware}
         hardware = {name: profiles.hardware(name, near) for name in named}
         self.hardware = overridden(hardware[experiment.hardware], experiment)
-        """Profile of the devices that name no other."""
+        """Hardware profile of the devices that name no other."""
         if experiment.moving is None:
             used = {device for places in self.placement.values() for device in places}
             self.devices = {
@@ -47,7 +49,7 @@ class FleetSetup:
                 for d in devices
                 if d.name in used
             }
-            """Experiment of each device on which anything may be, in the order of their names."""
+            """Set-up of each device that may have a tenant, by its name."""
         else:
             if experiment.roster is None:
                 raise ConfigError("moving is for models that come and go: write roster, perhaps {}")
@@ -58,7 +60,7 @@ class FleetSetup:
         self.shapes = {name: self._first(name).shapes[name] for name in self.models}
 
     def comparing(self, policies: list[str]) -> FleetSetup:
-        """The same with other policies. Raises `ConfigError`."""
+        """A copy of this set-up with other policies. Raises `ConfigError`."""
         changed = self.experiment.model_copy(update={"policies": policies})
         return FleetSetup(changed, self.near, self.known)
 
@@ -67,7 +69,7 @@ class FleetSetup:
         return next(t for t in self.experiment.tenants if t.name == name)
 
     def max_len(self, tenant: str) -> int:
-        """Tokens of the longest request."""
+        """Most tokens of a request to this tenant, prompt and output together."""
         return self._first(tenant).max_len(tenant)
 
     def variant(self, name: str) -> variants.Variant:
@@ -88,7 +90,7 @@ class FleetSetup:
         hardware: Hardware,
         models: Mapping[str, profiles.Model],
     ) -> Setup:
-        """Experiment of one device; `what` it is stands in errors."""
+        """Set-up of one device; errors begin with `what`."""
         experiment, workload = self.experiment, self.experiment.workload
         if workload.arrivals == "trace":  # which tells of all tenants; a device draws no requests
             workload = Workload(arrivals="trace", file=Path(SAMPLE))
@@ -100,14 +102,16 @@ class FleetSetup:
             raise ConfigError(f"{what}: {error}") from None
 
     def _shape(self, tenant: SimulatedTenant, hardware: Hardware) -> ModelShape:
-        """Shape of a tenant's model on a device that it has to itself."""
+        """Shape of a tenant's model on a device that it has for itself."""
         limits, model = self.experiment.limits, self.models[tenant.name]
         longest = min(tenant.max_model_len or limits.max_model_len or model.max_len, model.max_len)
         memory, parts = hardware.memory_bytes, self.experiment.layer_parts
         return profiles.shape(model, hardware, limits.block_tokens, longest, memory, parts)
 
     def _kind(self, name: str, hardware: Hardware) -> Setup:
-        """Experiment of a device on which any model may come to be, if it has room for it."""
+        """Set-up of a device on which any model may run that fits. Raises `ConfigError` if none
+        fits.
+        """
         here, fitting = overridden(hardware, self.experiment), []
         for tenant in self.experiment.tenants:
             shape = self._shape(tenant, here)
@@ -130,7 +134,7 @@ class FleetSetup:
         return {name: m for name, m in self.models.items() if device in self.placement[name]}
 
     def _tenants(self, device: str, hardware: Hardware) -> list[SimulatedTenant]:
-        """Tenants of a device, in the order of the file."""
+        """Tenants of a device with their shares, in the order of the file. Raises `ConfigError`."""
         experiment = self.experiment
         tenants = [t for t in experiment.tenants if device in self.placement[t.name]]
         if experiment.roster is not None:
@@ -174,7 +178,7 @@ def _placement(experiment: FleetExperiment, devices: list[str]) -> dict[str, lis
 
 
 def _twice(names: Iterable[str]) -> str | None:
-    """The first name that is there twice."""
+    """The first name that occurs twice; None if all differ."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -1,4 +1,4 @@
-"""Shares of one device that an experiment leaves out. Pure."""
+"""Shares of one device for tenants whose share an experiment leaves out. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.protocol import ModelShape
 from mirage.simulate.experiment import AUTO_SHARE, SimulatedTenant
 
 FINE = 1e6
-"""Parts of a per cent that a share is rounded to."""
+"""Number of steps of a per cent to which shares are rounded."""
 
 
 def filled(
@@ -22,8 +22,8 @@ def filled(
 ) -> list[SimulatedTenant]:
     """Tenants of one device, each with a share.
 
-    One that is left out is the least with all layers in place, and a part of what nobody else has
-    in proportion to `pressure`. Raises `ConfigError` where the least of all is more than the
+    A share that was left out is the least with all layers in place, plus a part of the free rest of
+    the device in proportion to `pressure`. Raises `ConfigError` if the tenants do not fit the
     device.
     """
     left_out = [tenant.name for tenant in tenants if tenant.share == AUTO_SHARE]

@@ -1,1 +1,1 @@
-"""``mirage compare``: runs of any replays and simulations beside each other."""
+"""``mirage compare``: any runs of replays and simulations beside each other."""

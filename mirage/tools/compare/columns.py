@@ -1,4 +1,4 @@
-"""A file of results becomes columns: for each policy, each figure's value in every run. Pure."""
+"""Columns from a file of results: for each policy, the values of each figure in all runs. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ SCHEMA_VERSION = 1
 
 
 class CompareError(InputRefused):
-    """A result that cannot be compared; the message is one line."""
+    """A result cannot be compared; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """`values` of each figure over the runs; `work` tells which requests they served."""
+    """One policy's `values` of each figure, one for each run. Columns with equal `work` served the
+    same requests.
+    """
 
     name: str
     values: Mapping[str, list[float]]
@@ -44,7 +46,7 @@ def columns(file: str, content: Any) -> list[Column]:
 
 
 def named(columns: Sequence[Column], files: Iterable[str]) -> list[str]:
-    """Name of each column: its policy; with its file, where two have the same policy."""
+    """Name of each column: its policy; with its file added if two columns have the same policy."""
     names = [column.name for column in columns]
     if len(set(names)) == len(names):
         return names
@@ -69,7 +71,7 @@ def _replayed(report: Mapping[str, Any]) -> list[Column]:
 
 
 def _values(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Figures that every run has."""
+    """Values of the figures that all runs have."""
     found = {metric.key: [run.get(metric.key) for run in runs] for metric in METRICS}
     return {
         key: [float(value) for value in values if value is not None]

@@ -1,4 +1,6 @@
-"""``mirage compare A.json B.json ...``: a table, and whether differences are more than noise."""
+"""``mirage compare A.json B.json ...``: a table of figures, with tests of the differences against
+noise.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def _compare(files: Sequence[Path], as_json: bool) -> None:
 
 
 def remarks(found: Sequence[Column]) -> list[str]:
-    """Remarks under the table: what its numbers are, and what is missing."""
+    """Remarks under the table: the meaning of its numbers, and missing repeats or unequal
+    requests.
+    """
     lines = []
     if any(column.runs > 1 for column in found):
         percent = f"{CONFIDENCE:.0%}"

@@ -1,4 +1,6 @@
-"""Columns become a table: a mean and its interval in each cell, and a word on the difference."""
+"""The table of a comparison: a mean with its interval in each cell, and a verdict on the
+difference.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from mirage.tools.report.intervals import Difference, difference, mean
 
 
 def rows(columns: Sequence[Column]) -> list[ComparisonRow]:
-    """A row per figure that some column has. Ratios are against the first column that has it."""
+    """One row for each figure that some column has. Ratios are against the first column, if it has
+    the figure.
+    """
     return [
         ComparisonRow(metric.label, [_cell(metric, columns, column) for column in columns])
         for metric in METRICS
@@ -19,7 +23,9 @@ def rows(columns: Sequence[Column]) -> list[ComparisonRow]:
 
 
 def differences(columns: Sequence[Column]) -> list[tuple[Metric, int, Difference]]:
-    """(figure, column, difference from the first column) of figures that have a better way."""
+    """Each figure, column number, and difference from the first column; only figures of which high
+    or low is better.
+    """
     first, *others = columns
     return [
         (metric, place, difference(column.values[metric.key], first.values[metric.key]))
@@ -49,15 +55,17 @@ def _cell(metric: Metric, columns: Sequence[Column], column: Column) -> Cell:
 
 
 def _told(found: Difference) -> str | None:
-    """``0.31× differs``, ``1.02× within noise``; without repeats the ratio alone."""
+    """Ratio and verdict, as ``0.31× differs``; the ratio alone for single runs; None without
+    both.
+    """
     ratio = "" if found.ratio is None else f"{found.ratio:.2f}×"
     word = "" if found.more_than_noise is None else found.word
     return " ".join(part for part in (ratio, word) if part) or None
 
 
 def _wins(metric: Metric, columns: Sequence[Column], column: Column) -> bool:
-    """True if the column's mean is the best and not within noise of the next; never among single
-    runs.
+    """True if the column's mean is best and differs from every other one by more than noise; False
+    for single runs.
     """
     others = [other for other in columns if other is not column and metric.key in other.values]
     if metric.better is None or not others:

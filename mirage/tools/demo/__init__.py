@@ -1,1 +1,1 @@
-"""Small models made from nothing, whose greedy texts do not depend on rounding."""
+"""Small models without training, whose greedy texts do not depend on rounding."""

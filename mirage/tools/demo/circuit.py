@@ -1,20 +1,20 @@
 """The integer machine that a demo model computes, exactly.
 
-A demo model's greedy text must not depend on how its requests were batched, so its weights
-are not drawn at random: they wire up this machine, in which everything is a sign or a count.
-Floating-point sums then only have to tell an integer from its neighbour.
+A demo model's greedy text must not depend on how its requests were batched, so its weights are not
+drawn at random: they wire up this machine, in which every quantity is a sign or a count.
+Floating-point sums then only have to distinguish an integer from its neighbours.
 
 Every token carries `chains` signs per kind through the layers:
 
 - *hint*: a random table of (layer, token); the layer's MLP looks it up.
-- *vote*: what the context says. Each chain's attention takes a weighted poll of another
+- *vote*: the influence of the context. Each chain's attention takes a weighted poll of another
   chain's *state* over all tokens so far; a token weighs 2 where its key agrees with the
   asking token's query (each one of its token's states), else 1. The vote is the poll's sign.
 - *state*: state * vote * hint of the layer before: one sign that depends on every token so
-  far, through every layer so far. Queries, keys and values are made of nothing else.
+  far, through every layer so far. Queries, keys and values are made of states alone.
 
-The signs after the last layer spell the next token, six of its bits by odd sums of signs,
-which cannot tie. Polls can, at zero, and then count as positive.
+The signs after the last layer spell the next token, six of its bits by odd sums of signs, which
+cannot tie. Polls can tie, at zero, and then count as positive.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 ALPHABET = b" .abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-"""The tokens a model can say: 64 printable ones, addressed by six signs."""
+"""The tokens that a model can generate: 64 printable ones, addressed by six signs."""
 ADDRESS_BITS = 6
 SPELLING = np.where(np.arange(64)[:, None] >> np.arange(ADDRESS_BITS) & 1, 1, -1)
-"""Shape [64, 6]: the signs that spell each token of the alphabet."""
+"""Shape [64, 6]: the six signs that spell each token of the alphabet."""
 
 
 @dataclass(frozen=True)
 class LayerWiring:
-    """Wiring of one layer: the chains that each chain listens to, by their indices unless said."""
+    """Wiring of one layer: indices of the chains that each chain or head takes its input from."""
 
     value: Ints
-    """[chains]: the state that this chain polls."""
+    """[chains]: chain whose state this chain polls."""
     key: Ints
-    """[heads]: the state that is the head's key."""
+    """[heads]: chain whose state is the head's key."""
     query: Ints
-    """[heads]: the state that is the head's query."""
+    """[heads]: chain whose state is the head's query."""
     partner: Ints
-    """[chains]: the vote that enters this chain's state."""
+    """[chains]: chain whose vote enters this chain's state."""
 
 
 class Circuit:
@@ -81,11 +81,13 @@ class Circuit:
         )
 
     def start(self) -> Reader:
-        """A reader that has seen no token yet."""
+        """A reader of one sequence that has read no token yet."""
         return Reader(self)
 
     def generate(self, prompt: Sequence[int], length: int) -> list[int]:
-        """The `length` tokens that the model says after `prompt` (at least one token)."""
+        """The `length` tokens that the model generates after `prompt`, which has at least one
+        token.
+        """
         reader = self.start()
         for token in prompt:
             following = reader.read(token)
@@ -97,21 +99,21 @@ class Circuit:
 
 
 class Reader:
-    """One sequence on its way through a circuit: the polls so far, per layer."""
+    """State of one sequence in a circuit: the polls so far, per layer."""
 
     def __init__(self, circuit: Circuit) -> None:
         self.circuit = circuit
         shape = circuit.layers, 2, circuit.chains
         self._sums = np.zeros(shape, dtype=np.int64)
-        """Sum of the values polled, apart for the two signs of the key."""
+        """Sums of the polled values, separately for the two signs of the key."""
         self._counts = np.zeros(shape, dtype=np.int64)
         self.polls = np.zeros((circuit.layers, circuit.chains), dtype=np.int64)
         """[layers, chains]: the last token's polls, each a weighted sum of signs."""
         self.weights = np.zeros((circuit.layers, circuit.chains), dtype=np.int64)
-        """[layers, chains]: the sums of those polls' weights."""
+        """[layers, chains]: the sums of the weights of those polls."""
 
     def read(self, token: int) -> int:
-        """Take one token; returns the token that follows it."""
+        """Read one token; return the token that the model generates after it."""
         circuit = self.circuit
         state, vote = circuit.first_state[token], circuit.first_vote[token]
         for layer, wires in enumerate(circuit.wiring):
@@ -143,7 +145,9 @@ def _signs(rng: np.random.Generator, *shape: int) -> Ints:
 
 
 def _draw_spelling(rng: np.random.Generator, chains: int) -> Ints:
-    """Shape [6, 3 * chains]: each bit sums its own share of the last signs, to an odd number."""
+    """Shape [6, 3 * chains]: for each bit, weights of the final signs, disjoint and with an odd
+    sum.
+    """
     spelling = np.zeros((ADDRESS_BITS, 3 * chains), dtype=np.int64)
     for index, source in enumerate(rng.permutation(3 * chains)):
         spelling[index % ADDRESS_BITS, source] = 1

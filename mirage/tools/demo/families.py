@@ -27,14 +27,14 @@ ROPE_THETA = 1e20
 """So large that the slow half of the rotary pairs turns by less than 1e-6 in 2,048 tokens."""
 CHAINS = 16
 UNIT_STEP = 32
-"""The MLP's width is a multiple of this, which suits every kernel."""
+"""The MLP's width is a multiple of this, which suits all kernels."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one model; `layer_bytes` is the most a decoder layer takes, in float32.
+    """Sizes of one model; `layer_bytes` is the most bytes of a decoder layer in float32.
 
-    Raises ValueError where the sizes do not fit together.
+    Raises ValueError if the sizes do not fit together.
     """
 
     family: Family
@@ -79,7 +79,7 @@ class Shape:
 
     @property
     def units(self) -> int:
-        """The widest MLP that `layer_bytes` allows."""
+        """Width of the MLP: the largest that `layer_bytes` allows."""
         hidden, kv = self.hidden, self.kv_heads * self.head_dim
         fixed = 2 * hidden * (hidden + kv) + 2 * hidden
         fixed += 2 * self.head_dim if self.family == "qwen3" else 0
@@ -100,12 +100,12 @@ class Shape:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Properties that tell this model from any other, for the record beside it."""
+        """Properties that identify this model, for the record in its folder."""
         return asdict(self)
 
 
 def make_circuit(shape: Shape) -> Circuit:
-    """The machine that the model of this shape computes: its texts, to the token."""
+    """The machine that the model of this shape computes, from which its texts follow."""
     seed = zlib.crc32(f"{shape.family} {shape.seed}".encode())
     return Circuit(shape.layers, shape.heads, shape.chains, tokenizer.VOCABULARY, seed)
 
@@ -165,14 +165,14 @@ def make_parameters(shape: Shape) -> Parameters:
 
 
 class _Scales:
-    """Random powers of two in a layer's norms, undone (exactly) by the matrices that follow."""
+    """Random powers of two in a layer's norms, which the following matrices undo exactly."""
 
     def __init__(self, stream: CodeStream, sizes: CircuitSizes, rng: np.random.Generator) -> None:
         self.attention, self.mlp = 2.0 ** rng.integers(-1, 2, (2, stream.logical))
         self._identity = stream.norm_weight(sizes.epsilon)
 
     def norm(self, scale: Floats) -> Floats:
-        """[D] -> [hidden]"""
+        """Norm weight of shape [hidden] for scales of shape [D]."""
         return np.tile(self._identity * scale, 2)
 
 

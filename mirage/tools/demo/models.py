@@ -1,4 +1,4 @@
-"""Three small models made from nothing, as folders that vLLM and transformers load.
+"""Three small models without training, as folders that vLLM and transformers load.
 
 `python -m mirage.tools.demo.models OUT_DIR` makes OUT_DIR/opt, OUT_DIR/llama and OUT_DIR/qwen3.
 Served in float32, and in no other dtype, their greedy texts are those of
@@ -23,7 +23,7 @@ from mirage.tools.demo.families import FAMILIES, Shape, make_circuit, make_confi
 RECORD = "demo.json"
 WEIGHTS = "model.safetensors"
 RECORD_VERSION = 1
-"""Raise it when equal shapes make different weights than before."""
+"""Version of the weights; raise it when equal shapes result in other weights than before."""
 
 
 def make_models(
@@ -44,9 +44,9 @@ def make_models(
 
 
 def make_model(folder: Path, shape: Shape) -> Path:
-    """Make one model in `folder`, or keep the one that stands there if it has this shape.
+    """Make one model in `folder`; a model of this shape that is there is kept. Returns the folder.
 
-    The folder appears whole or not at all: it is written under another name, then renamed.
+    The folder appears complete or not at all: it is written under another name, then renamed.
     """
     if _recorded(folder) == shape and (folder / WEIGHTS).exists():
         return folder
@@ -63,7 +63,7 @@ def make_model(folder: Path, shape: Shape) -> Path:
 
 
 def circuit_of(folder: Path) -> Circuit:
-    """The machine that the model in `folder` computes. ValueError if it is no demo model."""
+    """The machine that the model in `folder` computes. Raises ValueError if it is no demo model."""
     shape = _recorded(folder)
     if shape is None:
         raise ValueError(f"{folder} holds no demo model: make it with mirage.tools.demo.models")
@@ -93,7 +93,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def main() -> None:
-    """The command line: one line per model made."""
+    """Make models by the command line's arguments, and print the folder of each."""
     parser = argparse.ArgumentParser(prog="mirage.tools.demo.models", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="OUT_DIR")
     parser.add_argument("--which", nargs="+", choices=FAMILIES, default=FAMILIES)

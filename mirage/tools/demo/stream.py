@@ -1,11 +1,12 @@
-"""The residual stream of a demo model: what stands where, and how it is read and written.
+"""The residual stream of a demo model: the layout of its coordinates, and how it is read and
+written.
 
-A stream is `[y, -y]`: its mean is zero, so LayerNorm and RMSNorm do the same to it. The
-logical vector y of D = hidden / 2 coordinates holds a constant, the token's code (signs), and
-for every chain of the circuit its state, vote and hint (signs of size SIGN) and its tally (a
-poll before its sign is taken). Only tallies vary in size, and they are small: so a norm
-divides by one known number, which its weight undoes. The constant is large and no layer
-writes it: it rules the norm, so a small error elsewhere cannot grow from layer to layer.
+A stream is `[y, -y]`: its mean is zero, so LayerNorm and RMSNorm have the same effect on it. The
+logical vector y of D = hidden / 2 coordinates holds a constant, the token's code (signs), and for
+every chain of the circuit its state, vote and hint (signs of size SIGN) and its tally (a poll
+before its sign is taken). Only tallies vary in size, and they are small: so a norm divides by one
+known number, which its weight undoes. The constant is large and no layer writes it: it dominates
+the norm, so a small error elsewhere cannot grow from layer to layer.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ SIGN = 0.25
 TALLY = 2.0**-8
 """Size of a unanimous tally."""
 MISS = 0.6
-"""Two tokens' codes have an inner product of at most this share of their length."""
+"""Largest inner product of two tokens' codes, as a part of their length."""
 SILENCE = -100.0
-"""Logit of a token that the circuit cannot say; the chosen one's is at least 6."""
+"""Logit of a token that the circuit cannot generate; that of the chosen one is at least 6."""
 
 
 def read(matrix: Floats) -> Floats:
-    """[..., D] over logical coordinates -> [..., hidden] over the stream."""
+    """Matrix of shape [..., hidden] over the stream, from one of shape [..., D] over logical
+    coordinates.
+    """
     return np.concatenate([matrix / 2, -matrix / 2], axis=-1)
 
 
 def write(matrix: Floats) -> Floats:
-    """[D, ...] into logical coordinates -> [hidden, ...] into the stream."""
+    """Matrix of shape [hidden, ...] into the stream, from one of shape [D, ...] into logical
+    coordinates.
+    """
     return np.concatenate([matrix, -matrix], axis=0)
 
 
@@ -62,7 +67,7 @@ class CodeStream:
         return self.hidden // 2
 
     def axis(self, coordinates: Ints) -> Floats:
-        """[n] -> [n, D]: rows that pick these coordinates."""
+        """Rows of shape [n, D] that select these n coordinates."""
         return np.eye(self.logical)[coordinates]
 
     @property
@@ -70,7 +75,7 @@ class CodeStream:
         return 1 + np.arange(self.codes.shape[1])
 
     def embedding(self) -> Floats:
-        """[vocabulary, hidden]"""
+        """Embedding of shape [vocabulary, hidden]."""
         rows = np.zeros((self.circuit.vocabulary, self.logical))
         rows[:, ONE] = LEVEL
         rows[:, self.code] = self.codes
@@ -80,12 +85,14 @@ class CodeStream:
         return write(rows.T).T
 
     def norm_weight(self, epsilon: float) -> float:
-        """The norm's weight that makes it the identity, tallies aside."""
+        """Weight with which a norm is the identity, apart from the tallies' influence."""
         square = LEVEL**2 + len(self.code) + 3 * self.circuit.chains * SIGN**2
         return math.sqrt(square / self.logical + epsilon)
 
     def head(self) -> Floats:
-        """[vocabulary, hidden]: the chosen token leads by at least 2, as its sums are odd."""
+        """Output head of shape [vocabulary, hidden]. The chosen token's logit leads by at least 2,
+        since its sums are odd.
+        """
         rows = np.zeros((self.circuit.vocabulary, self.logical))
         rows[:, ONE] = SILENCE / LEVEL
         spoken = np.frombuffer(ALPHABET, dtype=np.uint8)
@@ -96,7 +103,9 @@ class CodeStream:
 
 
 def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> CodeStream:
-    """Give every sign its coordinate. ValueError when `hidden` is too small for the chains."""
+    """Assign a coordinate to every sign. Raises ValueError if `hidden` is too small for the
+    chains.
+    """
     chains, length = circuit.chains, hidden // 2 - 1 - 4 * circuit.chains
     codes = _draw_codes(rng, circuit.vocabulary, length)
     state, vote, tally, hint = (1 + length + i * chains + np.arange(chains) for i in range(4))
@@ -104,7 +113,9 @@ def lay_out(circuit: Circuit, hidden: int, rng: np.random.Generator) -> CodeStre
 
 
 def _draw_codes(rng: np.random.Generator, count: int, length: int) -> Floats:
-    """[count, length] of signs, every two rows told apart as MISS says."""
+    """Signs of shape [count, length], in which any two rows differ enough for `MISS`. Raises
+    ValueError.
+    """
     rows = np.zeros((0, max(length, 0)))
     for _ in range(20 * count):
         row = 2.0 * rng.integers(0, 2, (1, max(length, 0))) - 1

@@ -1,4 +1,4 @@
-"""A byte-level tokenizer made from nothing: one byte of text is one token, and back."""
+"""A byte-level tokenizer without training: one byte of text is one token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAT_TEMPLATE = (
 
 
 def byte_characters() -> list[str]:
-    """The character by which the byte-level convention writes each of the 256 bytes.
+    """Character that stands for each of the 256 bytes by the byte-level convention.
 
     Bytes that print in Latin-1 stand for themselves; the others are numbered from U+0100.
     """
@@ -30,7 +30,9 @@ def byte_characters() -> list[str]:
 
 
 def make_tokenizer() -> Tokenizer:
-    """Token i is byte i; the specials follow. Nothing is added before or after a text."""
+    """Tokenizer whose token i is byte i, followed by the special tokens. It adds nothing to a
+    text.
+    """
     vocabulary = {character: byte for byte, character in enumerate(byte_characters())}
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -40,7 +42,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, max_length: int) -> None:
-    """Write what transformers' AutoTokenizer reads; `max_length` in tokens."""
+    """Write the files that transformers' AutoTokenizer reads; `max_length` in tokens."""
     make_tokenizer().save(str(folder / "tokenizer.json"))
     pad, begin, end = SPECIALS
     config = {

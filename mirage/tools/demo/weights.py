@@ -1,14 +1,14 @@
-"""From a circuit to one decoder layer's matrices, with a margin that can be proven.
+"""The matrices of one decoder layer for a circuit, with a margin that can be proven.
 
-A poll is a sum of signs weighted 1 or 2 over at most `positions` tokens, and the tally is the
-poll over the sum of the weights: zero, or at least 1 / (2 * positions) in size. Held against
-a threshold of -1 / (4 * positions), it is never nearer than `margin(positions)`: hundreds of
-times float32's rounding. All that follows are switches driven far into saturation by inputs
-that stand apart by whole signs.
+A poll is a sum of signs weighted 1 or 2 over at most `positions` tokens, and the tally is the poll
+over the sum of the weights: zero, or at least 1 / (2 * positions) in size. Compared with a
+threshold of -1 / (4 * positions), it is never nearer than `margin(positions)`: hundreds of times
+float32's rounding. All further steps are switches driven far into saturation by inputs that differ
+by whole signs.
 
 Attention makes the tallies. The MLP is a list of hidden units, `activation(gate . y)` times a
-column of `out`, used only where ReLU and SiLU agree: far from zero, or in pairs, since
-f(z) - f(-z) = z for both. So one list serves both kinds of model.
+column of `out`, used only where ReLU and SiLU agree: far from zero, or in pairs, since f(z) - f(-z)
+= z for both. So one list serves both kinds of model.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ import numpy as np
 from mirage.tools.demo.stream import LEVEL, MISS, ONE, SIGN, TALLY, CodeStream, Floats, Ints
 
 KNEE = 256.0
-"""Half the ramp of a switch. Such numbers are round in binary: the matrices are exact."""
+"""Half the width of a switch's ramp. It is round in binary, so that the matrices are exact."""
 DRIVE = KNEE + 32
-"""Least input of a switch or of a unit that fires: 32 past the knee, where SiLU is ReLU."""
+"""Smallest input of a switch or of an active unit: 32 beyond the knee, where SiLU equals ReLU."""
 HIT = (1 + MISS) / 2
 """Threshold of a unit that looks up a token, as a part of a code's inner product with itself."""
 SCORE = math.log(2.0) / 2
-"""Attention score of an agreeing key, and minus that of a disagreeing one: weights 2 and 1."""
+"""Attention score of an agreeing key; a disagreeing one has its negative. Their weights have the
+ratio 2 to 1.
+"""
 
 
 def margin(positions: int) -> float:
-    """Least distance of a tally from its threshold; a unanimous tally is 1."""
+    """Smallest distance of a tally from its threshold; a unanimous tally is 1."""
     return 1 / (4 * positions)
 
 
@@ -46,14 +48,14 @@ class CircuitSizes:
     positions: int
     rotary: bool
     normed_heads: bool
-    """Queries and keys pass an RMSNorm per head."""
+    """True if queries and keys pass an RMSNorm for each head."""
     epsilon: float
-    """Epsilon of every norm."""
+    """Epsilon of all norms."""
 
 
 @dataclass(frozen=True)
 class CircuitLayer:
-    """One decoder layer over logical coordinates: D of them, M hidden units."""
+    """Matrices of one decoder layer over D logical coordinates, with M hidden units."""
 
     query: Floats
     """[heads * head_dim, D]"""
@@ -64,7 +66,7 @@ class CircuitLayer:
     output: Floats
     """[D, heads * head_dim]"""
     query_norm: Floats
-    """[head_dim]; without norms per head it is 1, as is key_norm"""
+    """[head_dim]; 1 in models without norms per head, as `key_norm`"""
     key_norm: Floats
     """[head_dim]"""
     gate: Floats
@@ -76,7 +78,7 @@ class CircuitLayer:
 def build_layer(
     stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
 ) -> CircuitLayer:
-    """The matrices of layer `index`. ValueError when `sizes` leave the circuit no room."""
+    """The matrices of layer `index`. Raises ValueError if `sizes` are too small for the circuit."""
     query, key = _queries_and_keys(stream, index, sizes, rng)
     value, output = _values(stream, index, sizes, rng)
     query_norm, key_norm = _head_norms(stream, sizes, rng)
@@ -88,7 +90,7 @@ def build_layer(
 
 
 def _score_dims(stream: CodeStream, sizes: CircuitSizes) -> list[Ints]:
-    """For each head of a group that shares keys: the dimensions that make its scores."""
+    """Dimensions that make the scores, for each head of a group that shares keys."""
     dims = np.arange(sizes.head_dim)
     if sizes.rotary:  # the slow half of the pairs, which does not turn: see ROPE_THETA
         dims = dims[dims % (sizes.head_dim // 2) >= sizes.head_dim // 4]
@@ -102,7 +104,9 @@ def _score_dims(stream: CodeStream, sizes: CircuitSizes) -> list[Ints]:
 def _queries_and_keys(
     stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Head h scores SCORE times its query's sign times its key's, both states."""
+    """Query and key matrices: a head's score is SCORE times the signs of its query and its key,
+    which are states.
+    """
     wires, shape = stream.circuit.wiring[index], (sizes.kv_heads, sizes.head_dim)
     score_dims = _score_dims(stream, sizes)
     # Keys fill the dimensions that no query reads, too: with norms per head, all count.
@@ -122,7 +126,9 @@ def _queries_and_keys(
 def _head_norms(
     stream: CodeStream, sizes: CircuitSizes, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Weights that undo the norms per head, and each other's powers of two."""
+    """Weights of the norms per head, which undo the norms and contain powers of two that cancel
+    each other.
+    """
     if not sizes.normed_heads:
         return np.ones(sizes.head_dim), np.ones(sizes.head_dim)
     share = len(_score_dims(stream, sizes)[0])
@@ -135,7 +141,9 @@ def _head_norms(
 def _values(
     stream: CodeStream, index: int, sizes: CircuitSizes, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Each chain has dimensions of its own in its head, with random gains that cancel."""
+    """Value and output matrices: each chain has its own dimensions of its head, with random gains
+    that cancel.
+    """
     circuit, wires = stream.circuit, stream.circuit.wiring[index]
     group, per_head = circuit.heads // sizes.kv_heads, circuit.chains // circuit.heads
     if sizes.head_dim % (group * per_head):
@@ -157,7 +165,7 @@ def _values(
 
 
 class Units:
-    """Hidden units as they are added: rows of `gate`, columns of `out`."""
+    """Hidden units in the order of addition: rows of `gate`, columns of `out`."""
 
     def __init__(self, logical: int) -> None:
         self.one = np.eye(logical)[ONE] / LEVEL
@@ -169,30 +177,36 @@ class Units:
         return sum(len(gate) for gate in self.gates)
 
     def add(self, gate: Floats, out: Floats) -> None:
-        """[n, D] and [n, D]: y += out[i] * activation(gate[i] . y)."""
+        """Add units with rows of shape [n, D] each: y += out[i] * activation(gate[i] . y)."""
         self.gates.append(gate)
         self.outs.append(out)
 
     def copy(self, source: Floats, target: Floats) -> None:
-        """y += target[i] * (source[i] . y). Two units each."""
+        """Add units for y += target[i] * (source[i] . y), two for each row."""
         self.add(KNEE * source, target / KNEE)
         self.add(-KNEE * source, -target / KNEE)
 
     def switch(self, source: Floats, shift: float, apart: float, target: Floats) -> None:
-        """y += target[i] * sign(source[i] . y + shift), never nearer to 0 than `apart`."""
+        """Add units for y += target[i] * sign(source[i] . y + shift), where the argument is at
+        least `apart` in size.
+        """
         drive = DRIVE / apart * (source + shift * self.one)
         self.add(drive + KNEE * self.one, target / KNEE)
         self.add(drive - KNEE * self.one, -target / KNEE)
         self.constant -= target.sum(0)
 
     def finish(self) -> tuple[Floats, Floats]:
-        """`gate` [M, D] and `out` [D, M], with one unit more for the constants."""
+        """`gate` of shape [M, D] and `out` of shape [D, M], with one more unit for the
+        constants.
+        """
         self.add(KNEE * self.one[None], self.constant[None] / KNEE)
         return np.concatenate(self.gates), np.concatenate(self.outs).T
 
 
 def units_needed(chains: int, vocabulary: int) -> int:
-    """Hidden units of the circuit: switches and copies per chain, a constant, the lookup."""
+    """Number of hidden units that a circuit needs: switches and copies for each chain, a constant,
+    the lookup of tokens.
+    """
     return 14 * chains + 1 + vocabulary
 
 
@@ -225,7 +239,9 @@ def _switch_chains(units: Units, stream: CodeStream, index: int, apart: float) -
 def _look_up_tokens(
     units: Units, stream: CodeStream, index: int, count: int, rng: np.random.Generator
 ) -> None:
-    """Replace the token's hints by the next layer's; `count` units share the work."""
+    """Add `count` units that replace the token's hints by those of the next layer. Raises
+    ValueError if they are too few.
+    """
     vocabulary, hints = stream.circuit.vocabulary, stream.circuit.hints
     if count < vocabulary:
         raise ValueError(

@@ -1,1 +1,1 @@
-"""`mirage explain`: what the paper's arithmetic says of a configuration, with nothing run."""
+"""`mirage explain`: the paper's arithmetic for a configuration. No engine runs."""

@@ -1,7 +1,8 @@
-"""The paper's arithmetic of one tenant, alone on the device: what hides, and what it brings. Pure.
+"""The paper's arithmetic for one tenant alone on the device: layers that hide, and the KV cache
+gained. Pure.
 
-T_T is the time to load a layer, T_c the compute time of a layer in a decode step. How many layers
-hide is asked of the code that decides; what a step takes, of the simulator's roofline.
+T_T is the time to load a layer, T_c the compute time of a layer in a decode step. The number of
+layers that hide comes from the deciding code, the time of a step from the simulator's roofline.
 """
 
 from __future__ import annotations
@@ -23,70 +24,76 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Subject:
-    """A tenant, with all that its arithmetic depends on."""
+    """A tenant, with all quantities that its arithmetic depends on."""
 
     tenant: Tenant
     model: Model
     shape: ModelShape
     context: int
-    """Tokens of each request of a batch."""
+    """Tokens of each request in a batch."""
     most_requests: int
-    """Most requests of that context that the engine runs at a time: by its limit, and by the
-    device.
+    """Most requests of `context` tokens that the engine runs at the same time, by its limit and by
+    the device's memory.
     """
     share_blocks: int
-    """KV blocks of its share with all layers in place."""
+    """KV blocks that its share holds while all layers are in place."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Layers that hide behind the decode steps of one batch, and the KV cache gained by it."""
+    """Layers that hide behind the decode steps of one batch, and the KV cache gained by giving them
+    away.
+    """
 
     batch: int
     compute_s: float
-    """T_c."""
+    """T_c in seconds."""
     layers_remapped: int
     """Layers given away; 0 if none hides."""
     stream_slots: int
     kv_bytes: int
-    """Bytes of whole extents, as blocks and tokens are counted."""
+    """Bytes of the whole extents that are gained; `kv_blocks` and `kv_tokens` count the same
+    extents.
+    """
     kv_blocks: int
     kv_tokens: int
     one_layer_gb_s: float | None
-    """The link from which on one layer hides; None if the tenant never gives any."""
+    """Slowest link in GB/s behind which one layer hides; None if the tenant never gives one."""
     all_layers_gb_s: float | None
-    """The link from which on all layers hide that it may give."""
+    """Slowest link in GB/s with which all layers hide that the tenant may give; None if there is
+    none.
+    """
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One tenant. Sizes in bytes."""
+    """Results for one tenant. Sizes in bytes."""
 
     name: str
     model: str
     layers: int
     layer_bytes: int
     load_s: float
-    """T_T."""
+    """T_T in seconds."""
     most_remapped: int
-    """Layers that it may ever give: by max_percent, floor_layers, and two slots."""
+    """Most layers that the tenant may give: limited by max_percent, floor_layers, and two slots."""
     block_tokens: int
     share_blocks: int
     context: int
     most_requests: int
     hidden: tuple[Hidden, ...]
-    """For each batch that was asked for."""
+    """One entry for each requested batch."""
 
     @property
     def movable_bytes(self) -> int:
-        """Bytes of all layers that the model may ever give."""
+        """Bytes of all layers that the tenant may give."""
         return self.most_remapped * self.layer_bytes
 
 
 def explained(
     subject: Subject, hardware: Hardware, rules: Rules, batches: Sequence[int]
 ) -> Explained:
-    """The arithmetic of one tenant on one device."""
+    """The arithmetic of one tenant on one device, for each of `batches`."""
     shape = subject.shape
     most = most_remapped(subject.tenant, shape, rules)
     load_s = shape.layer_bytes / (hardware.link_gb_s.value * GB)
@@ -110,14 +117,16 @@ def explained(
 
 
 def layer_compute_s(roofline: Roofline, batch: int, context: int) -> float:
-    """T_c of a step in which `batch` requests of `context` tokens decode one token each."""
+    """T_c in seconds of a step in which `batch` requests of `context` tokens decode one token
+    each.
+    """
     return roofline.compute_ps(Work(batch, batch * context)) / PS / roofline.layers
 
 
 def hidden_and_slots(
     subject: Subject, load_s: float, compute_s: float, most: int
 ) -> tuple[int, int]:
-    """The most layers that hide and may be given, and their slots; (0, 0) if none does."""
+    """The most layers, at most `most`, that hide, and their slots; (0, 0) if none does."""
     n, streamed = subject.shape.layers, _streamable(subject)
     remapped, stream_slots = largest_hidden(n, load_s, compute_s, most_streamed=streamed)
     if min(remapped, most) <= 0:
@@ -129,7 +138,9 @@ def hidden_and_slots(
 
 
 def break_even_gb_s(subject: Subject, remapped: int, compute_s: float) -> float | None:
-    """GB/s of the link from which on `remapped` layers hide; None if no link does that."""
+    """GB/s of the slowest link with which `remapped` layers hide; None if no link is fast enough,
+    or `remapped` is 0.
+    """
     if remapped <= 0:
         return None
     ratio = break_even(remapped, subject.shape.layers, most_streamed=_streamable(subject))

@@ -1,4 +1,4 @@
-"""``mirage explain``: the paper's arithmetic for a configuration, with nothing run."""
+"""``mirage explain``: the paper's arithmetic for a configuration. No engine runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def explain_command(
 def explain(
     config: Config, named: str | None, context: int, batches: list[int], as_json: bool
 ) -> None:
-    """Print it. Raises `ConfigError` with one line."""
+    """Print the arithmetic as text or JSON. Raises `ConfigError` with one line."""
     on = machine(named, config.device)
     known = subjects(config, on.hardware, context)
     rules = Rules.served(config)
@@ -73,7 +73,9 @@ def explain(
 
 
 def parse_batches(text: str) -> list[int]:
-    """``"1,8,32"``: each once, as they stand. Raises `ConfigError` with one line."""
+    """Sizes of batches in a text as ``"1,8,32"``, without repetitions. Raises `ConfigError` with
+    one line.
+    """
     words = [word.strip() for word in text.split(",")]
     whole = all(re.fullmatch(r"\d{1,9}", word, re.ASCII) for word in words)
     found = list(dict.fromkeys(map(int, words))) if whole else []

@@ -1,4 +1,6 @@
-"""On which machine a configuration is explained: a hardware profile, and why this one."""
+"""The machine for which a configuration is explained: a hardware profile, and the reason for its
+choice.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ from mirage.units import MIB
 from vmm.driver import VmmError
 
 BUNDLED = {"GH200": "gh200", "GB200": "gb200", "H200": "h200", "H100": "h100", "A100": "a100"}
-"""By a part of the name that the driver gives: GH200 first, which has H200 in it."""
+"""Bundled profiles by a part of the driver's name of the GPU. GH200 is first, because it contains
+H200.
+"""
 BEHIND_PCIE, WITHOUT_GPU = "h100", "gh200"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A profile, the name or file that it has, and why it was taken; empty if it was asked for."""
+    """A profile, its name or file, and the reason for its choice; the reason is empty if the user
+    named it.
+    """
 
     hardware: Hardware
     name: str
@@ -25,10 +31,10 @@ class Machine:
 
 
 def machine(named: str | None, device: DeviceSection) -> Machine:
-    """The profile of that name or file, else the one of `device`, else the nearest to it.
+    """The profile `named`, else that of `device`, else the nearest bundled one.
 
-    A link that the configuration imitates replaces the profile's, unless one is named. Raises
-    `ConfigError`.
+    A link that the configuration imitates replaces the profile's, unless a profile was named.
+    Raises `ConfigError`.
     """
     if named is not None:
         return Machine(profiles.hardware(named), named, "")
@@ -47,7 +53,9 @@ def machine(named: str | None, device: DeviceSection) -> Machine:
 
 
 def nearest(gpu: str | None) -> tuple[str, str]:
-    """The bundled profile for a GPU of that name, None where there is none; and why. Pure."""
+    """The bundled profile for a GPU of that name, or for no GPU if it is None, and the reason.
+    Pure.
+    """
     if gpu is None:
         return WITHOUT_GPU, "taken for device.kind cuda, since no GPU is here"
     for part, name in BUNDLED.items():
@@ -58,7 +66,7 @@ def nearest(gpu: str | None) -> tuple[str, str]:
 
 
 def _gpu(index: int) -> str | None:
-    """Name of a GPU by its driver; None without a driver."""
+    """The driver's name of a GPU; None without a driver."""
     try:
         from vmm.cuda_device import device_facts
 
@@ -68,7 +76,9 @@ def _gpu(index: int) -> str | None:
 
 
 def as_configured(hardware: Hardware, page_bytes: int) -> Hardware:
-    """With the pages of a configuration, whose `device.memory` holds parameters and KV alone."""
+    """The profile with the configuration's page size, and nothing reserved: `device.memory` holds
+    parameters and KV alone.
+    """
     page = SourcedPositive(value=page_bytes / MIB, source="device.page")
     nothing = Sourced(value=0, source="device.memory leaves it out")
     return hardware.model_copy(update={"page_mib": page, "reserved_mb": nothing})

@@ -1,4 +1,4 @@
-"""From a configuration to the tenants whose arithmetic can be told, and why not of the others."""
+"""Tenants of a configuration that can be explained, and the reasons why others cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirage.units import ceil_div
 
 
 class Subjects(NamedTuple):
-    """Tenants and their fits by name, and why the others cannot be explained."""
+    """Tenants that can be explained, their fits by name, and the reasons of the others by name."""
 
     subjects: list[Subject]
     fits: dict[str, Fit]
@@ -25,9 +25,10 @@ class Subjects(NamedTuple):
 
 
 def subjects(config: Config, hardware: Hardware, context: int) -> Subjects:
-    """Every tenant under policy `mirage`, its requests `context` tokens long, or as long as may be.
+    """Every tenant under policy `mirage`, with requests of `context` tokens, or of its
+    `max_model_len` if that is less.
 
-    Raises `ConfigError` for a folder that is missing or torn, and if no tenant can be explained.
+    Raises `ConfigError` for a folder that is missing or damaged, and if no tenant can be explained.
     """
     config = config.model_copy(update={"policy": Policy.MIRAGE})
     models: dict[str, Model] = {}

@@ -13,7 +13,7 @@ from mirage.tools.explain.sizes import milliseconds, rate
 from mirage.units import size
 
 WIDTH = 120
-"""Columns that a table may take."""
+"""Width of a table in characters."""
 
 
 def show(
@@ -23,7 +23,7 @@ def show(
     said: Sequence[str],
     console: Console,
 ) -> None:
-    """Print all of it. A narrow terminal breaks the lines of tables, rather than cut figures."""
+    """Print tables and sentences. On a narrow terminal lines wrap, so that no figure is cut off."""
     console.width = max(console.width, WIDTH)
     why = f"{machine.name}: {machine.why}" if machine.why else machine.name
     link = rate(machine.hardware.link_gb_s.value)
@@ -60,7 +60,7 @@ def _table(one: Explained) -> Table:
 
 
 def _cells(hidden: Hidden, runs: bool) -> tuple[str, ...]:
-    """A batch in brackets is one that the engine never runs."""
+    """Cells of a row. A batch that the engine cannot run (`runs` is False) is in brackets."""
     return (
         str(hidden.batch) if runs else f"({hidden.batch})",
         milliseconds(hidden.compute_s),

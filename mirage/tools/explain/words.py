@@ -51,7 +51,9 @@ def sentences(
 
 
 def first_worth(one: Explained) -> Hidden | None:
-    """The smallest of the batches that the engine can run behind which a tenth of KV is had."""
+    """The smallest batch that the engine can run and behind which layers worth a tenth of its KV
+    hide; None without one.
+    """
     for hidden in sorted(one.hidden, key=lambda h: h.batch):
         worth = hidden.layers_remapped and hidden.kv_blocks >= LITTLE * one.share_blocks
         if worth and hidden.batch <= one.most_requests:
@@ -87,7 +89,9 @@ def _requests(batch: int) -> str:
 
 
 def _idle_pays(config: Config, pool: int, link_gb_s: float) -> bool:
-    """True if another model wants what models lend, and in turns, if it is worth its way back."""
+    """True if another model can use memory that an idle one lends; in turns only if it is worth its
+    way back.
+    """
     if len(config.tenants) == 1:
         return False
     return config.sharing.mode == "spatial" or _lent(config, pool, link_gb_s) >= LITTLE * pool
@@ -134,7 +138,7 @@ def _movable(found: Iterable[Explained]) -> int:
 def _alike(
     found: Iterable[Explained], key: Callable[[Explained], Key]
 ) -> Iterable[tuple[Key, str]]:
-    """Sentences about subjects, each once, with the names of all subjects for which it holds."""
+    """Each distinct key of the tenants, with the names of all tenants that have it."""
     named: dict[Key, list[str]] = {}
     for one in found:
         named.setdefault(key(one), []).append(one.name)
@@ -146,7 +150,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def _break_even(found: Sequence[Explained], link_gb_s: float) -> str:
-    """Break-even of the model that needs the fastest link."""
+    """Sentence on the break-even link, for the model that needs the fastest one."""
     giving = [one for one in found if one.most_remapped]
     batches = sorted({h.batch for one in giving for h in one.hidden})
     held = [b for b in batches if all(b <= one.most_requests for one in giving)] or batches[:1]

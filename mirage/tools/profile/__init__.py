@@ -1,1 +1,1 @@
-"""`mirage profile`: what this machine and its real engines take, as a hardware file."""
+"""`mirage profile`: measurements of this machine with real engines, written as a hardware file."""

@@ -1,4 +1,4 @@
-"""Asking a child process of ours: a module that answers one question (`answering`)."""
+"""Questions to child processes: each runs a module that answers one question (`answering`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirage.wire import Broken
 
 ROLE = "measure"
 ENDING_S = 30.0
-"""Seconds that a child has to end by itself when it is asked to."""
+"""Seconds in which a child must end by itself after it was asked to."""
 CACHE = "VLLM_CACHE_ROOT"
 
 
@@ -29,10 +29,11 @@ def ask(
     environment: Mapping[str, str],
     waiting: Waiting = nobody_waits,
 ) -> Any:
-    """Answer of `module` in role `measure`. `waiting` hears the seconds so far.
+    """Answer of `module`, run as a child process, to `question`. `waiting` is called with the
+    seconds so far.
 
-    Whatever is raised meanwhile ends the child, and so does the end of this process. Raises
-    `EngineFailed` with one line if the child has no answer.
+    Any error here ends the child, and so does the end of this process. Raises `EngineFailed` with
+    one line if the child gives no answer.
     """
     with (
         asked_child(["-m", module], log, environment) as child,
@@ -50,9 +51,10 @@ def ask(
 
 @contextmanager
 def one_cache(folder: Path) -> Iterator[None]:
-    """vLLM's cache of all children that begin inside, but where the environment names another.
+    """Context that sets vLLM's cache for all children started inside, unless the environment names
+    one.
 
-    Each would else find out anew what the models' classes can, which takes seconds.
+    Otherwise each child would inspect the models' classes again, which takes seconds.
     """
     mine = CACHE not in os.environ
     os.environ.setdefault(CACHE, str(folder))
@@ -64,13 +66,15 @@ def one_cache(folder: Path) -> Iterator[None]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, for a child that starts no engine itself."""
+    """This process's variables with `more`, for a child that starts no engine itself."""
     return dict(os.environ) | dict(more or {})
 
 
 @contextmanager
 def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
-    """Killed with this process, whatever ends that, and `folders` removed, also by the block."""
+    """Context that kills the child if this process ends inside. `folders` are removed at its end in
+    any case.
+    """
     with ReaperClient(*folders) as reaper:
         reaper.began(child.pid)
         try:
@@ -81,7 +85,9 @@ def watched(child: subprocess.Popen[bytes], *folders: Path) -> Iterator[None]:
 
 @contextmanager
 def _ended(child: AskedChild) -> Iterator[None]:
-    """By whatever is raised inside. Ask first: a child may have a server of its own to end."""
+    """Context that ends the child on any error inside. It is asked first, since it may have to end
+    a server of its own.
+    """
     try:
         yield
     except BaseException:
@@ -93,7 +99,7 @@ def _ended(child: AskedChild) -> Iterator[None]:
 
 
 def why(module: str, code: int | None, log: Path) -> str:
-    """One line for a child without an answer."""
+    """One line with the reason why a child gave no answer."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     said = [line for line in lines if line] or ["it said nothing"]
     return f"{module} ended with exit code {code}: {last_error(log) or said[-1][:300]}: see {log}"

@@ -1,4 +1,4 @@
-"""``mirage profile``: measure this machine with the models of a configuration, and tell."""
+"""``mirage profile``: measures this machine with the models of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to the child processes, made from a configuration and the fit of its tenants."""
+"""Questions to the child processes, from a configuration and the fits of its tenants."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from mirage.tools.profile.plan import (
 )
 
 CLOCKS = {"host": "cpu_s", "cuda": "wall_s"}
-"""By `device.kind`: which time of a step counts. Processor time is lengthened little by other work,
-but a GPU's steps are not on the processor."""
+"""Clock for the time of a step, by `device.kind`. Other work lengthens processor time little, but a
+GPU's steps do not run on the processor.
+"""
 MOST_TRANSFER = 256 << 20
 BEYOND_CACHES = 64 << 20
-"""Bytes that copies on a host go through, so that none finds its bytes in a processor's cache."""
+"""Bytes over which copies on a host are spread, so that none finds its bytes in a processor's
+cache.
+"""
 PAGES = (1, 4, 16, 64, 256)
 ONE_STEP_AT_A_TIME = "--no-async-scheduling"
-"""Else a step's time would be that of another one, too."""
+"""Option of vLLM without which the measured time of a step would include another step's."""
 
 
 def limits(tenant: TenantSection, fit: Fit) -> MeasuringLimits:
-    """Limits of the engine as it is measured."""
+    """Limits of the engine that is measured."""
     return MeasuringLimits(
         sequences=tenant.max_num_seqs,
         length=tenant.max_model_len,
@@ -45,7 +48,9 @@ def limits(tenant: TenantSection, fit: Fit) -> MeasuringLimits:
 
 
 def loads(tenant: TenantSection) -> tuple[SteadyLoad, SteadyLoad]:
-    """Few requests at once, and many, as this tenant's engine bears them."""
+    """A load of few requests at a time, and one of many, cut to the limits of this tenant's
+    engine.
+    """
     alone = MeasuringLimits(
         tenant.max_num_seqs, tenant.max_model_len, tenant.max_num_batched_tokens, 1, 1
     )
@@ -53,9 +58,9 @@ def loads(tenant: TenantSection) -> tuple[SteadyLoad, SteadyLoad]:
 
 
 def roomy(config: Config, fit: Fit) -> Fit:
-    """With all KV blocks that there could ever be, from the start.
+    """The fit with the largest possible number of KV blocks from the start.
 
-    On a GPU, with all that fit into the device beside this model's parameters.
+    On a GPU it has all blocks that fit into the device beside this model's parameters.
     """
     blocks = fit.max_blocks
     if config.device.kind == "cuda" and fit.extent_bytes:
@@ -68,7 +73,7 @@ def roomy(config: Config, fit: Fit) -> Fit:
 def engine_question(
     config: Config, tenant: TenantSection, fit: Fit, effort: Effort
 ) -> dict[str, Any]:
-    """For `mirage.engine.steptimes`."""
+    """Question for `mirage.engine.steptimes`."""
     wide = roomy(config, fit)
     words = launcher.command(config, tenant, wide, Path("unused"), None)
     argv = words[words.index(launcher.SERVER[-1]) + 1 :]
@@ -84,7 +89,7 @@ def engine_question(
 
 
 def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -> dict[str, Any]:
-    """Input of `mirage.tools.profile.transfers`.
+    """Question for `mirage.tools.profile.transfers`.
 
     The largest copy is an eighth of the device's memory in whole pages, but at most `MOST_TRANSFER`
     and at least a page.
@@ -108,7 +113,9 @@ def transfer_question(config: Config, fits: Mapping[str, Fit], effort: Effort) -
 def served_question(
     config: Config, file: Path, log: Path, vllm: Path, effort: Effort
 ) -> dict[str, Any]:
-    """For `mirage.tools.profile.served`; `file` is served, and `vllm` asked about its models."""
+    """Question for `mirage.tools.profile.served`. `file` is served; the process at `vllm` is asked
+    about its models.
+    """
     both = {tenant.name: loads(tenant) for tenant in config.tenants}
     return {
         "config": str(file),

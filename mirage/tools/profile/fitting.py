@@ -1,7 +1,7 @@
-"""From measured steps and copies to the figures of a hardware profile, by least squares. Pure.
+"""Figures of a hardware profile from measured steps and copies, by least squares. Pure.
 
-The simulator's roofline is linear in what a step does while one bound holds. Which bound that
-is follows from the figures, so both are found in turn until neither changes.
+The simulator's roofline is linear in a step's work as long as the same bound holds. Which bound
+that is follows from the figures, so both are computed in turn until neither changes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from mirage.profiles import Model
 Floats = npt.NDArray[np.float64]
 ROUNDS = 100
 LEAST = 1e-20
-"""Stands for no time at all where one must be divided by."""
+"""Divisor in place of a time of zero."""
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """A measured step, in the terms that a profile's figures multiply."""
+    """A measured step, with the quantities that a profile's figures multiply."""
 
     sequences: int
     traffic: int
-    """Bytes of parameters and KV that it reads and writes."""
+    """Bytes of parameters and KV that the step reads and writes."""
     arithmetic: int
-    """Floating-point operations."""
+    """Floating-point operations of the step."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Seconds, bytes and operations a second; `error` is the mean of |fit / measured - 1|."""
+    """Fitted figures in seconds, and in bytes and operations a second; `error` is the mean of |fit
+    / measured - 1|.
+    """
 
     overhead_s: float
     sequence_s: float
@@ -46,18 +48,20 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of anything at all, and of each unit of its size."""
+    """A line: fixed seconds, and seconds for each unit of size."""
 
     fixed_s: float
     each_s: float
 
     def at(self, size: float) -> float:
-        """Seconds of that size."""
+        """Seconds for `size`."""
         return self.fixed_s + self.each_s * size
 
 
 def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> MeasuredStep:
-    """A sample of `mirage.engine.steptimes`, counted as `mirage.simulate.roofline` counts."""
+    """The step in a sample of `mirage.engine.steptimes`, with its work counted as by
+    `mirage.simulate.roofline`.
+    """
     sequences, context = sample["sequences"], sample["context"]
     prefill, area = sample["prefill"], sample["area"]
     weights = (model.layers * model.layer_weights + model.head_weights) * model.weight_bytes
@@ -74,7 +78,7 @@ def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> Measu
 
 
 def fit(steps: Sequence[MeasuredStep]) -> Fitted:
-    """The figures whose roofline is nearest to all steps, in relative terms."""
+    """Figures of the roofline that is nearest to all steps, in relative terms."""
     traffic = np.array([s.traffic for s in steps], dtype=np.float64)
     arithmetic = np.array([s.arithmetic for s in steps], dtype=np.float64)
     sequences = np.array([s.sequences for s in steps], dtype=np.float64)
@@ -101,13 +105,13 @@ def fit(steps: Sequence[MeasuredStep]) -> Fitted:
 
 
 def predicted_s(fitted: Fitted, of: MeasuredStep) -> float:
-    """Seconds that the fit gives a step."""
+    """Seconds of a step by the fit."""
     bound = max(of.traffic / fitted.bytes_per_s, of.arithmetic / fitted.flop_per_s)
     return fitted.overhead_s + fitted.sequence_s * of.sequences + bound
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line:
-    """Through (size, seconds), nearest in relative terms."""
+    """The line nearest to points of (size, seconds), in relative terms."""
     sizes, seconds = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     columns = np.stack([np.ones_like(seconds), sizes], axis=1)
     fixed, each = _least_squares(columns / seconds[:, None])
@@ -115,11 +119,11 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
 
 
 def plane(samples: Sequence[Mapping[str, Any]], clock: str = "cpu_s") -> list[float]:
-    """Seconds of a step: fixed, per sequence, per context and prefill token, and per area.
+    """Seconds of a step: fixed, per sequence, per context token, per prefill token, and per area.
 
-    Least squares in relative terms over samples of `mirage.engine.steptimes`. Unlike a roofline,
-    in which the slowest bound hides the others, all parts of a step add up: so it is where one
-    core computes matrices and attention one after the other.
+    Least squares in relative terms over samples of `mirage.engine.steptimes`. In a roofline the
+    slowest bound hides the others; here all parts of a step add up, as they do when one core
+    computes matrices and attention one after the other.
     """
     work = ("sequences", "context", "prefill", "area")
     rows = np.array([[1, *(sample[key] for key in work)] for sample in samples], dtype=np.float64)
@@ -128,7 +132,7 @@ def plane(samples: Sequence[Mapping[str, Any]], clock: str = "cpu_s") -> list[fl
 
 
 def _least_squares(columns: Floats) -> list[float]:
-    """Non-negative factors that bring the rows' sums as near to one as can be."""
+    """Non-negative factors of the columns with which the sums of the rows are nearest to one."""
     used = list(range(columns.shape[1]))
     while True:
         found = np.linalg.lstsq(columns[:, used], np.ones(len(columns)), rcond=None)[0]

@@ -1,4 +1,6 @@
-"""The hardware file: every figure with how it was measured, on what and when. Pure."""
+"""The hardware file: every figure with the way in which it was measured, the machine, and the date.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from mirage.tools.profile.understanding import Measured
 from mirage.units import GIB, MIB
 
 LARGEST = 100 * UNSEEN
-"""For what no step was bound by."""
+"""Stated figure of a bound that limited no measured step."""
 
 Figures = dict[str, tuple[float, str]]
 
@@ -24,17 +26,19 @@ class ProfileProvenance:
     """Origin of the figures."""
 
     program: str
-    """Such as ``mirage profile``."""
+    """Name of the program, as ``mirage profile``."""
     machine: str
     date: str
     config: str
-    """The configuration's file, for what it sets."""
+    """Path of the configuration."""
     memory_bytes: int
     page_bytes: int
 
 
 def figures(measured: Measured, of: ProfileProvenance, extra: Extra) -> Figures:
-    """Value and source of each field of `Hardware`. `extra` is what serving adds to a step."""
+    """Value and source of each field of `Hardware`. `extra` is the time that serving adds to a
+    step.
+    """
     where = f"measured by {of.program} on {of.machine}, {of.date}"
     fitted, error = measured.fitted, f"mean error {100 * measured.fitted.error:.0f} %"
     bound = f"{where}: fitted to timed steps, {error}"
@@ -65,7 +69,7 @@ def figures(measured: Measured, of: ProfileProvenance, extra: Extra) -> Figures:
 
 
 def document(title: str, known: Mapping[str, tuple[float, str]], comment: str) -> str:
-    """The YAML file. Raises pydantic's `ValidationError` if a figure is impossible."""
+    """Text of the YAML file. Raises pydantic's `ValidationError` if a figure is impossible."""
     raw: dict[str, object] = {"title": title}
     raw |= {
         name: {"value": float(f"{value:.10g}"), "source": source}

@@ -1,4 +1,4 @@
-"""The page of a profile: one file that needs nothing else, for people."""
+"""The page of a profile: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUIET = (
 
 
 def render(result: Result) -> str:
-    """The page of a result; the same for the same result."""
+    """The page of a result; the same text for the same result."""
     drawn = (pictures.link, pictures.decode, pictures.prefill, pictures.fit)
     return Document(
         f"MIRAGE profile: {result['title']}",
@@ -76,7 +76,7 @@ def _layers(result: Result) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _pages(result: Result) -> Iterator[list[str]]:
-    """Microseconds of each act, by the number of pages."""
+    """Rows of a table: number of pages, and microseconds of each operation."""
     for row in result["pages"]:
         yield [str(row["pages"]), *(_spread(row[f"{act}_s"], 1e6) for act in ACTS)]
 
@@ -111,6 +111,6 @@ def _parts(result: Result) -> Iterator[tuple[str, str, str]]:
 
 
 def _spread(values: Mapping[str, float], factor: float) -> str:
-    """Median, and quartiles in brackets."""
+    """Median, with the quartiles in brackets."""
     middle, low, high = (f"{values[key] * factor:.3g}" for key in ("median", "low", "high"))
     return f"{middle} ({low} to {high})"

@@ -1,4 +1,4 @@
-"""One process that has imported vLLM, while a profile is measured: forks of it answer."""
+"""One process that has imported vLLM, kept during a profile: its forks answer questions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN_THIS_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 class Imported:
-    """Handle of the process that has imported vLLM; it answers at `address`."""
+    """The process that has imported vLLM and answers at the socket `address`."""
 
     def __init__(self, address: Path) -> None:
         self.address = address
@@ -38,7 +38,9 @@ class Imported:
 
 @contextmanager
 def imported(config: Config, log: Path) -> Iterator[Imported]:
-    """It begins to import, and can be asked at once. With the block it ends, and all its forks."""
+    """Start the process; it begins to import and may be asked at once. At the end of the block it
+    and its forks are killed.
+    """
     with RunDir(None) as rundir:
         address = rundir.sockets / "vllm.sock"
         with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,6 @@
-"""All parts of a profile, one child process after the other; what was measured is not again."""
+"""All parts of a profile, each measured by a child process. Parts with unchanged inputs are not
+measured again.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +28,26 @@ from mirage.tools.report.origin import machine, versions
 
 Waiting = Callable[[float], None]
 AT_ONCE = "configuration.yaml"
-"""The configuration with its tenants at once, as what serving adds is measured."""
+"""Name of the configuration with spatial sharing, under which the serving overhead is measured."""
 LISTED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """The children's answers; engines by tenant."""
+    """Answers of the child processes; engines by tenant."""
 
     engines: dict[str, Any]
     transfers: dict[str, Any]
     message: dict[str, Any]
     served: dict[str, Any]
     parts: dict[str, Part]
-    """All of it by the name of its part, with what else ran meanwhile."""
+    """All parts by name, with the other processes that ran meanwhile."""
 
 
 class Measuring(ExitStack):
-    """The parts of one configuration, in the order in which they are measured.
+    """Measurement of one configuration's parts, in order.
 
-    Parts are measured inside its `with` block, whose end stops what they shared.
+    Call `measure` inside its `with` block; the end of the block stops processes that parts share.
     """
 
     def __init__(self, path: Path, config: Config, effort: Effort) -> None:
@@ -61,7 +63,7 @@ class Measuring(ExitStack):
 
     @property
     def names(self) -> list[str]:
-        """Names of all parts."""
+        """Names of all parts, in the order of measurement."""
         return [
             "transfers",
             *(f"engine {t.name}" for t in self.config.tenants),
@@ -70,7 +72,7 @@ class Measuring(ExitStack):
         ]
 
     def key(self) -> dict[str, Any]:
-        """Inputs of a part; the part is measured again if one of them differs."""
+        """Inputs of all parts; a part is measured again if they have changed."""
         content = self.config.model_dump_json(exclude={"replay": True, "device": {"profile"}})
         return {
             "configuration": hashlib.sha256(content.encode()).hexdigest(),
@@ -81,7 +83,9 @@ class Measuring(ExitStack):
         }
 
     def measure(self, name: str, parts: Parts, waiting: Waiting) -> Part:
-        """One part, and keep it. Raises `ConfigError`, `EngineFailed`, `OSError`."""
+        """Measure one part and store it in `parts`. Raises `ConfigError`, `EngineFailed`,
+        `OSError`.
+        """
         fits = self._fitted(parts) if name.split()[0] in ("transfers", "engine") else {}
         began = monotonic()
         with quiet.others_watched() as counts:
@@ -112,13 +116,15 @@ class Measuring(ExitStack):
         return self._steps_of_a_new_process(question, log, waiting)
 
     def _steps_of_a_new_process(self, question: Any, log: Path, waiting: Waiting) -> Any:
-        """For a GPU: imports may ask CUDA what is there, and CUDA cannot be used in a fork then."""
+        """Measure steps in a new process, for a GPU: imports may initialise CUDA, which cannot be
+        used in a fork afterwards.
+        """
         with RunDir(None) as rundir:
             environment = launcher.environment(self.config, rundir) | IN_THIS_PROCESS
             return children.ask("mirage.engine.steptimes", question, log, environment, waiting)
 
     def _vllm(self, parts: Parts) -> Imported:
-        """One for all parts, from the first on that asks it."""
+        """The process that has imported vLLM, started by the first part that needs it."""
         if self._imported is None:
             self._imported = self.enter_context(imported(self.config, parts.log("vllm")))
         return self._imported
@@ -129,7 +135,9 @@ class Measuring(ExitStack):
         return self._fits
 
     def _at_once(self, folder: Path) -> Path:
-        """The file itself, or one beside the parts where it takes turns: a turn is no step."""
+        """Path of the configuration with spatial sharing: the file itself, or a copy beside the
+        parts. Turns would distort steps.
+        """
         if not self._turns:
             return self.path.absolute()
         raw = current(read_yaml(self.path), self.path) | {"sharing": {"mode": "spatial"}}
@@ -141,7 +149,7 @@ class Measuring(ExitStack):
 
 
 def collected(measuring: Measuring, parts: Mapping[str, Part]) -> Measurements:
-    """All parts as what they are."""
+    """The stored parts, converted to `Measurements`."""
     names = [tenant.name for tenant in measuring.config.tenants]
     return Measurements(
         engines={name: parts[f"engine {name}"].measured for name in names},
@@ -153,7 +161,7 @@ def collected(measuring: Measuring, parts: Mapping[str, Part]) -> Measurements:
 
 
 def all_parts(measuring: Measuring, parts: Parts) -> Measurements:
-    """Every part, measured unless it is there, with no word about it."""
+    """All parts: stored ones, and newly measured ones if missing. Shows no progress."""
     found = {
         name: parts.get(name) or measuring.measure(name, parts, lambda seconds: None)
         for name in measuring.names
@@ -162,7 +170,9 @@ def all_parts(measuring: Measuring, parts: Parts) -> Measurements:
 
 
 def describe(config: Config) -> str:
-    """The machine, or its GPU, in words. Raises `vmm` errors if there is no such GPU."""
+    """Description of the machine, with its GPU if the device is one. Raises `VmmError` if there is
+    no such GPU.
+    """
     if config.device.kind == "host":
         return machine()
     from vmm.cuda_device import device_facts
@@ -171,6 +181,6 @@ def describe(config: Config) -> str:
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Size and time of change of a model's files."""
+    """Size and time of change in nanoseconds of each of a model's files."""
     found = [(name, (folder / name)) for name in LISTED]
     return {n: [f.stat().st_size, f.stat().st_mtime_ns] for n, f in found if f.is_file()}

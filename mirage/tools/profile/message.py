@@ -1,9 +1,9 @@
-"""Seconds that a control message takes, from an engine to the launcher or back, with its decision.
+"""Time of a control message between an engine and the control server, including the decision.
 
-A child process of `mirage profile`. It runs the launcher's control server with its controller, and
-in another process the engine's end of the socket, where a thread computes as torch does, with the
-interpreter's lock released. The engine's running requests want more than there is, and are refused;
-one message takes half of the time from the wish to the answer.
+A child process of `mirage profile`. It runs the control server with its controller, and in another
+process the engine's end of the socket, where a thread computes as torch does, with the
+interpreter's lock released. The engine's running requests demand more memory than there is, and are
+refused; one message takes half of the time from the demand to the answer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ SHAPE = ModelShape(
 
 
 def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Seconds of one message, each time, for the configuration in the file `asked` names."""
+    """Seconds of one message, one value for each question, with the configuration in the file
+    `asked["config"]`.
+    """
     config = configuration.load(Path(asked["config"]))
     with tempfile.TemporaryDirectory(prefix="mirage-") as folder:
         taken = asyncio.run(_serve(config, Path(folder) / "control", asked["asks"]))
@@ -95,7 +97,9 @@ def _received(answers: Connection) -> list[float]:
 
 
 def _engine(path: str, tenant: str, asks: int, answers: Connection) -> None:
-    """The other process: sends half of each time to an answer, in seconds."""
+    """Main function of the engine's process: it sends half of each question's seconds to
+    `answers`.
+    """
     asking = _Asking(path, tenant)
     threading.Thread(target=_compute, daemon=True).start()
     times = [asking.ask() for _ in range(WARM + asks)][WARM:]
@@ -117,7 +121,7 @@ class _Asking:
         self._wait()
 
     def ask(self) -> float:
-        """Seconds from the wish until it is answered."""
+        """Send a demand; return the seconds until the answer."""
         pause = threading.Event()
         pause.wait(PAUSE_S)
         self._heard.clear()

@@ -1,4 +1,4 @@
-"""Measurements that are kept: a file for each part, read again if nothing has changed."""
+"""Stored measurements: a file for each part, used again if its inputs have not changed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 from urllib.parse import quote
 
 FORMAT = 2
-"""Raise it when what a part holds changes."""
+"""Version of a part's format; raise it when the content changes."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Measurements of one child process, and how many other processes wanted a core meanwhile."""
+    """Measurements of one child process, its seconds and date, and the mean number of other
+    processes that wanted a core.
+    """
 
     measured: Any
     others: float
@@ -24,9 +26,9 @@ class Part:
 
 
 class Parts:
-    """The parts of one profile in `folder`; `key` says what they depend on.
+    """The stored parts of one profile in `folder`. `key` has all inputs that they depend on.
 
-    A part with another key, and a file that is torn, counts as not there.
+    A part with another key, or in a damaged file, counts as missing.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
@@ -36,7 +38,7 @@ class Parts:
         self._key = json.loads(json.dumps(dict(key) | {"format": FORMAT}))
 
     def get(self, name: str) -> Part | None:
-        """The stored part; None if it has to be measured."""
+        """The stored part; None if it must be measured."""
         try:
             kept = json.loads(self._file(name).read_text())
             return Part(**kept["part"]) if kept["key"] == self._key else None
@@ -44,18 +46,18 @@ class Parts:
             return None
 
     def put(self, name: str, part: Part) -> None:
-        """Store a part, whole or not at all. Raises `OSError`."""
+        """Store a part, completely or not at all. Raises `OSError`."""
         draft = self._file(name).with_suffix(".draft")
         draft.write_text(json.dumps({"key": self._key, "part": asdict(part)}, indent=1) + "\n")
         draft.replace(self._file(name))
 
     def forget(self) -> None:
-        """Start over. Raises `OSError`."""
+        """Remove all stored parts. Raises `OSError`."""
         for path in self.folder.glob("*.json"):
             path.unlink()
 
     def log(self, name: str) -> Path:
-        """File of the child's output."""
+        """Path of the log with the child's output."""
         return self._file(name).with_suffix(".log")
 
     def _file(self, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""The page's pictures: what was measured as points with quartiles, what was fitted as lines."""
+"""The pictures of a profile's page: measurements as points with quartiles, fits as lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage.units import MIB
 
 WAYS = {"one_way": ("one way", "#2456c7"), "mixed": ("each way, both at once", "#d98a1f")}
 COLOURS = ("#2456c7", "#d98a1f", "#14866d", "#a13d8f", "#5b4bb5", "#c0504d")
-"""Colours of the contexts, in their order."""
+"""Colours of the contexts, in order."""
 
 Result = Mapping[str, Any]
 Sample = Mapping[str, Any]
@@ -25,7 +25,7 @@ Sample = Mapping[str, Any]
     "fit. Where small copies are slow, their start is what costs.",
 )
 def link(result: Result) -> Figure:
-    """GB/s over the size of a copy."""
+    """Speed of the link in GB/s over the size of a copy."""
     figure, ((axes,),) = drawing.grid(1, 1, height=3.0)
     sizes = [copy["bytes"] for copy in result["copies"]]
     for way, (label, colour) in WAYS.items():
@@ -49,7 +49,7 @@ def link(result: Result) -> Figure:
     "is from quartile to quartile of all passes; the point is the median of the quickest.",
 )
 def decode(result: Result) -> Figure:
-    """A colour per context, a cell per tenant."""
+    """Time of decode steps: a cell for each tenant, a colour for each context."""
     figure, cells = _per_tenant(result)
     known = sorted({_context(s) for t in result["tenants"].values() for s in _decodes(t)})
     colours = {context: COLOURS[i % len(COLOURS)] for i, context in enumerate(known)}
@@ -67,7 +67,7 @@ def decode(result: Result) -> Figure:
 
 @picture("Prefill", "A step that computes prompts and nothing else.")
 def prefill(result: Result) -> Figure:
-    """Milliseconds over tokens, a cell per tenant."""
+    """Time of prefill steps in milliseconds over tokens: a cell for each tenant."""
     figure, cells = _per_tenant(result)
     names = list(result["tenants"])
     for axes, (name, tenant) in zip(cells, result["tenants"].items(), strict=True):
@@ -84,7 +84,7 @@ def prefill(result: Result) -> Figure:
     "Every step that was measured. On the dotted line the simulator would be exact.",
 )
 def fit(result: Result) -> Figure:
-    """Fitted milliseconds over measured ones."""
+    """Fitted milliseconds of each measured step over measured ones."""
     figure, ((axes,),) = drawing.grid(1, 1, height=3.4)
     names = list(result["tenants"])
     both: list[float] = []
@@ -103,11 +103,13 @@ def fit(result: Result) -> Figure:
 
 
 _QUARTILES = ("median", "high", "low")
-"""Quartiles of times; of rates the longest time is the lowest."""
+"""Keys for the median, the low and the high quartile of a rate, whose low quartile is that of the
+longest times.
+"""
 
 
 def _against(axes: Any, samples: Sequence[Sample], over: str, colour: str, label: str) -> None:
-    """Measured as points with quartiles, fitted as a line."""
+    """Draw samples as points with quartiles, and their fit as a line."""
     if not samples:
         return
     x = [sample[over] for sample in samples]
@@ -122,14 +124,14 @@ def _against(axes: Any, samples: Sequence[Sample], over: str, colour: str, label
 def _points(
     axes: Any, x: Sequence[float], y: Sequence[Sequence[float]], colour: str, label: str
 ) -> None:
-    """`y` has the values, their low and their high quartiles."""
+    """Draw points with bars. `y` has the values, their low and their high quartiles."""
     middle, low, high = y
     axes.vlines(x, low, high, color=colour, lw=1.6, alpha=0.5)
     axes.scatter(x, middle, s=16, color=colour, label=label, zorder=3)
 
 
 def _per_tenant(result: Result) -> tuple[Figure, Sequence[Any]]:
-    """A cell for each, three in a row."""
+    """A figure with a cell for each tenant, three in a row; returns it and the cells."""
     names = list(result["tenants"])
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -143,7 +145,7 @@ def _per_tenant(result: Result) -> tuple[Figure, Sequence[Any]]:
 
 
 def _scale(cells: Sequence[Any]) -> None:
-    """Once all is drawn: they share the axis of their values."""
+    """Set the scales of the cells after drawing, since they share the axis of values."""
     for axes in cells:
         axes.set_ylim(bottom=0)
         drawing.log_scale(axes)
@@ -165,6 +167,6 @@ def _decodes(tenant: Mapping[str, Any]) -> list[Sample]:
 
 
 def _context(sample: Sample) -> int:
-    """Tokens of each request, as near as tells contexts apart: some have decoded a little."""
+    """Tokens of each request, rounded down to 16, since some requests have decoded a few more."""
     each = sample["context"] / sample["sequences"]
     return int(each // 16 * 16)

@@ -1,4 +1,4 @@
-"""Points at which an engine is measured, and the number of repeats, from its limits. Pure."""
+"""Points at which an engine is measured, and numbers of repeats, within its limits. Pure."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ LADDER = (
     *(4, 16, 32, 64, 96, 128, 192, 256, 320, 512, 768, 1024, 1536, 2048, 3072, 4096),
     *(6144, 8192, 12288, 16384, 24576, 32768),
 )
-"""Tokens of prompts."""
+"""Tokens of prompts to choose from."""
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MIXTURES = ((1, 0.4), (4, 0.4), (4, 0.8), (8, 0.2), (8, 0.8))
-"""Sequences that decode while a prompt is computed, and its part of the longest one."""
+"""Decoding sequences, and length of the prompt computed beside them as a part of the longest
+one.
+"""
 MIDDLE, LONG = 0.4, 0.93
 GRAIN = 32
-"""Tokens to which a context is rounded down."""
+"""Tokens of which a context is a multiple, rounded down."""
 RUNNING = 64
-"""Tokens of the prompts that decode in mixtures."""
+"""Tokens of the prompts of the requests that decode in mixtures."""
 
 
 class SteadyLoad(NamedTuple):
-    """A constant number of requests of one length in an engine; lengths in tokens."""
+    """A constant number of requests in an engine, with these lengths in tokens."""
 
     at_once: int
     prompt: int
     output: int
 
     def limited(self, limits: MeasuringLimits) -> SteadyLoad:
-        """As an engine with these limits bears it."""
+        """This load, cut to the limits of an engine."""
         return SteadyLoad(
             min(self.at_once, limits.sequences),
             max(1, min(self.prompt, limits.length // 2)),
@@ -41,9 +43,9 @@ class SteadyLoad(NamedTuple):
 
 FEW = SteadyLoad(2, 160, 40)
 MANY = SteadyLoad(24, 16, 40)
-"""Short enough that so many fit into a small share's KV cache."""
+"""Load of many requests, short enough that they fit into a small share's KV cache."""
 SHORT = 16
-"""Tokens of the prompts that tell what is before an engine."""
+"""Tokens of the prompts with which the time in front of an engine is measured."""
 
 
 @dataclass(frozen=True)
@@ -54,39 +56,43 @@ class MeasuringLimits:
     length: int
     """Most tokens of prompt and output together."""
     budget: int
-    """Tokens of a step."""
+    """Most tokens of a step."""
     block_tokens: int
     blocks: int
 
     @property
     def prompt(self) -> int:
-        """The longest that one step computes and that leaves room for a token."""
+        """Tokens of the longest prompt that fits into one step and leaves room for an output
+        token.
+        """
         return max(1, min(self.length - 1, self.budget))
 
     def holds(self, sequences: int, tokens: int) -> bool:
-        """True if `sequences` requests of `tokens` tokens, outputs included, may run together."""
+        """True if `sequences` requests of `tokens` tokens, outputs included, can run at the same
+        time.
+        """
         fits = sequences * ceil_div(tokens, self.block_tokens) <= self.blocks
         return fits and tokens <= self.length and sequences <= self.sequences
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Number of points that are measured, and of repeats."""
+    """Number of points that are measured, and of their repeats."""
 
     name: str
     passes: int
-    """All points of an engine, one after the other, so often."""
+    """Passes over all points of an engine."""
     rounds: int
     """Repeats of each prompt and mixture in a pass."""
     decode_steps: int
     load_rounds: int
-    """Requests of each load, in multiples of those at once."""
+    """Requests of each load, as a multiple of those in flight."""
     copies: int
     """Loads of a layer."""
     moves: int
     """Allotments that an engine acts on."""
     transfers: int
-    """Copies of each size, and of each number of pages."""
+    """Copies of each size, and operations on each number of pages."""
     asks: int
     """Control messages."""
     alone: int
@@ -97,9 +103,9 @@ class Effort:
     """Seconds of each load on served engines."""
     served_passes: int
     groups: int
-    """Choices of several engines that compute together, of each size."""
+    """Choices of engines that compute at the same time, for each number of several engines."""
     points: int
-    """Most prompt lengths, batches, and twice the most contexts and mixtures."""
+    """Most prompt lengths, and most batches; half as many contexts and mixtures are measured."""
 
 
 THOROUGH = Effort(
@@ -142,23 +148,25 @@ QUICK = Effort(
 
 @dataclass(frozen=True)
 class Points:
-    """Batches that one engine computes while it is timed; tokens."""
+    """Batches that one engine computes while it is timed; lengths in tokens."""
 
     prompts: list[tuple[int, int]]
     """Prompts in a step, and tokens of each."""
     decodes: list[tuple[int, int, int]]
-    """Sequences, context and output of each."""
+    """Sequences, and tokens of context and of output of each."""
     mixtures: list[tuple[int, int]]
-    """Sequences that decode, and the prompt's tokens."""
+    """Sequences that decode, and tokens of the prompt."""
 
 
 def points(limits: MeasuringLimits, effort: Effort) -> Points:
-    """All within the limits: at least one prompt and one batch."""
+    """Points within the limits: at least one prompt and one batch."""
     return Points(_prompts(limits, effort), _decodes(limits, effort), _mixtures(limits, effort))
 
 
 def thinned(values: Iterable[int], most: int) -> list[int]:
-    """Ascending, evenly chosen, the least and the largest among them."""
+    """At most `most` of the values, ascending and evenly chosen, including the least and the
+    greatest.
+    """
     known = sorted(set(values))
     if len(known) <= most:
         return known
@@ -167,7 +175,7 @@ def thinned(values: Iterable[int], most: int) -> list[int]:
 
 
 def transfer_sizes(page: int, most: int, layers: Iterable[int], effort: Effort) -> list[int]:
-    """Bytes of copies: powers of four from a page on, the sizes of layers, and `most`."""
+    """Bytes of copies: powers of four times a page, the sizes of layers, and `most`."""
     sizes = [page]
     while sizes[-1] * 4 <= most:
         sizes.append(sizes[-1] * 4)
@@ -206,9 +214,10 @@ def _decodes(limits: MeasuringLimits, effort: Effort) -> list[tuple[int, int, in
 
 
 def _fitting(limits: MeasuringLimits, batch: int, context: int, outputs: int) -> tuple[int, int]:
-    """The largest batch up to `batch` that runs together, and what each then has to output.
+    """The largest batch up to `batch` that can run together, and the tokens that each request must
+    output; (0, 0) if none can.
 
-    Prompts are computed over several steps, in which those that were first decode already.
+    Prompts are computed over several steps, during which the first ones already decode.
     """
     while batch:
         steps = ceil_div(batch * context, max(1, limits.budget - batch))

@@ -1,4 +1,4 @@
-"""Other processes that wanted a core while something was measured."""
+"""Count of other processes that want a core during a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ WATCH_HZ = 2
 
 @contextmanager
 def others_watched() -> Iterator[list[int]]:
-    """Fills the list with the number of other processes that want a core, twice a second."""
+    """Context that appends the number of other processes wanting a core to the yielded list, twice
+    a second.
+    """
     counts: list[int] = []
     over = threading.Event()
 
@@ -32,12 +34,12 @@ def others_watched() -> Iterator[list[int]]:
 
 
 def mean(counts: list[int]) -> float:
-    """Mean of the counts; 0 for a measurement that ended before the first count."""
+    """Mean of the counts; 0 for a measurement that ended before the first one."""
     return statistics.mean(counts) if counts else 0.0
 
 
 def _others_running() -> int:
-    """Processes in state R that are neither this one nor below it."""
+    """Number of processes in state R that are neither this process nor its descendants."""
     parents: dict[int, int] = {}
     running = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -54,7 +56,7 @@ def _others_running() -> int:
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
-    """A process, its parent, and so on."""
+    """A process, its parent, and all further ancestors that are known."""
     line = [pid]
     while line[-1] in parents:
         line.append(parents[line[-1]])

@@ -1,4 +1,4 @@
-"""Measurements and fits as one JSON object, of which the page is made. Pure."""
+"""Measurements and fits as one JSON object, from which the page is made. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.tools.profile.understanding import Measured
 
 SCHEMA_VERSION = 1
 ACTS = ("create", "map", "clear", "unmap", "release")
-"""Operations on pages, in their order."""
+"""Operations on pages, in order."""
 
 Answers = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ class RunFacts:
     effort: str
     cores: int
     others: dict[str, float]
-    """Other processes that wanted a core, by part."""
+    """Mean number of other processes that wanted a core, by part."""
     seconds: dict[str, float]
     """Seconds that each part took."""
     doubts: list[str]
@@ -44,7 +44,7 @@ def result(
     transfers: Answers,
     models: Mapping[str, Model],
 ) -> dict[str, Any]:
-    """All of it. Times are seconds, and come with median, quartiles and count."""
+    """The whole result. Times are in seconds, with median, quartiles and count."""
     return {
         "schema_version": SCHEMA_VERSION,
         **asdict(run),

@@ -1,11 +1,10 @@
-"""Time that serving adds to the steps of the engines: a child process of `mirage profile`.
+"""Time that serving adds to the engines' steps: a child process of `mirage profile`.
 
-All engines of the configuration are served, policy pooled. One request at a time tells what HTTP
-and vLLM's front end take before an engine sees it. Many at once tell how much processor time each
-costs in every process there, and how long they take to get through while all engines compute. A few
-at a time, to one engine or to several at once, tell how much more processor time a request costs
-when several engines compute and share caches. Many at a time tell what of that is for each step and
-what for each token.
+All engines of the configuration are served, under policy pooled. One request at a time shows the
+time in HTTP and vLLM's front end before an engine has it. A burst shows the processor time of a
+request in each process, and the time to get through while all engines compute. A few requests at a
+time, to one or several engines, show how much more processor time a request costs when several
+engines compute and share caches. Many at a time show which of this is per step and which per token.
 """
 
 from __future__ import annotations
@@ -36,14 +35,16 @@ SETTLE_S = 1.0
 """Seconds of load before a burst."""
 SEED = 1
 PATIENCE_S = 120.0
-"""For one request."""
+"""Most seconds of one request."""
 ENGINES = "engines"
 
 _numbers = count()
 
 
 class Spent:
-    """Processor seconds in a `with` block: of the engines, and of the processes before them."""
+    """Processor seconds spent in a `with` block: by the engines, and by the processes in front of
+    them.
+    """
 
     def __enter__(self) -> Spent:
         self._before = _processor_seconds()
@@ -56,7 +57,7 @@ class Spent:
 
 
 def _processor_seconds() -> dict[str, float]:
-    """Processor seconds of this process, the client, and of all below it."""
+    """Processor seconds so far of this process, the client, and all its descendants."""
     me, spent = psutil.Process(), dict.fromkeys((ENGINES, *ReadingCost._fields), 0.0)
     for process in (me, *me.children(recursive=True)):
         times = process.cpu_times()
@@ -67,7 +68,7 @@ def _processor_seconds() -> dict[str, float]:
 
 
 def part(command: str, *, is_client: bool) -> str:
-    """The field of `ReadingCost` that a process counts to, or `ENGINES`."""
+    """Field of `ReadingCost` for a process's time, or `ENGINES`."""
     if is_client:
         return "client"
     if "EngineCore" in command:
@@ -77,29 +78,29 @@ def part(command: str, *, is_client: bool) -> str:
 
 @dataclass(frozen=True)
 class ServedPlan:
-    """Loads that are measured, and how often; tenants by name, with their two loads."""
+    """Loads to measure, and numbers of repeats; `few` and `many` have two loads by tenant."""
 
     config: str
     log: str
     vllm: str
-    """The socket of the process that is asked about the models."""
+    """Socket of the process that is asked about the models."""
     prompt: int
-    """Tokens of short prompts."""
+    """Tokens of a short prompt."""
     alone: int
     """Requests to each tenant, one at a time."""
     burst: int
-    """Short requests to one tenant at the same moment."""
+    """Short requests that are sent to one tenant at the same moment."""
     bursts: int
     load_s: float
     passes: int
     groups: int
-    """Choices of several engines that compute together, of each size."""
+    """Choices of engines that compute at the same time, for each number of several engines."""
     few: dict[str, tuple[int, int, int]]
     many: dict[str, tuple[int, int, int]]
 
 
 async def measured(url: str, asked: ServedPlan) -> dict[str, Any]:
-    """Seconds, by tenant or by number of engines under load."""
+    """Measured seconds, by tenant or by the number of engines under load."""
     tenants = list(asked.few)
     async with client.session(url, PATIENCE_S) as http:
         await client.warm_up(http, tenants)
@@ -125,12 +126,12 @@ async def measured(url: str, asked: ServedPlan) -> dict[str, Any]:
 
 
 def _most(size: int, asked: ServedPlan) -> int:
-    """Groups of that size: every engine alone, of several together some choices."""
+    """Number of groups of that size: every engine alone, and `groups` choices of several."""
     return len(asked.few) if size == 1 else asked.groups
 
 
 async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> list[float]:
-    """Seconds to the first token of short requests that are alone."""
+    """Seconds to the first token of short requests that run alone."""
     journal = Journal()
     for _ in range(asked.alone):
         await _send(http, tenant, (asked.prompt, 2), journal)
@@ -138,7 +139,7 @@ async def _one_by_one(http: aiohttp.ClientSession, tenant: str, asked: ServedPla
 
 
 async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> dict[str, float]:
-    """Processor seconds of each of many requests that come at once, by field of `ReadingCost`."""
+    """Processor seconds of one request of a burst, by field of `ReadingCost`."""
     journal = Journal()
     with Spent() as spent:
         calls = [_call(tenant, (asked.prompt, 1)) for _ in range(asked.burst)]
@@ -148,7 +149,9 @@ async def _burst(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) ->
 
 
 async def _burst_beside(http: aiohttp.ClientSession, tenant: str, asked: ServedPlan) -> float:
-    """Seconds from one request of a burst to the next, where all engines compute."""
+    """Seconds from one request of a burst to the next while all engines compute; median of the
+    bursts.
+    """
     times = [await _one_burst(http, tenant, asked) for _ in range(asked.bursts)]
     return statistics.median(times)
 
@@ -183,7 +186,9 @@ async def _least_disturbed(
 async def _under_load(
     http: aiohttp.ClientSession, group: Mapping[str, tuple[int, int, int]], load_s: float
 ) -> dict[str, Any]:
-    """Times of single requests while all engines of `group` are kept busy."""
+    """Processor and end-to-end seconds of single requests while all engines of `group` are kept
+    busy.
+    """
     until = perf_counter() + load_s
 
     async def keep_busy(tenant: str, lengths: tuple[int, int], journal: Journal) -> None:
@@ -215,7 +220,7 @@ async def _send(
 
 
 def _call(tenant: str, lengths: tuple[int, int]) -> TenantRequest:
-    """At once; its number makes its prompt a new one."""
+    """A request to be sent at once, whose number makes its prompt unique."""
     return TenantRequest(next(_numbers), 0.0, tenant, *lengths, clipped=False)
 
 
@@ -233,7 +238,7 @@ async def _serve_and_measure(asked: ServedPlan) -> dict[str, Any]:
 
 
 def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Serve, and measure; see `ServedPlan`."""
+    """Serve the configuration and measure it; `asked` has the fields of `ServedPlan`."""
     return asyncio.run(_serve_and_measure(ServedPlan(**asked)))
 
 

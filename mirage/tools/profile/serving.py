@@ -1,4 +1,4 @@
-"""Time that serving adds to the steps of an engine, from steps bare and served. Pure."""
+"""Time that serving adds to an engine's steps, from steps measured alone and served. Pure."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from mirage.tools.profile.plan import SteadyLoad
 
 
 class Extra(NamedTuple):
-    """Seconds that serving adds to each step, and to each token of it."""
+    """Seconds that serving adds to each step, and to each token in it."""
 
     step_s: float
     token_s: float
 
 
 class ReadingCost(NamedTuple):
-    """Processor seconds that each process before an engine spends on one request."""
+    """Processor seconds that each process in front of an engine spends on one request."""
 
     client: float
     router: float
     server: float
-    """vLLM's, of the engine."""
+    """vLLM's API server."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Costs of serving that no hardware file has, in seconds."""
+    """Costs of serving that are not in the hardware file, in seconds."""
 
     cores: int
     inflation: tuple[float, ...]
-    """Processor time of a step with 1, 2, … engines computing, in that of one alone."""
+    """Processor time of a step while 1, 2, … engines compute, relative to one engine alone."""
     engine: Extra
-    """In the engine's own process."""
+    """Time added in the engine's own process."""
     front: Extra
-    """On the way from there to the client."""
+    """Time added on the way from the engine to the client."""
     latency_s: float
-    """From sending to the engine, and back, of a request that is alone."""
+    """Time of a request that runs alone, from sending to the engine, and back."""
     request_s: float
-    """From one request to the next of those that come to a tenant at once, all engines busy."""
+    """Time from one request to the next in a burst to a tenant, with all engines busy."""
     reading: ReadingCost
-    """Times of requests that come to a tenant at once, all engines idle."""
+    """Processor times of a request in a burst to a tenant, with all engines idle."""
     load_s: float
-    """T_T: what copying one layer takes; 0 if none can move."""
+    """T_T: time to copy one layer; 0 if none can move."""
 
 
 def serving(
@@ -53,9 +53,9 @@ def serving(
     loads: Mapping[str, Sequence[SteadyLoad]],
     cores: int,
 ) -> Serving:
-    """Figures from answers of `mirage.engine.steptimes`, by tenant, and of `served` ones.
+    """Costs of serving, from answers of `mirage.engine.steptimes` by tenant, and of `served`.
 
-    `loads` are the ones that both measured: few requests at once, and many.
+    `loads` are the loads that both measured: few requests at a time, and many.
     """
     reading = ReadingCost(
         *(
@@ -92,7 +92,9 @@ def serving(
 
 
 def extra(points: Sequence[tuple[int, float]]) -> Extra:
-    """The line through (sequences in a step, seconds that serving adds to it)."""
+    """The line through points of (sequences in a step, seconds that serving adds to it), not below
+    0.
+    """
     sequences, seconds = zip(*points, strict=True)
     if len(set(sequences)) == 1:
         return Extra(max(0.0, statistics.mean(seconds)), 0.0)
@@ -101,7 +103,7 @@ def extra(points: Sequence[tuple[int, float]]) -> Extra:
 
 
 def between(several: Sequence[Serving]) -> Serving:
-    """The mean of each figure."""
+    """The mean of each figure over several measurements."""
 
     def mean(*values: Any) -> Any:
         if isinstance(values[0], tuple):
@@ -115,9 +117,9 @@ def between(several: Sequence[Serving]) -> Serving:
 
 
 def _engine_s(clock: str, name: str, load: SteadyLoad, found: Mapping[str, Any]) -> float:
-    """A served request's part of its engine's time, by the clock that timed the bare steps.
+    """A served request's part of its engine's time, by the clock that timed the steps alone.
 
-    A processor that waits for a GPU spins, so there the time between the client's requests counts.
+    A processor that waits for a GPU spins, so for a GPU the client's time between requests is used.
     """
     if clock == "cpu_s":
         return float(found["engine_s"])

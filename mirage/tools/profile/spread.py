@@ -1,4 +1,4 @@
-"""Median and quartiles of repeats of one measurement. Pure."""
+"""Median and quartiles of repeated measurements. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles, in the unit of the values."""
+    """Median and quartiles in the unit of the values, and the number of values."""
 
     median: float
     low: float
@@ -18,12 +18,12 @@ class Spread:
 
     @property
     def width(self) -> float:
-        """From quartile to quartile, as a part of the median; 0 where that is nothing."""
+        """Distance between the quartiles, as a part of the median; 0 if the median is 0."""
         return (self.high - self.low) / self.median if self.median else 0.0
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Spread of at least one value. Raises `ValueError` for none."""
+    """Spread of at least one value. Raises `ValueError` without values."""
     if not values:
         raise ValueError("no values: measure at least once")
     if len(values) == 1:

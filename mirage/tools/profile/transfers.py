@@ -1,7 +1,8 @@
-"""The link and the pages, through the driver alone: a child process of `mirage profile`.
+"""Speeds of the link and of page operations, through the driver alone: a child process of `mirage
+profile`.
 
-Copies host to device by size, one way and while as much goes the other way; creating, mapping,
-clearing, unmapping and releasing pages by their number. Every value is kept: seconds.
+It copies from host to device by size, alone and while as much is copied the other way; and it
+creates, maps, clears, unmaps and releases pages by their number. All values are kept, in seconds.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from vmm.driver import Driver, Page, Stream
 from vmm.host import HostDriver, host_buffer
 
 WARM = 2
-"""Rounds that do not count."""
+"""Rounds at the beginning that are not counted."""
 
 Seconds = dict[str, list[float]]
 
 
 class Direction:
-    """One direction: host memory, mapped device memory, and a stream of their own.
+    """One direction of the link: host memory, mapped device memory, and a stream of its own.
 
-    Each copy starts behind the one before, so that no copy is served from a processor's cache.
+    Each copy starts behind the previous one, so that no copy is served from a processor's cache.
     """
 
     def __init__(self, driver: Driver, nbytes: int, *, to_device: bool) -> None:
@@ -42,7 +43,7 @@ class Direction:
         self.stream.synchronize()
 
     def copy(self, nbytes: int) -> None:
-        """Enqueue one, of `nbytes` that were not copied lately."""
+        """Enqueue a copy of `nbytes` that were not copied recently."""
         start = self._next if self._next + nbytes <= self._size else 0
         self.stream.copy(self._dst + start, self._src + start, nbytes)
         self._next = start + nbytes
@@ -54,7 +55,9 @@ class Direction:
 
 
 def copies(driver: Driver, sizes: list[int], span: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Each size, alone and mixed, within `span` bytes each way."""
+    """Seconds of copies of each size, alone and in both directions, spread over `span` bytes each
+    way.
+    """
     with ExitStack() as open_ways:
         ways = [
             Direction(driver, max(span, *sizes), to_device=direction) for direction in (True, False)
@@ -81,7 +84,7 @@ def _timed(ways: list[Direction], nbytes: int) -> float:
 
 
 def pages(driver: Driver, counts: list[int], rounds: int) -> Iterator[dict[str, Any]]:
-    """Each number of pages, all its acts in turn."""
+    """Seconds of each operation, for each number of pages."""
     address = driver.reserve(max(counts) * driver.page_bytes)
     for count in counts:
         taken: Seconds = {f"{act}_s": [] for act in ("create", "map", "clear", "unmap", "release")}
@@ -122,7 +125,7 @@ def _driver(asked: Mapping[str, Any]) -> Iterator[Driver]:
 
 
 def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies and pages. Raises `vmm` errors if there is no such device."""
+    """Measurements of copies and pages. Raises `VmmError` if there is no such device."""
     with _driver(asked) as driver:
         return {
             "page_bytes": driver.page_bytes,

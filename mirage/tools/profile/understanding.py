@@ -1,4 +1,4 @@
-"""From what the children measured, once or several times, to the figures of the machine. Pure."""
+"""Figures of the machine, from the children's measurements, made once or several times. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mirage.tools.profile.spread import Spread, spread
 
 Answers = Mapping[str, Any]
 UNSTEADY = 0.25
-"""Spread from quartile to quartile, as a part of the median, above which the machine was busy with
-other things.
+"""Distance between quartiles, as a part of the median, above which the machine was busy with other
+work.
 """
 ANOTHER = 0.25
-"""Other processes that wanted a core, on average: more is no quiet machine."""
+"""Mean number of other processes that wanted a core above which the machine was not quiet."""
 POOR_FIT = 0.15
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All that is known of the machine. Seconds, bytes and operations a second."""
+    """All figures of the machine, in seconds, bytes, and bytes or operations a second."""
 
     fitted: Fitted
     link_bytes_per_s: float
@@ -38,11 +38,11 @@ class Measured:
     """Seconds of a copy as a line over its bytes."""
     mixed: Line
     load: Spread | None
-    """Seconds of a layer, all engines; None if no layer can move."""
+    """Seconds to load a layer, over all engines; None if no layer can move."""
     apply: Spread
     message: Spread
     reserved_bytes: int
-    """Beside parameters and KV cache, of the engine that needs most."""
+    """Device memory beside parameters and KV cache, of the engine with the most."""
     serving: Serving
     shapes: dict[str, ModelShape]
 
@@ -56,7 +56,9 @@ def understood(
     loads: Mapping[str, tuple[SteadyLoad, SteadyLoad]],
     cores: int,
 ) -> Measured:
-    """Fit of all measurements; engines by tenant. `models` has all tenants."""
+    """Figures fitted to all measurements. `engines` has answers by tenant; `models` has all
+    tenants.
+    """
     named = [pair for once in engines for pair in once.items()]
     steps = [
         step(models[name], sample, engine["clock"])
@@ -87,7 +89,9 @@ def understood(
 def doubts(
     others: Mapping[str, float], engines: Mapping[str, Answers], fitted: Fitted
 ) -> list[str]:
-    """Reasons to doubt the figures, a sentence each; `others` by part."""
+    """Sentences with reasons to doubt the figures. `others` has the mean number of other processes
+    by part.
+    """
     busy = {name: count for name, count in others.items() if count > ANOTHER}
     found = []
     if busy:
@@ -116,6 +120,8 @@ def _line(copies: Sequence[Answers], key: str) -> Line:
 
 
 def _link(named: Sequence[tuple[str, Answers]], one_way: Line) -> float:
-    """Bytes a second at which layers arrive; of copies if none can move."""
+    """Bytes a second at which layers are loaded, or at which bytes are copied if no layer can
+    move.
+    """
     rates = [e["layer_bytes"] / statistics.median(e["load_s"]) for _, e in named if e["load_s"]]
     return statistics.median(rates) if rates else 1 / one_way.each_s

@@ -1,4 +1,4 @@
-"""All of a profile: measured, understood, written beside its hardware file, and told."""
+"""A whole profile: it is measured, fitted, written as files, and summarised."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEASURING = "measuring"
 
 @dataclass(frozen=True)
 class Output:
-    """Files of the result: the hardware file, and others beside it under its name."""
+    """Paths of the result: the hardware file, and the others beside it with the same name."""
 
     file: Path
 
@@ -53,7 +53,9 @@ class Output:
 
 
 def checked(file: Path) -> Output:
-    """Output files of a run. Raises `ConfigError` for a file that could not be used or written."""
+    """Output paths of a run. Raises `ConfigError` for a file with another suffix, or that cannot be
+    written.
+    """
     if file.suffix not in HARDWARE_FILES:
         raise ConfigError(f"--output {file}: name a file that ends in .yaml")
     output = Output(file)
@@ -62,7 +64,9 @@ def checked(file: Path) -> Output:
 
 
 def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh: bool) -> None:
-    """All of it. Raises `ConfigError`, `EngineFailed`, `KeyboardInterrupt`."""
+    """Measure, fit, write and summarise. Raises `ConfigError`, `EngineFailed`,
+    `KeyboardInterrupt`.
+    """
     models = _models(config)
     console = Console(stderr=True)
     measuring = Measuring(path, config, effort)
@@ -84,7 +88,7 @@ def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh
 
 
 def summary(measured: Measured, output: Output) -> str:
-    """The figures that decide most, and where the rest is."""
+    """Text with the most important figures, and the paths of the files."""
     fitted = measured.fitted
     load = f", a layer in {measured.load.median * 1e3:.3g} ms" if measured.load else ""
     return (
@@ -119,7 +123,9 @@ def _parts(measuring: Measuring, output: Output) -> Parts:
 
 
 def _one_cache(config: Config, parts: Parts) -> AbstractContextManager[None]:
-    """Engines for a GPU have one that stays, with their kernels."""
+    """Context with a cache of vLLM for all children. Engines on a GPU keep their usual cache, which
+    has their kernels.
+    """
     if config.device.kind == "cuda":
         return nullcontext()
     return children.one_cache(parts.folder.absolute() / "vllm")

@@ -1,1 +1,1 @@
-"""Replaying a trace against `mirage serve`: trace, workload, client, report."""
+"""`mirage replay`: replays a trace against a server: workload, client, report."""

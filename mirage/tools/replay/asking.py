@@ -1,4 +1,4 @@
-"""Fields of a completion request: vLLM's own, as far as a server takes them. Pure."""
+"""Fields of a completion request, including vLLM's own as far as a server accepts them. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 UNKNOWN_FIELD = (400, 422)
-"""The statuses with which servers refuse a field that they do not know."""
+"""HTTP statuses with which servers refuse a field that they do not know."""
 OF_VLLM: dict[str, Any] = {"ignore_eos": True, "return_token_ids": True}
-"""The first makes an output as long as the trace says; the second lets outputs be compared where
-different tokens read the same."""
+"""Fields of vLLM: the first makes an output as long as in the trace; the second returns token ids,
+since different tokens may have the same text.
+"""
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
-"""Request for the token counts of prompt and output, a later addition to OpenAI's own API."""
+"""Request for token counts of prompt and output, a later addition to OpenAI's API."""
 
 
 @dataclass(frozen=True)
 class Manner:
-    """Fields of a request beyond those that every OpenAI-compatible server takes."""
+    """Fields of a request beyond those that every OpenAI-compatible server accepts."""
 
     fields: tuple[str, ...] = (*OF_VLLM, *USAGE)
 
@@ -27,14 +28,14 @@ class Manner:
         return asked | {"temperature": 0, "stream": True} | more
 
     def without(self) -> list[str]:
-        """Fields of the first manner that this one leaves out."""
+        """Fields of the full manner that this one leaves out."""
         return [field for field in FULL.fields if field not in self.fields]
 
     def simpler(self, refusal: str) -> Manner | None:
-        """Manner to try after a refusal, which may name the field that the server does not take.
+        """Manner to try after a refusal, whose text may name the field that is not accepted.
 
-        A named field goes alone; else vLLM's own fields go first, then the rest. None is returned
-        when only fields remain that every server takes.
+        A named field is left out alone; otherwise vLLM's own fields are left out first, then the
+        rest. None if there is no field left to leave out.
         """
         named = [field for field in self.fields if field in refusal]
         unnamed = [field for field in self.fields if field in OF_VLLM] or list(self.fields)
@@ -46,7 +47,7 @@ FULL = Manner()
 
 
 def consequence(without: list[str]) -> str:
-    """Consequence for the figures if a server refuses these fields."""
+    """Sentence on the consequences for the figures if a server refuses these fields."""
     meanings = {
         "ignore_eos": "outputs may end before the trace's length",
         "return_token_ids": "texts are compared, not tokens",

@@ -1,6 +1,7 @@
-"""Rate of a workload's requests that the machine can compute, measured before the replay.
+"""Measurement of the rate at which the machine can compute a workload's requests, before the
+replay.
 
-A server of its own with several times the memory serves a part of the requests in a closed loop, so
+A separate server with several times the memory serves a part of the requests in a closed loop, so
 that KV memory limits nothing and the processor is the only limit. The rate is the same for all
 policies.
 """
@@ -25,7 +26,9 @@ NAME = "measuring the machine"
 
 
 def measured(plan: ReplayPlan, console: Console) -> float:
-    """Requests a second of this workload. Raises `ServerError`; starts and ends a server."""
+    """Requests a second of this workload. Starts and ends a server. Raises `ServerError`,
+    `KeyboardInterrupt`.
+    """
     calls = evenly(plan.calls, REQUESTS)
     log = plan.output / "serve-capacity.log"
     memory = plan.config.device.memory * AMPLE

@@ -1,4 +1,4 @@
-"""A `mirage serve` of our own: started for one run, and always ended again."""
+"""A `mirage serve` that is started for one run, and always ended afterwards."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from mirage.processes.reaper_client import ReaperClient
 from mirage.tools.replay.policies import ReplayVariant
 
 READY_S = 900.0
-"""A server that is not ready by then is given up."""
+"""Seconds in which a server must be ready; then it is given up."""
 POLL_S = 0.2
 PATIENCE = ((signal.SIGINT, 60.0), (signal.SIGTERM, 20.0))
-"""Signals that ask it to end, and seconds that each gets before something stronger."""
+"""Signals that ask the server to end, and the seconds after each before the next, stronger one."""
 ENDED_AS_ASKED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 ERROR = "mirage: error: "
-"""Beginning of the line in which `mirage serve` says what was wrong."""
+"""Prefix of the line in which `mirage serve` reports an error."""
 
 
 class ServerError(CommandFailed):
-    """The server did not start, or ended too soon; one line says why."""
+    """The server did not start, or ended too soon; the message is one line."""
 
 
 def serve_command(
@@ -37,7 +37,7 @@ def serve_command(
 ) -> list[str]:
     """The command line of a server on a free port that writes its address to `ready_file`.
 
-    `memory_bytes` is the device's instead of what the configuration says.
+    `memory_bytes` overrides the configuration's device memory.
     """
     serve = [sys.executable, "-m", "mirage", "serve", str(config)]
     # A tenant that is missing would make its requests fail, and the comparison worthless. Who
@@ -50,11 +50,11 @@ def serve_command(
 
 
 class Server:
-    """A context: inside it the server's process lives, in a session of its own.
+    """A context manager: inside it the server's process runs, in a session of its own.
 
-    Its own session keeps the terminal's Ctrl-C from it: the replay that owns it decides when
-    it ends. What it prints goes to `log`. If the replay is killed, its reaper kills
-    the server, whose own reaper ends the engines.
+    The separate session keeps the terminal's Ctrl-C from it: the replay decides when it ends. Its
+    output goes to `log`. If the replay is killed, its reaper kills the server, whose own reaper
+    ends the engines.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Server:
         memory_bytes: int | None = None,
         more: Sequence[str] = (),
     ) -> None:
-        """`more` words of its command line: see `serve_command`."""
+        """`more` are further words of the command line of `serve_command`."""
         self._config = config
         self._variant = variant
         self._log = log
@@ -101,7 +101,7 @@ class Server:
             self._reaper.over(self._process.pid)
 
     async def ready(self, waiting: Callable[[float], None]) -> str:
-        """The server's address, once it answers. `waiting` hears the seconds so far.
+        """The server's address, once it answers. `waiting` is called with the seconds so far.
 
         Raises `ServerError` if it ends first or takes longer than `READY_S`.
         """
@@ -118,7 +118,7 @@ class Server:
         return url
 
     async def death(self) -> ServerError:
-        """Returns, with what to say about it, when the server has ended by itself."""
+        """Wait until the server has ended by itself; return an error that describes it."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         handle = os.pidfd_open(self._process.pid)
@@ -143,7 +143,9 @@ class Server:
         return f"mirage serve --policy {self._variant.policy} {what}: {(errors or said)[-1]}"
 
     def _stop(self) -> None:
-        """Ask, ask again, then kill; an impatient second Ctrl-C goes straight to the kill."""
+        """Ask the server to end, ask again, then kill it; a second Ctrl-C leads to the kill at
+        once.
+        """
         code = self._process.poll()
         try:
             for number, patience_s in PATIENCE:
@@ -161,7 +163,9 @@ class Server:
             return None
 
     def _kill_group(self) -> None:
-        """Whatever of its group is left: a server that ended badly may leave engines behind."""
+        """Kill the remaining processes of its group: a server that ended badly may leave engines
+        behind.
+        """
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -1,5 +1,6 @@
-"""The client: open loop, every call leaves at its own time whatever came of the others; or closed
-loop, so many at once and the next when one has ended."""
+"""The client. Open loop: every call is sent at its own time, whatever the state of the others.
+Closed loop: a fixed number of calls is in flight, and the next is sent when one ends.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from mirage.workload.prompts import prompt_of
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one call. `error` is None for a completed one; times are seconds.
+    """Result of one call. `error` is None if it completed; times are in seconds.
 
     All results are held until the end, so each of them is small.
     """
 
     call: TenantRequest
-    """Without hashes and session, which are of use to its prompt alone."""
+    """The call without its hashes and session, which only its prompt needs."""
     sent_s: float
     """Time at which it was sent, in seconds since the start."""
     lag_s: float
@@ -42,14 +43,14 @@ class Outcome:
     output: Trail
     error: str | None
     abandoned: bool = False
-    """True if the client gave up waiting; `error` says after how long."""
+    """True if the client gave up waiting; `error` has the seconds."""
     text: str | None = None
-    """If texts are kept."""
+    """Text of the output; None unless texts are kept."""
 
     def latencies_ms(self) -> dict[str, float] | None:
         """Latencies in ms by the names of an `Slo`; None if the request did not complete.
 
-        ITL is the longest gap.
+        ``itl_ms`` is the longest gap.
         """
         if self.error is not None:
             return None
@@ -64,18 +65,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Habits:
-    """Behaviour of the client. `concurrency` None is the open loop."""
+    """Behaviour of the client. With `concurrency` None it is an open loop."""
 
     concurrency: int | None = None
-    """Requests at once; arrival times then count for nothing."""
+    """Requests in flight of a closed loop, which ignores arrival times."""
     abandon_s: float | None = None
-    """Seconds after which it gives a request up, as a person would."""
+    """Seconds after which the client gives a request up, as a person would; None: never."""
     manner: Manner = FULL
-    """Fields of a request; `warm_up` finds those that the server takes."""
+    """Fields of a request; `warm_up` finds those that the server accepts."""
     keep_texts: bool = False
     think_s: float | None = None
-    """In the open loop: least seconds from an answer to the next turn of its session. None: turns
-    leave at their times, whatever has been answered."""
+    """Open loop: least seconds from an answer to the next turn of its session. None: turns are sent
+    at their times, answered or not.
+    """
 
 
 PATIENT = Habits()
@@ -83,16 +85,16 @@ PATIENT = Habits()
 
 @dataclass
 class Journal:
-    """Progress of a replay; it outlives a replay that is stopped."""
+    """Progress of a replay; it remains if the replay is stopped."""
 
     sent: int = 0
     outcomes: list[Outcome] = field(default_factory=list)
     failed: int = 0
-    """Failed calls. Calls that the client gave up are not counted: the server did not fail."""
+    """Failed calls, without those that the client gave up: in these the server did not fail."""
     duration_s: float = 0.0
-    """From the start to the last outcome."""
+    """Seconds from the start to the last outcome."""
     changed: Callable[[Journal], None] = lambda journal: None
-    """Told of each change."""
+    """Called after each change."""
 
     def note_sent(self) -> None:
         self.sent += 1
@@ -106,17 +108,16 @@ class Journal:
 
 
 def base(url: str) -> str:
-    """Base of the paths of requests; `url` may have the /v1 that servers print, or not."""
+    """Base of the requests' paths; `url` may or may not end in the /v1 that servers print."""
     return url.rstrip("/").removesuffix("/v1") + "/"
 
 
 def session(url: str, timeout_s: float, key: str | None = None) -> aiohttp.ClientSession:
-    """A session whose requests end within `timeout_s`, as many at once as are asked for.
+    """HTTP session with a limit of `timeout_s` seconds for each request, and none for their number.
 
-    With `key` every request carries it, as servers with ``--api-key`` want it.
-
-    One connection per request: a server may close an idle one just as it is used again,
-    and a completion must not be sent twice.
+    With `key` every request carries it, as servers with ``--api-key`` require. Each request has its
+    own connection: a server may close an idle one just as it is used again, and a completion must
+    not be sent twice.
     """
     return aiohttp.ClientSession(
         base(url),
@@ -133,10 +134,10 @@ async def send_all(
     journal: Journal,
     habits: Habits = PATIENT,
 ) -> None:
-    """Send each call in its turn and write what comes of it into the journal.
+    """Send all calls, and write each outcome into the journal.
 
-    A failed call stops no other. Cancelling ends the requests in flight; the journal keeps
-    those that had ended.
+    A failed call stops no other. Cancelling ends the requests in flight; the journal keeps the
+    outcomes so far.
     """
     sender = _Sender(http, seed, journal, habits)
     if habits.concurrency is None:
@@ -169,9 +170,9 @@ async def _one_after_another(sender: _Sender, left: Iterator[TenantRequest]) -> 
 
 
 async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner:
-    """One short completion per tenant, so that no measured request pays for first use.
+    """Send one short completion to each tenant, so that no measured request pays for first use.
 
-    Returns what all of them may be asked with. Raises `StreamError` or `aiohttp.ClientError` if a
+    Returns the fields that all of them accept. Raises `StreamError` or `aiohttp.ClientError` if a
     tenant does not answer.
     """
     manner = FULL
@@ -181,7 +182,9 @@ async def warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manner
 
 
 async def _accepted(http: aiohttp.ClientSession, tenant: str, manner: Manner) -> Manner:
-    """The first manner, from this one on, that is not refused; with none, the first refusal."""
+    """The first manner, from `manner` on, that a tenant does not refuse. Raises the first refusal
+    if there is none.
+    """
     trying: Manner | None = manner
     refused: StatusRefused | None = None
     while trying is not None:
@@ -197,7 +200,7 @@ async def _accepted(http: aiohttp.ClientSession, tenant: str, manner: Manner) ->
 
 
 class _Sender:
-    """Sends calls over one session, timed from its making."""
+    """Sends calls over one HTTP session; times count from its construction."""
 
     def __init__(
         self, http: aiohttp.ClientSession, seed: int, journal: Journal, habits: Habits
@@ -212,7 +215,9 @@ class _Sender:
         return perf_counter() - self.start
 
     async def send(self, call: TenantRequest, planned_s: float) -> None:
-        """One call, which should have left at `planned_s`; never raises what a server did."""
+        """Send one call, planned for `planned_s`, and note its outcome. Never raises an error of
+        the server.
+        """
         text = prompt_of(call, self._seed)
         body = self._manner.body(call.tenant, text, call.output_tokens)
         sent = perf_counter()

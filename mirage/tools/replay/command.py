@@ -1,4 +1,4 @@
-"""``mirage replay``: the same workload under each policy in turn, and the report."""
+"""``mirage replay``: the same workload under each policy in turn, and a report."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ def replay_command(
 
 
 def replay(config_path: Path, options: ReplayOptions) -> dict[str, Any]:
-    """Run everything, write ``report.json`` and ``report.html``, print the table.
+    """Run all policies, write ``report.json`` and ``report.html``, print the table.
 
-    Returns the report. What had finished is written even if the rest fails. Raises
-    `ConfigError`, `TraceError` or `PlanError` before anything has started, `ServerError` or
-    `TimelineError` from a run, `KeyboardInterrupt` on Ctrl-C.
+    Returns the report. Finished runs are written even if a later one fails. Raises `ConfigError`,
+    `TraceError` or `PlanError` before anything has started, `ServerError` or `TimelineError` from a
+    run, `KeyboardInterrupt` on Ctrl-C.
     """
     plan = settle(config_path, options)
     console = Console(stderr=True)
@@ -192,7 +192,7 @@ def replay(config_path: Path, options: ReplayOptions) -> dict[str, Any]:
 
 
 def _runs(plan: ReplayPlan, console: Console) -> Iterator[PolicyRun]:
-    """Policies take turns, so that what changes on the machine meanwhile is not one policy's."""
+    """Runs of all policies, which alternate, so that changes of the machine affect them alike."""
     for repeat in range(1, plan.setting.repeats + 1):
         if plan.server:
             yield replace(_run_there(plan, plan.server, console), repeat=repeat)
@@ -201,7 +201,7 @@ def _runs(plan: ReplayPlan, console: Console) -> Iterator[PolicyRun]:
 
 
 def _run_here(plan: ReplayPlan, policy: ReplayVariant, repeat: int, console: Console) -> PolicyRun:
-    """Under one policy, on a server of our own that is gone afterwards."""
+    """One run under a policy, on a server that is started for it and ended afterwards."""
     again = f" {repeat} of {plan.setting.repeats}" if plan.setting.repeats > 1 else ""
     log = plan.output / (f"serve-{policy}-{repeat}.log" if again else f"serve-{policy}.log")
     with (

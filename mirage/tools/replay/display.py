@@ -1,4 +1,4 @@
-"""Progress of a replay under one policy."""
+"""Progress display of a replay under one policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Display:
         shown.show(STARTING, at_once=True)
 
     def starting(self, seconds: float) -> None:
-        """Not ready yet."""
+        """Show that the server is starting; called while it is not ready."""
         self._shown.show(STARTING)
 
     def running(self, journal: Journal) -> None:
@@ -34,6 +34,6 @@ class Display:
 
 @contextmanager
 def display(console: Console, policy: str, total: int) -> Iterator[Display]:
-    """The display for one policy of `total` requests."""
+    """Display for a run under one policy with `total` requests."""
     with progress(policy, console, stays=True) as shown:
         yield Display(shown, total)

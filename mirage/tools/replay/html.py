@@ -1,4 +1,4 @@
-"""``report.html``: one file that needs nothing else, for people."""
+"""``report.html``: one self-contained file."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ SOMETIMES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("versions", "Versions", lambda found: ", ".join(map(" ".join, found.items()))),
     ("command", "The same again", Markup("<code>{}</code>").format),
 )
-"""Keys of a report that may be empty, their terms, and what is told of them."""
+"""Keys of a report that may be empty, their terms on the page, and functions that format their
+values.
+"""
 
 
 def render(report: Mapping[str, Any], runs: Sequence[PolicyRun]) -> str:
-    """The page for a report and the runs it was built from."""
+    """The page for a report and the runs from which it was built."""
     policies = [column["policy"] for column in report["policies"]]
     base = "static" if "static" in policies else next(iter(policies), "")
     note = Markup(
@@ -73,7 +75,7 @@ def _lead(report: Mapping[str, Any], policies: Sequence[str]) -> Iterator[str]:
 
 
 def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Facts that somebody needs who measures it again."""
+    """Terms and values that are needed to repeat the measurement."""
     yield "Date", report["date"]
     yield "Machine", report["machine"]
     yield "Configuration", report["config"]
@@ -104,7 +106,9 @@ def _trace(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pictures(runs: Sequence[PolicyRun]) -> list[Section]:
-    """One run of each policy is drawn; what was never found again or copied is left out."""
+    """Pictures of one run of each policy. Those of prompts and tiers are left out if nothing was
+    found or copied.
+    """
     runs = list({run.policy: run for run in reversed(runs)}.values())[::-1]
     kept = [run for run in runs if run.timeline and run.timeline.samples]
     found = _any(kept, *(f"tokens_from_{place}" for place in PLACES))

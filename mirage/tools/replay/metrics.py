@@ -1,10 +1,10 @@
-"""Latency and throughput in the words of ``vllm bench serve``.
+"""Latency and throughput with the definitions of ``vllm bench serve``.
 
-TTFT: sending to first token. E2EL: sending to last token. TPOT: ``(E2EL - TTFT) / (out - 1)``
-per request with at least two tokens. ITL: the gaps between tokens, pooled over requests. (A
-paper's "time between tokens" may be either of the last two: say which.) Requests that failed, or
-that the client gave up, are counted and otherwise left out. Goodput: requests per second that met
-every limit of an `Slo`.
+TTFT: sending to first token. E2EL: sending to last token. TPOT: ``(E2EL - TTFT) / (out - 1)`` per
+request with at least two tokens. ITL: the gaps between tokens, pooled over requests. (A paper's
+"time between tokens" may be either of the last two.) Requests that failed, or that the client gave
+up, are counted and otherwise left out. Goodput: requests per second that met every limit of an
+`Slo`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mirage.tools.report.slo import Slo
 
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2el_ms")
 OF_SESSIONS = ("ttft_first_ms", "ttft_later_ms")
-"""TTFT of first and of later turns; measured of traces with conversations alone."""
+"""TTFT of first and of later turns; measured only for traces with sessions."""
 Value = float | int | None
 
 
 def summarize(
     outcomes: Sequence[Outcome], duration_s: float, slo: Slo | None = None
 ) -> dict[str, Value]:
-    """Counts, rates per second of `duration_s`, and mean, P50, P99 of each latency.
+    """Counts, rates per second of `duration_s`, and mean, P50, P99 of each latency in ms.
 
-    A latency that nothing measured is None, not 0; so is goodput without an `slo`.
+    A latency without values is None, not 0; so is goodput without an `slo`.
     """
     met = None if slo is None else sum(map(slo.met, outcomes))
     abandoned = sum(outcome.abandoned for outcome in outcomes)
@@ -50,7 +50,7 @@ def summarize(
 
 
 def latencies_ms(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
-    """Every measured value of each of `LATENCIES`, completed requests only."""
+    """All values in ms of each of `LATENCIES`, of completed requests only."""
     values: dict[str, list[float]] = {name: [] for name in LATENCIES}
     for outcome in outcomes:
         if outcome.error is not None:
@@ -65,7 +65,7 @@ def latencies_ms(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
 
 
 def _by_turn(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
-    """TTFT of first and of later turns, apart."""
+    """TTFT in ms of first turns and of later turns; empty if there are no later ones."""
     values: dict[str, list[float]] = {name: [] for name in OF_SESSIONS}
     if not any(outcome.call.turn for outcome in outcomes):
         return values

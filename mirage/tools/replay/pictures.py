@@ -1,7 +1,7 @@
-"""The report's pictures; one function is one picture.
+"""The report's pictures; each function draws one.
 
-All policies of a picture share their axes, and a policy or a tenant has one colour
-throughout. The pictures of memory take runs that have a timeline.
+All policies of a picture share their axes, and a policy or a tenant has the same colour in all
+pictures. The pictures of memory take runs that have a timeline.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROMPTS = {
     "tokens_from_host": ("#d98a1f", "in host memory"),
     "tokens_from_ssd": ("#a13d8f", "on the SSD"),
 }
-"""Fields of samples that add up to the prompts, with colour and label."""
+"""Counters of samples that together make up all prompt tokens, with colour and label."""
 
 Value = Callable[[TenantSample], float]
 
@@ -41,7 +41,7 @@ Value = Callable[[TenantSample], float]
     "wait or are preempted.",
 )
 def kv_memory(runs: Sequence[PolicyRun]) -> Figure:
-    """A row per tenant, a column per policy."""
+    """KV blocks over time: a row for each tenant, a column for each policy."""
     tenants = tenants_of(runs)
     figure, cells = drawing.over_time(len(tenants), _policies(runs), height=1.7)
     for row, tenant in zip(cells, tenants, strict=True):
@@ -60,7 +60,7 @@ def kv_memory(runs: Sequence[PolicyRun]) -> Figure:
     "Decoder layers whose memory serves as KV cache; they are streamed from host memory.",
 )
 def layers_remapped(runs: Sequence[PolicyRun]) -> Figure:
-    """Layers remapped, stacked by tenant, a column per policy."""
+    """Layers remapped over time, stacked by tenant: a column for each policy."""
     figure, cells = _by_tenant(runs, lambda sample: sample.layers_remapped, "layers remapped")
     drawing.counts_from_zero(cells[0][0])
     return figure
@@ -68,7 +68,7 @@ def layers_remapped(runs: Sequence[PolicyRun]) -> Figure:
 
 @picture("Who holds the device", "Memory held by each tenant, parameters and KV cache together.")
 def device_memory(runs: Sequence[PolicyRun]) -> Figure:
-    """Stacked by tenant, under the line of what the device has."""
+    """Device memory held over time, stacked by tenant, under a line at the device's size."""
     figure, cells = _by_tenant(runs, lambda sample: sample.held_bytes / MIB, "MiB held", "device")
     cells[0][0].set_ylim(bottom=0)
     return figure
@@ -76,7 +76,7 @@ def device_memory(runs: Sequence[PolicyRun]) -> Figure:
 
 @picture("Pressure", "Preemptions and waiting requests, all tenants together.")
 def pressure(runs: Sequence[PolicyRun]) -> Figure:
-    """A line per policy."""
+    """Preemptions and waiting requests over time: a line for each policy."""
     figure, cells = _summed(
         runs,
         {
@@ -95,7 +95,9 @@ def pressure(runs: Sequence[PolicyRun]) -> Figure:
     "it lay. What a preempted request computes again counts as well.",
 )
 def prompts(runs: Sequence[PolicyRun]) -> Figure:
-    """A column per policy."""
+    """Prompt tokens so far, stacked by computed ones and by the place of found ones: a column for
+    each policy.
+    """
     some = [f for f in PROMPTS if any(_grows(run, f) for run in runs)]
     colours, labels = zip(*(PROMPTS[field] for field in some), strict=True)
     figure, cells = drawing.over_time(1, _policies(runs), height=2.3)
@@ -113,7 +115,7 @@ def prompts(runs: Sequence[PolicyRun]) -> Figure:
 
 @picture("KV blocks to and from the tiers", "Copied so far, all tenants together.")
 def below(runs: Sequence[PolicyRun]) -> Figure:
-    """A line per policy."""
+    """KV bytes copied to and from the tiers so far: a line for each policy."""
     figure, cells = _summed(
         runs,
         {
@@ -132,7 +134,7 @@ def below(runs: Sequence[PolicyRun]) -> Figure:
     "request's mean time per token after the first, ITL every single gap.",
 )
 def latencies(runs: Sequence[PolicyRun]) -> Figure:
-    """TTFT, TPOT, ITL, E2EL, a line per policy."""
+    """Distributions of TTFT, TPOT, ITL and E2EL: a line for each policy."""
     policies = _policies(runs)
     measured = [latencies_ms(run.outcomes) for run in runs]
     figure, cells = drawing.grid(2, 2, height=2.5, sharey="all")
@@ -173,7 +175,9 @@ def _since_start(run: PolicyRun, value: Value) -> tuple[Array, Array]:
 def _by_tenant(
     runs: Sequence[PolicyRun], value: Value, label: str, device: str | None = None
 ) -> tuple[Figure, Grid]:
-    """Stacked by tenant, a column per policy, under the line of the `device` if it has a name."""
+    """A value over time stacked by tenant, with a column for each policy, and a line at the
+    device's size if `device` labels it.
+    """
     tenants = tenants_of(runs)
     colours = [tenant_colour(tenants, tenant) for tenant in tenants]
     figure, cells = drawing.over_time(1, _policies(runs), height=2.3)
@@ -194,7 +198,7 @@ def _by_tenant(
 def _summed(
     runs: Sequence[PolicyRun], titled: Mapping[str, Callable[[PolicyRun], tuple[Array, Array]]]
 ) -> tuple[Figure, Grid]:
-    """Over all tenants: a cell per title, a line per policy."""
+    """Values summed over tenants: a cell for each title, a line for each policy."""
     figure, cells = drawing.grid(1, len(titled), height=2.4, sharex="all")
     for axes, (title, values) in zip(cells[0], titled.items(), strict=True):
         for run in runs:

@@ -1,4 +1,4 @@
-"""Columns of a replay: an engine's policy, with the configuration's tiers or without. Pure."""
+"""Columns of a replay: a policy, with or without the configuration's tiers. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENDING = "-tiers"
 
 
 class PolicyRefused(InputRefused):
-    """No policy, or one that this configuration cannot be served under; one line says why."""
+    """A policy is unknown, or cannot be served with this configuration; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ReplayVariant:
 
 
 def name_of(policy: str, tiers: bool) -> str:
-    """Name of an engine's policy, with tiers or without."""
+    """Name of a policy with or without tiers."""
     return f"{policy}{ENDING if tiers else ''}"
 
 
@@ -46,7 +46,7 @@ VARIANTS = {
 
 
 def chosen(text: str | None, config: Config) -> list[ReplayVariant]:
-    """Variants of ``--policy``, each once; without it all that the configuration has.
+    """Variants that ``--policy`` names, each once; without it all that the configuration allows.
 
     Raises `PolicyRefused`.
     """
@@ -63,7 +63,9 @@ def chosen(text: str | None, config: Config) -> list[ReplayVariant]:
 
 
 def tiers_unused(variants: list[ReplayVariant], config: Config) -> str | None:
-    """Remark on tiers that no column uses; None if there is nothing to say."""
+    """Warning about tiers of the configuration that no column uses; None if there is no reason for
+    one.
+    """
     elastic = [v.name for v in variants if v.policy is not Policy.STATIC]
     if config.tiers.host is None or not elastic or any(variant.tiers for variant in variants):
         return None

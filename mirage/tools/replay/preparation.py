@@ -1,4 +1,4 @@
-"""A replay, settled before anything starts: all that can be refused is refused here."""
+"""Preparation of a replay before anything starts; all invalid input is refused here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_LOAD = 100.0
 
 
 class PlanError(InputRefused):
-    """Options that cannot be replayed; the message is one line."""
+    """Options cannot be replayed; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ReplayOptions:
     warm_up_s: float = 0.0
     timeout: float | None = None
     key: str | None = None
-    """Token that a server wants as ``Authorization: Bearer``; in no report."""
+    """Key that the server requires as ``Authorization: Bearer``; it is in no report."""
 
 
 def settle(config_path: Path, options: ReplayOptions) -> ReplayPlan:
@@ -139,7 +139,9 @@ def _chosen(config_path: Path, config: Config, options: ReplayOptions) -> Chosen
 def _stretched(
     config: Config, setting: Setting, which: Chosen, how: Reading, options: ReplayOptions
 ) -> float:
-    """The time scale that gives a trace with arrivals of its own the rate of the setting."""
+    """Time scale that gives a trace with its own arrivals the rate of the setting. Raises
+    `PlanError`.
+    """
     for name, value in (("time-scale", options.time_scale), ("load", options.load)):
         if value is not None:
             raise PlanError(f"--rate and --{name} both set the gaps of this trace: give one")
@@ -154,9 +156,10 @@ def _stretched(
 def _calls(
     config: Config, setting: Setting, which: Chosen, how: Reading
 ) -> Collection[TenantRequest]:
-    """Made from the trace whenever they are needed, or held if it can be read but once.
+    """Calls generated from the trace at each iteration, or a list if the trace can be read only
+    once.
 
-    What the trace skips is counted in the setting.
+    Rows that the trace skips are counted in the setting.
     """
     names = [tenant.name for tenant in config.tenants]
     traffic, seed = config.replay.traffic, setting.seed
@@ -203,7 +206,7 @@ def _seconds(name: str, value: float | None) -> float | None:
 
 
 def _think_s(options: ReplayOptions, default: float | None) -> float | None:
-    """Seconds between turns, which a closed loop does not keep."""
+    """Seconds between turns of a session; None in a closed loop, which has no such pauses."""
     if options.think_s is None:
         return None if options.concurrency is not None else default
     if options.concurrency is not None:
@@ -234,7 +237,7 @@ def _scale(name: str, chosen: float | None, default: float) -> float:
 def scaled_to(
     config_path: Path, options: ReplayOptions, plan: ReplayPlan, capacity_rps: float
 ) -> ReplayPlan:
-    """The plan again, its gaps such that requests come as often as its `load` says.
+    """The plan with its gaps scaled so that the rate of requests is its `load` times the capacity.
 
     Raises `ConfigError`, `TraceError` or `PlanError`.
     """
@@ -247,7 +250,9 @@ def scaled_to(
 
 
 def _load(config: Config, options: ReplayOptions) -> float | None:
-    """Part of the machine's capacity, if gaps are to be scaled to it."""
+    """Part of the machine's capacity to which gaps are scaled; None if they are not. Raises
+    `PlanError`.
+    """
     if options.load is None:
         instead = (options.time_scale, options.rate, options.concurrency)
         said = any(value is not None for value in instead)

@@ -1,4 +1,4 @@
-"""Origin of a result, by which it can be repeated: the command, the versions, the configuration."""
+"""Origin of a result, with which it can be repeated: command, versions, configuration."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FLAGS = {
     "abandon_s": "--abandon",
     "warm_up_s": "--warm-up",
 }
-"""Options whose name is not that of their field."""
+"""Options whose name differs from that of their field."""
 
 
 def of(plan: ReplayPlan, options: ReplayOptions) -> ReplayProvenance:
-    """Origin of this plan's result."""
+    """Origin of the result of this plan."""
     return ReplayProvenance(
         command=command(plan.config_path, options),
         versions=versions(),
@@ -31,7 +31,7 @@ def of(plan: ReplayPlan, options: ReplayOptions) -> ReplayProvenance:
 
 
 def command(config: Path, options: ReplayOptions) -> str:
-    """The command line that repeats this replay; a key is not in it."""
+    """The command line that repeats this replay, without the key."""
     words = ["mirage", "replay", str(config)]
     defaults = ReplayOptions()
     for field in fields(ReplayOptions):

@@ -1,4 +1,4 @@
-"""``report.json``: what every policy did with the same workload. Keys: docs/operating.md."""
+"""``report.json``: figures of all policies for the same workload. Keys: docs/operating.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mirage.workload.calls import clipped, tenants
 
 SCHEMA_VERSION = 1
 MAX_EXAMPLES = 10
-"""Differences and error messages that are spelled out."""
+"""Most differences, and most error messages, that a report lists."""
 NO_FIGURES = ("timeline", "repeat", "errors", "refused_fields")
 COUNTED = (
     *("preemptions", "bytes_streamed", "stall_s", "prefill_tokens"),
@@ -36,14 +36,18 @@ COUNTED = (
 )
 """Fields of a sample that only grow."""
 MOST = {"layers_remapped_max": "layers_remapped", "kv_blocks_granted_max": "kv_blocks"}
-"""Fields whose largest sum over the tenants is told, by its key."""
+"""Keys of a report with the largest sum over tenants of a field of samples."""
 LAG_S = 0.02
-"""A run of which more than one request in a hundred left later than that lagged."""
+"""Seconds of lag. If more than one request in a hundred of a run was sent later than this, the run
+lagged.
+"""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Workload of a replay, the same for every run. Seconds of the trace, plain factors."""
+    """Workload of a replay, the same for every run. Times are seconds of the trace, scales are
+    factors.
+    """
 
     config: str
     trace: str
@@ -53,23 +57,27 @@ class Setting:
     seed: int
     limit: int | None
     load: float | None = None
-    """Arrivals, as a part of `capacity_rps`; None where gaps were not scaled to the machine."""
+    """Rate of arrivals as a part of `capacity_rps`; None if gaps were not scaled to the machine."""
     capacity_rps: float | None = None
-    """Requests a second that the machine was measured to compute with memory to spare."""
+    """Measured capacity of the machine with ample memory, in requests a second."""
     trace_format: str | None = None
-    """By the file's beginning if None."""
+    """Format of the trace; None: recognised by the file's beginning."""
     rate: float | None = None
-    """Requests a second: `time_scale` follows from it, or arrivals were drawn."""
+    """Requests a second by which `time_scale` was computed, or arrivals were drawn; None:
+    neither.
+    """
     concurrency: int | None = None
-    """Requests in flight of the closed loop; None is the open one."""
+    """Requests in flight of a closed loop; None is an open loop."""
     repeats: int = 1
     think_s: float | None = None
-    """Least seconds from an answer to the next turn of its session."""
+    """Least seconds from an answer to the next turn of its session; None: turns do not wait."""
     abandon_s: float | None = None
     warm_up_s: float = 0.0
-    """Requests that leave before are sent and not measured."""
+    """Seconds at the beginning in which requests are sent but not measured."""
     repeated_tokens: int | None = None
-    """Prompt tokens that began earlier prompts as well, in whole blocks."""
+    """Prompt tokens that are the beginning of earlier prompts too, in whole blocks; None if not
+    counted.
+    """
     slo: Slo = field(default_factory=Slo)
     skipped: Counter[str] = field(default_factory=Counter)
     """Rows of the trace that are no requests, by reason."""
@@ -77,7 +85,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class ReplayProvenance:
-    """Everything that is needed to repeat the result."""
+    """All that is needed to repeat the result."""
 
     command: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -92,9 +100,9 @@ def build(
 ) -> dict[str, Any]:
     """The whole report, ready for JSON.
 
-    `outputs_identical` is True only if every request's greedy output is the same under every
-    policy and nothing failed; None if fewer than two runs ran to their end. Requests that
-    failed under some policy are not counted as different.
+    `outputs_identical` is True only if every request's greedy output is the same under every policy
+    and no request failed; None if fewer than two runs were complete. Requests that failed under
+    some policy are not counted as different.
     """
     whole = [run for run in runs if not run.interrupted]
     different = differences(whole)
@@ -119,7 +127,9 @@ def build(
 
 
 def _policies(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A column for each policy: means and intervals over its whole runs, or what there is."""
+    """A column for each policy: means and intervals over its complete runs, or over all if none is
+    complete.
+    """
     columns = []
     for runs in grouped(summaries).values():
         whole = [run for run in runs if not run["interrupted"]]
@@ -132,8 +142,9 @@ def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def summary(run: PolicyRun, setting: Setting) -> dict[str, Any]:
-    """One run's part. Memory figures are None if the server keeps no timeline; they count from
-    the start, warm-up included."""
+    """Figures of one run. Memory figures are None if the server keeps no timeline; they count from
+    the start of the run, including the warm-up.
+    """
     measured = [outcome for outcome in run.outcomes if outcome.sent_s >= setting.warm_up_s]
     seconds = max(0.0, run.duration_s - setting.warm_up_s)
     lags = [outcome.lag_s for outcome in run.outcomes]
@@ -153,7 +164,9 @@ def summary(run: PolicyRun, setting: Setting) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[PolicyRun]) -> list[dict[str, Any]]:
-    """Requests that completed in every run and read differently, with where they part."""
+    """Requests that completed in every run with different outputs, and the position of the first
+    difference.
+    """
     answers = [{o.call.index: o for o in run.outcomes if o.error is None} for run in runs]
     if len(answers) < 2:
         return []
@@ -173,7 +186,9 @@ def differences(runs: Sequence[PolicyRun]) -> list[dict[str, Any]]:
 
 
 def write(report: Mapping[str, Any], path: Path) -> None:
-    """Raises `OSError`. NaN and infinity are refused: they are no JSON."""
+    """Write the report to a file. Raises `OSError`, and ValueError for NaN and infinity, which JSON
+    does not have.
+    """
     path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
 
 
@@ -190,7 +205,7 @@ def _memory(timeline: RecordedTimeline | None) -> dict[str, Any]:
 def _tenant(
     run: PolicyRun, measured: Sequence[Outcome], seconds: float, name: str
 ) -> dict[str, Any]:
-    """The same keys as the run's, for one tenant alone; rates per second of the run."""
+    """Figures of one tenant with the same keys as the run's; rates are per second of the run."""
     outcomes = [outcome for outcome in measured if outcome.call.tenant == name]
     only = run.timeline and tl.only(run.timeline, name)
     return {**summarize(outcomes, seconds), **_memory(only)}

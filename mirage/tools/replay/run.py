@@ -1,4 +1,4 @@
-"""One run: the whole workload against one server, with what its memory did meanwhile."""
+"""One run: the whole workload against one server, and the timeline of the server's memory."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from mirage.workload.calls import tenants
 from mirage.workload.dealing import TenantRequest
 
 SETTLE_S = 3.0
-"""Longest wait for a sample newer than the last outcome."""
+"""Most seconds to wait for a sample that is newer than the last outcome."""
 
 NEEDS_KEY = (401, 403)
 
 Death = Callable[[], Coroutine[None, None, ServerError]]
-"""Waits until the server has ended by itself, and says so."""
+"""Waits until the server has ended by itself; returns an error that describes it."""
 
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """Result of one policy. `timeline` is None if the server has none."""
+    """Result of one run. `timeline` is None if the server keeps none."""
 
     policy: str
     calls: Collection[TenantRequest]
@@ -45,9 +45,9 @@ class PolicyRun:
     timeline: RecordedTimeline | None = field(repr=False, default=None)
     interrupted: bool = False
     repeat: int = 1
-    """Number of the run among several under this policy."""
+    """Number of the run among several under this policy, from 1."""
     refused_fields: Sequence[str] = ()
-    """Fields of a request that the server does not take, and was not sent."""
+    """Fields of a request that the server does not accept, and that were not sent to it."""
 
 
 async def replay_on(
@@ -61,12 +61,12 @@ async def replay_on(
     habits: Habits = PATIENT,
     key: str | None = None,
 ) -> PolicyRun:
-    """Warm up, send every call in its turn, fetch the timeline.
+    """Warm up, send all calls, and fetch the timeline.
 
-    `policy` None takes the server's own word for it. A cancel while sending ends the run
-    early and returns what had ended, marked `interrupted`. Raises `ServerError` if the
-    server ends or does not serve a tenant, `TimelineError` if it cannot be understood, `TraceError`
-    if the calls' trace cannot be read any more.
+    With `policy` None the server is asked for its policy. A cancel while sending ends the run early
+    and returns the outcomes so far, marked `interrupted`. Raises `ServerError` if the server ends
+    or does not serve a tenant, `TimelineError` for an unknown timeline, `TraceError` if the calls'
+    trace cannot be read any more.
     """
     async with client.session(url, timeout_s, key) as http:
         manner = await _warm_up(http, sorted(tenants(calls)))
@@ -104,7 +104,7 @@ async def _warm_up(http: aiohttp.ClientSession, tenants: Sequence[str]) -> Manne
 
 
 async def _unless(death: Death, work: Awaitable[None]) -> None:
-    """Do the work, unless the server dies first: then raise its error."""
+    """Await `work`; if the server ends first, raise its error."""
     dying, working = asyncio.ensure_future(death()), asyncio.ensure_future(work)
     try:
         await asyncio.wait((dying, working), return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +118,9 @@ async def _unless(death: Death, work: Awaitable[None]) -> None:
 
 
 def _take_back_cancel() -> bool:
-    """A cancel that was acted on must not trip the next time-out. Always True."""
+    """Withdraw a cancel that was acted on, so that it does not affect the next timeout. Always
+    True.
+    """
     if task := asyncio.current_task():
         task.uncancel()
     return True
@@ -137,7 +139,9 @@ async def _timeline_since(
 async def _pages(
     http: aiohttp.ClientSession, since: float | None, until: float
 ) -> AsyncIterator[RecordedTimeline]:
-    """Samples of the timeline after `since`, to `until`; an older server tells all at once."""
+    """Pages of the timeline with samples after `since`, up to `until`; older servers return all at
+    once.
+    """
     while since is not None and since < until:
         if (body := await _get(http, f"mirage/timeline?since={since!r}")) is None:
             return
@@ -147,7 +151,9 @@ async def _pages(
 
 
 async def _settled(http: aiohttp.ClientSession) -> ReplayState | None:
-    """A sample taken after now, so that it holds the last step's counts."""
+    """A sample that is newer than this call, so that it includes the last step's counts; None if
+    the server has no samples.
+    """
     first = newest = await _state(http)
     start = monotonic()
     while first and newest and newest.t == first.t and monotonic() - start < SETTLE_S:
@@ -162,7 +168,9 @@ async def _state(http: aiohttp.ClientSession) -> ReplayState | None:
 
 
 async def _get(http: aiohttp.ClientSession, path: str) -> bytes | None:
-    """None from a server that does not have this, as a plain vLLM."""
+    """Body of an answer; None from a server without this path, as a plain vLLM. Raises
+    `ServerError`.
+    """
     try:
         async with http.get(path) as response:
             return await response.read() if response.status == 200 else None

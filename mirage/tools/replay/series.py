@@ -1,4 +1,4 @@
-"""Series of numbers over time, out of the timelines of runs."""
+"""Numbers over time, from the timelines of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage.tools.report.drawing import Array, thin
 
 
 def tenants_of(runs: Sequence[PolicyRun]) -> list[str]:
-    """In the server's order."""
+    """Tenants in the server's order."""
     known = [name for run in runs if run.timeline for name in run.timeline.tenants]
     return list(dict.fromkeys(known))
 
@@ -21,7 +21,7 @@ def tenants_of(runs: Sequence[PolicyRun]) -> list[str]:
 def series(
     timeline: RecordedTimeline, tenant: str, value: Callable[[TenantSample], float]
 ) -> tuple[Array, Array]:
-    """Times (s) and values; NaN where the tenant was absent."""
+    """Times in seconds and values of one tenant; NaN while the tenant was absent."""
     samples = thin(timeline.samples)
     found = [sample.tenants.get(tenant) for sample in samples]
     values = [float("nan") if one is None else float(value(one)) for one in found]
@@ -31,7 +31,7 @@ def series(
 def summed(
     timeline: RecordedTimeline, value: Callable[[TenantSample], float]
 ) -> tuple[Array, Array]:
-    """Times (s) and the sum over the tenants that were there."""
+    """Times in seconds and the sum over the tenants that were present."""
     samples = thin(timeline.samples)
     values = [float(sum(value(one) for one in sample.tenants.values())) for sample in samples]
     return np.array([sample.t for sample in samples]), np.array(values)

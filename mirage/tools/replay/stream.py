@@ -1,4 +1,4 @@
-"""One streamed completion, read as its bytes arrive: text, tokens, and when they came."""
+"""One streamed completion, parsed as its bytes arrive: text, tokens, and their times."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class StreamError(Exception):
-    """The server said that it failed, or its stream cannot be understood or broke off."""
+    """The server reported an error, or its stream is invalid or was cut off."""
 
 
 class StatusRefused(StreamError):
-    """A status other than 200."""
+    """The server answered with a status other than 200."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"HTTP {status}: {reason}")
@@ -19,7 +19,7 @@ class StatusRefused(StreamError):
 
 
 class StreamedAnswer:
-    """Server-sent events of ``/v1/completions``, cut anywhere. Times are seconds.
+    """Server-sent events of ``/v1/completions``, in pieces of any size. Times are in seconds.
 
     `ttft_s` is from sending to the first token, `e2el_s` to the last; `itl_s` holds the gaps
     between. A chunk counts once even if the server put several tokens into it.
@@ -39,14 +39,16 @@ class StreamedAnswer:
         self._ended = False
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take the next bytes. Raises `StreamError`."""
+        """Parse the next bytes, which arrived at `now`. Raises `StreamError`."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 self._event(line[len(b"data:") :].strip(), now)
 
     def close(self) -> None:
-        """The stream has ended. Raises `StreamError` if that was too early."""
+        """Finish at the end of the stream. Raises `StreamError` if it ended too early or is
+        invalid.
+        """
         if not self._ended:
             raise StreamError(f"the stream broke off after {self._tokens_so_far()}")
         if not self._begun:
@@ -84,7 +86,7 @@ class StreamedAnswer:
 
 
 def error_message(body: dict[str, Any]) -> str:
-    """The message in an error body of the OpenAI API, or the body itself."""
+    """The message in an error body of the OpenAI API; the body as text if it has none."""
     error = body.get("error", body)
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or body)

@@ -1,4 +1,4 @@
-"""The report as a table on the terminal: policies side by side, the best of a row marked."""
+"""The report as a table on the terminal: policies as columns, the best of each row marked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.tools.report.terminal import table
 
 
 def show(built: dict[str, Any], output: Path, console: Console) -> None:
-    """Print a report (see `report.build`) and where in `output` it lies."""
+    """Print a report (see `report.build`), and the paths of its files in `output`."""
     policies = [column["policy"] for column in built["policies"]]
     title = f"{built['requests']} requests of {built['trace']}"
     console.print(table(title, policies, comparison.rows(built["policies"], policies)))
@@ -26,7 +26,7 @@ def show(built: dict[str, Any], output: Path, console: Console) -> None:
 
 
 def remarks(built: dict[str, Any]) -> list[str]:
-    """Remarks that a reader needs before he believes the figures."""
+    """Remarks that a reader needs in order to judge the figures."""
     lines = [f"{few}."] if (few := too_few(_completed(built))) else []
     if (load := built["load"]) is not None:
         lines.append(
@@ -48,13 +48,15 @@ def remarks(built: dict[str, Any]) -> list[str]:
 
 
 def _completed(built: dict[str, Any]) -> int:
-    """Requests in the figures of each run; the fewest of them."""
+    """Completed requests of the run with the fewest, among complete runs if there are any."""
     whole = [run for run in built["runs"] if not run["interrupted"]]
     return min((run["completed"] for run in whole or built["runs"]), default=0)
 
 
 def _found_again(built: dict[str, Any]) -> list[str]:
-    """Remarks on tokens of prompts: how many need not have been computed, and how many were not."""
+    """Remarks on prompt tokens that repeat earlier prompts, and on the part that was found in
+    caches.
+    """
     repeated = built["repeated_tokens"]
     columns = [column for column in built["policies"] if column["prefill_tokens"] is not None]
     found = {column["policy"]: _found(column) for column in columns}

@@ -1,4 +1,4 @@
-"""Memory of the server during a run: samples of every tenant over time."""
+"""Memory of a server during a run: samples of all tenants over time."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 
 MAX_POINTS = 2000
-"""A report keeps at most this many samples; figures are taken before thinning."""
+"""Most samples that a report keeps; figures are computed before thinning."""
 
 
 class TimelineError(CommandFailed):
-    """The server's account of its memory cannot be understood; one line says why."""
+    """The server's memory figures are invalid; the message is one line."""
 
 
 class RecordedTimeline(msgspec.Struct, frozen=True):
-    """Samples in order of time; `device_bytes` is what all tenants share."""
+    """Samples in order of time; `device_bytes` is the memory that all tenants share."""
 
     samples: list[Sample]
     device_bytes: int
     tenants: dict[str, TenantShape]
     schema_version: int
     next_since: float | None = None
-    """Value of `since` for the next page; None with the newest sample."""
+    """Value of `since` for the next page; None if this page has the newest sample."""
 
 
 class ReplayState(Sample, frozen=True):
-    """The newest sample, with the policy that is being served."""
+    """The newest sample, with the policy of the server."""
 
     policy: str = "server"
     host_pool: dict[str, Any] | None = None
-    """State of the host pool, of a server with tiers below its device."""
+    """State of the host pool; None for a server without tiers."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class ReplayState(Sample, frozen=True):
 
 
 def parse_timeline(body: bytes) -> RecordedTimeline:
-    """Raises `TimelineError` for another schema version or missing fields."""
+    """Timeline in a body. Raises `TimelineError` for another schema version or missing fields."""
     timeline = _decode(body, RecordedTimeline)
     if timeline.schema_version != SCHEMA_VERSION:
         raise TimelineError(
@@ -59,25 +59,27 @@ def parse_timeline(body: bytes) -> RecordedTimeline:
 
 
 def joined(pages: Sequence[RecordedTimeline]) -> RecordedTimeline:
-    """The pages of one timeline, in order, as one. The last one knows all tenants."""
+    """The pages of one timeline, in order, as one. Tenants are those of the last page."""
     samples = [sample for page in pages for sample in page.samples]
     return msgspec.structs.replace(pages[-1], samples=samples, next_since=None)
 
 
 def parse_state(body: bytes) -> ReplayState:
-    """Raises `TimelineError`."""
+    """Newest sample in a body. Raises `TimelineError`."""
     return _decode(body, ReplayState)
 
 
 def cut(timeline: RecordedTimeline, first: Sample, last: Sample) -> RecordedTimeline:
-    """The part from `first` to `last`, both included even if not kept, times from `first`."""
+    """The part of a timeline from `first` to `last`, which are both included; times count from
+    `first`.
+    """
     inside = [sample for sample in timeline.samples if first.t < sample.t < last.t]
     samples = [Sample(sample.t - first.t, sample.tenants) for sample in (first, *inside, last)]
     return msgspec.structs.replace(timeline, samples=samples)
 
 
 def only(timeline: RecordedTimeline, name: str) -> RecordedTimeline:
-    """The same moments with one tenant in them."""
+    """The same samples with only one tenant."""
     samples = [
         Sample(sample.t, {name: sample.tenants[name]} if name in sample.tenants else {})
         for sample in timeline.samples
@@ -86,7 +88,7 @@ def only(timeline: RecordedTimeline, name: str) -> RecordedTimeline:
 
 
 def growth(timeline: RecordedTimeline, total: Callable[[TenantSample], N]) -> dict[str, N]:
-    """Growth of a total that never falls, for each tenant, from its first sample on."""
+    """Growth of a counter for each tenant, from its first sample to its last."""
     first: dict[str, N] = {}
     last: dict[str, N] = {}
     for sample in timeline.samples:
@@ -97,12 +99,14 @@ def growth(timeline: RecordedTimeline, total: Callable[[TenantSample], N]) -> di
 
 
 def peak(timeline: RecordedTimeline, value: Callable[[TenantSample], int]) -> int:
-    """The most that all tenants together had at one moment."""
+    """Largest sum of a value over all tenants in any sample."""
     return max((sum(map(value, s.tenants.values())) for s in timeline.samples), default=0)
 
 
 def columns(timeline: RecordedTimeline) -> dict[str, object]:
-    """For the report: one list of times, and one list per tenant and field (None: absent)."""
+    """Columns for the report: a list of times, and a list for each tenant and field; None while a
+    tenant is absent.
+    """
     step = ceil_div(len(timeline.samples), MAX_POINTS) or 1
     samples = timeline.samples[::step]
     fields = TenantSample.__struct_fields__

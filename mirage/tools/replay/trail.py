@@ -1,4 +1,6 @@
-"""Digest of an output that tells whether and where two outputs part; kept for every request."""
+"""Digest of an output that shows if two outputs differ and at which position; kept for every
+request.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from zlib import crc32
 
 
 class Trail(NamedTuple):
-    """Digest of an output's tokens if the server names them, else of its characters."""
+    """Digest of an output's tokens, or of its characters if the server returned no token ids."""
 
     digest: bytes
-    """Digest of the whole output: equal for equal outputs alone."""
+    """Digest of the whole output; only equal outputs have equal ones."""
     checks: bytes
-    """Two bytes for each token or character: a check of the output up to and with it."""
+    """Two bytes for each token or character: a checksum of the output up to and including it."""
 
 
 def trail(text: str, token_ids: Sequence[int] = ()) -> Trail:
-    """The trail of an output."""
+    """The trail of an output, by its token ids if there are any."""
     units = token_ids or [ord(letter) for letter in text]
     written = array("I", units).tobytes()
     checks, so_far = array("H"), 0
@@ -35,9 +37,9 @@ CHECK = array("H").itemsize
 
 
 def parting(one: Trail, other: Trail) -> int | None:
-    """Position of the first token, or character, that differs; None for equal outputs.
+    """Position of the first token or character that differs; None for equal outputs.
 
-    A difference is missed at its own position once in 65,536, and then found at a later one.
+    Once in 65,536 a difference is missed at its position, and then found at a later one.
     """
     if one.digest == other.digest:
         return None

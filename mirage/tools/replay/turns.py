@@ -1,4 +1,4 @@
-"""Times at which later turns of a conversation are sent: people read answers first."""
+"""Times at which later turns of a session are sent: not before the previous answer was read."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from collections.abc import Awaitable, Callable
 from mirage.workload.dealing import SESSIONS_KEPT, TenantRequest
 
 Send = Callable[[TenantRequest, float], Awaitable[None]]
-"""Sends a call that should leave at this time, in seconds since the start; returns at its end."""
+"""Sends a call that was planned for a time in seconds since the start; returns when it has
+ended.
+"""
 
 
 class SessionTurns:
-    """Turns of all sessions. A turn is sent at its own time, but no sooner than `think_s` after the
-    answer before it has ended.
+    """Turns of all sessions. A turn is sent at its own time, but at least `think_s` seconds after
+    the previous answer ended.
     """
 
     def __init__(self, think_s: float, send: Send, now: Callable[[], float]) -> None:
-        """`now` gives seconds since the start."""
+        """`now` returns seconds since the start."""
         self._think_s, self._send, self._now = think_s, send, now
         self._answers: OrderedDict[str, asyncio.Future[float]] = OrderedDict()
-        """End of the last turn of each session, in seconds."""
+        """End of the last turn of each session, in seconds since the start."""
 
     async def take(self, call: TenantRequest) -> None:
-        """Send a call in its turn. The calls of a session are given in their order."""
+        """Send a call when its turn has come. The calls of a session must be given in order."""
         if call.session is None:
             await self._send(call, call.at_s)
             return
@@ -41,6 +43,6 @@ class SessionTurns:
             mine.set_result(self._now())
 
     def _forget_oldest(self) -> None:
-        """As dealing forgets where sessions went: memory stays flat."""
+        """Forget the sessions that are oldest, as dealing does, so that memory stays constant."""
         if len(self._answers) > SESSIONS_KEPT:
             self._answers.popitem(last=False)

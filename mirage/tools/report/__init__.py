@@ -1,1 +1,1 @@
-"""Parts that reports share: tables, pictures, pages, progress."""
+"""Parts that several reports share: tables, pictures, pages, progress."""

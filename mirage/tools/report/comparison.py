@@ -1,4 +1,4 @@
-"""The table that people read first: metrics as rows, policies as columns, the best marked."""
+"""The comparison table: metrics as rows, policies as columns, the best value of each row marked."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mirage.samples import PLACES
 from mirage.units import GIB, MIB
 
 BASELINE = "static"
-"""Ratios are against this policy, or the first run if it was not replayed."""
+"""Policy that ratios refer to; the first run if there is none of this policy."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A key of a run in the report, what to call it, and which way is better."""
+    """A key of a run in the report, its name for readers, and which of low and high is better."""
 
     key: str
     label: str
@@ -24,11 +24,11 @@ class Metric:
     divide: float = 1.0
     digits: int = 0
     if_any: bool = False
-    """Left out where nobody has any."""
+    """True if the row is left out when no run has a value other than 0."""
 
 
 WORDS = ("the device's cache", "a peer", "host memory", "the SSD")
-"""Words for `PLACES`."""
+"""Names of `PLACES` for readers."""
 TIERS = (
     *(
         Metric(f"tokens_from_{place}", f"tokens found in {words}", if_any=True)
@@ -39,7 +39,7 @@ TIERS = (
     Metric("kv_bytes_down", "KV blocks copied down, GiB", divide=GIB, digits=2, if_any=True),
     Metric("late_loads", "requests whose blocks came too late", if_any=True),
 )
-"""Metrics of tokens that were found again, and need not be computed."""
+"""Metrics of tokens that were found in a cache, and so not computed."""
 METRICS = (
     Metric("completed", "requests completed", "high"),
     Metric("failed", "requests failed", "low"),
@@ -73,10 +73,10 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One metric of one policy; `ratio` is against the baseline, None where it says nothing.
+    """One metric of one policy. `ratio` is against the baseline, None if there is none.
 
-    `half` is half the width of the mean's interval at 95 %, over repeated runs; `range` goes from
-    the least to the most over seeds.
+    `half` is half the width of the mean's 95 % interval over repeated runs; `range` is from the
+    least to the greatest value over seeds.
     """
 
     text: str
@@ -97,7 +97,7 @@ def rows(
     policies: Sequence[str],
     wanted: Sequence[Metric] = METRICS,
 ) -> list[ComparisonRow]:
-    """One row per wanted metric that some policy has.
+    """One row for each wanted metric that some policy has.
 
     `figures` are the policies' runs, or one tenant's parts of them.
     """
@@ -123,14 +123,14 @@ def _cell(metric: Metric, values: Sequence[float | None], column: int, base: int
 
 
 def _sure(metric: Metric, cell: Cell, half: float | None) -> Cell:
-    """With its interval, if it has one."""
+    """The cell with its interval; unchanged if `half` is None."""
     if half is None:
         return cell
     return replace(cell, half=f"± {half / metric.divide:,.{metric.digits}f}")
 
 
 def _best(metric: Metric, values: Sequence[float | None], value: float) -> bool:
-    """True if `value` is the best of `values`; false for all if they are equal."""
+    """True if `value` is the best of `values`; always False if they are all equal."""
     known = [other for other in values if other is not None]
     if metric.better is None or len(set(known)) < 2:
         return False

@@ -1,6 +1,6 @@
-"""A report for people: one HTML file that needs nothing else, made of sections of few kinds.
+"""A report as one self-contained HTML file, made of sections of few kinds.
 
-A block is a string, which becomes a paragraph, or `Markup`, which is taken as it is. All other
+A block is a string, which becomes a paragraph, or `Markup`, which is inserted unchanged. All other
 text is escaped.
 """
 
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks on one card under a title; `kind` is ``answer`` for what is read first."""
+    """Blocks on one card under a title; `kind` is ``answer`` for the section to be read first."""
 
     title: str
     blocks: Sequence[str]
@@ -31,7 +31,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A page: its title in a browser, the one on it, blocks without a card, and sections."""
+    """A page: its title in the browser, its heading, blocks without a card, and sections."""
 
     title: str
     heading: str
@@ -39,7 +39,7 @@ class Document:
     sections: Sequence[Section]
 
     def render(self) -> str:
-        """HTML; the same for the same document."""
+        """The page as HTML; the same text for equal documents."""
         folder = jinja2.FileSystemLoader(Path(__file__).parent)
         environment = jinja2.Environment(
             loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -49,45 +49,46 @@ class Document:
 
 @dataclass(frozen=True)
 class Picture(Generic[P]):
-    """A drawing under a title, and what to see in it."""
+    """A drawing with a title, and a note for its readers."""
 
     title: str
     note: str
     draw: Callable[P, Figure]
 
     def section(self, *args: P.args, **kwargs: P.kwargs) -> Section:
-        """Drawn of these arguments, in the style of all reports."""
+        """Section with the picture, drawn from these arguments in the style of all reports."""
         with drawing.style():
             drawn = drawing.inline(self.draw(*args, **kwargs), self.title)
         return Section(self.title, [self.note, drawn])
 
 
 def picture(title: str, note: str) -> Callable[[Callable[P, Figure]], Picture[P]]:
-    """Makes a picture of the function that draws it."""
+    """Decorator that makes a `Picture` of the function that draws it."""
     return lambda draw: Picture(title, note, draw)
 
 
 def verdict(text: str, kind: str = "good") -> Markup:
-    """A framed sentence; `kind` is ``good``, ``bad``, or ``open`` where nothing was found out."""
+    """A framed sentence; `kind` is ``good``, ``bad``, or ``open`` if there is no result."""
     return Markup('<div class="verdict {}">{}</div>').format(kind, text)
 
 
 def facts(of: Iterable[tuple[str, str]], kind: str = "facts") -> Markup:
-    """Terms and what each is; `kind` is ``pairs`` for two of them beside each other."""
+    """A list of terms and descriptions; `kind` is ``pairs`` for two of them on a line."""
     return Markup('<dl class="{}">{}</dl>').format(kind, _each("<dt>{}</dt><dd>{}</dd>", of))
 
 
 def points(of: Iterable[str]) -> Markup:
-    """A list."""
+    """A list with bullets."""
     return Markup("<ul>{}</ul>").format(_each("<li>{}</li>", ((each,) for each in of)))
 
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbers", chosen: str = ""
 ) -> Markup:
-    """Rows under a head, which may be empty; cells are text, or `Markup` of a ``td``.
+    """A table of rows under a head, which may be empty; cells are text, or `Markup` of a ``td``.
 
-    `kind` is ``text`` for cells with sentences; the row whose first cell is `chosen` stands out.
+    `kind` is ``text`` for cells with sentences; the row whose first cell is `chosen` is
+    highlighted.
     """
     top = Markup("<thead><tr>{}</tr></thead>").format(_each("<th>{}</th>", zip(head)))
     body = (("chosen" if row[0] == chosen else "row", Markup().join(map(_td, row))) for row in rows)
@@ -97,7 +98,9 @@ def table(
 
 
 def cell(text: str, beside: str | None = None, below: str | None = None, kind: str = "") -> Markup:
-    """A ``td`` with smaller text beside and below; `kind` is ``best`` or ``number``."""
+    """A ``td`` with smaller text beside and below the main text; `kind` is ``best`` or
+    ``number``.
+    """
     small = Markup(" <small>{}</small>").format(beside) if beside else ""
     under = Markup("<br><small>{}</small>").format(below) if below else ""
     return Markup('<td class="{}">{}{}{}</td>').format(kind, text, small, under)
@@ -109,7 +112,9 @@ def side_by_side(
     rows: Sequence[comparison.ComparisonRow],
     tenants: Mapping[str, Sequence[comparison.ComparisonRow]],
 ) -> list[str]:
-    """Policies in columns, each with its colour, and folded up below it each tenant's figures."""
+    """Blocks with a table of policies as columns, each in its colour, and one collapsed table for
+    each tenant.
+    """
     fold = Markup("<details><summary>{}</summary>{}</details>")
     parts = (fold.format(name, _compared(policies, part)) for name, part in tenants.items())
     return [note, _compared(policies, rows), *parts]

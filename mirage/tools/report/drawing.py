@@ -1,4 +1,4 @@
-"""Parts that the reports' pictures share: style, colours, grids, and series out of a timeline."""
+"""Parts that the reports' pictures share: style, colours, grids, curves and axes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,14 @@ STYLE = {
 }
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 WIDTH = 10.5
-"""Inches, of every picture."""
+"""Width of every picture in inches."""
 T = TypeVar("T")
 MAX_POINTS = 800
-"""Most points of one line: more cannot be seen."""
+"""Most points of one line; more would not be visible."""
 SHORTEST_MS = 0.1
-"""Latencies under this are drawn at it: tokens that came in one piece have no gap."""
+"""Smallest latency in a picture; lower ones are drawn at this value. Tokens that arrived together
+have a gap of 0.
+"""
 
 Array = npt.NDArray[np.float64]
 Grid = Sequence[Sequence[Any]]
@@ -61,16 +63,16 @@ Grid = Sequence[Sequence[Any]]
 
 
 def style() -> AbstractContextManager[None]:
-    """Inside it figures are drawn, and saved, in the report's style."""
+    """Context in which figures are drawn and saved in the reports' style."""
     context: AbstractContextManager[None] = matplotlib.rc_context(STYLE)
     return context
 
 
 def inline(figure: Figure, name: str) -> Markup:
-    """The figure as an ``<svg>`` element without outside references.
+    """The figure as an ``<svg>`` element without references to other files.
 
-    `name` is what it shows, for those who cannot see it, and salts its ids: no two of a page
-    have the same.
+    `name` describes the picture for readers who cannot see it, and makes its ids unique on the
+    page.
     """
     file = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
@@ -83,13 +85,15 @@ def inline(figure: Figure, name: str) -> Markup:
 
 
 def grid(rows: int, columns: int, height: float, **share: Any) -> tuple[Figure, Grid]:
-    """A figure of equal cells, each `height` inches."""
+    """A figure with equal cells, each `height` inches high, and its axes."""
     figure = Figure(figsize=(WIDTH, rows * height + 0.4), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
 
 def over_time(rows: int, policies: Sequence[str], height: float) -> tuple[Figure, Grid]:
-    """A column per policy, named; all share the time axis, and each row its values' axis."""
+    """A figure with a column for each policy under its name. All cells share the time axis, and
+    each row its value axis.
+    """
     figure, cells = grid(rows, len(policies), height, sharex="all", sharey="row")
     for axes, policy in zip(cells[0], policies, strict=True):
         axes.set_title(policy)
@@ -101,13 +105,13 @@ def over_time(rows: int, policies: Sequence[str], height: float) -> tuple[Figure
 def capacity(
     axes: Any, t: Sequence[float] | Array, used: Array, granted: Array, colour: str
 ) -> None:
-    """Memory granted as a line, and in use as an area."""
+    """Draw granted memory as a line and used memory as an area."""
     axes.fill_between(t, used, step="post", color=colour, alpha=0.35, lw=0, label="in use")
     axes.step(t, granted, where="post", color=colour, lw=1.5, label="granted")
 
 
 def shares(cells: Sequence[Sequence[Any]], latencies: Sequence[str]) -> None:
-    """Axes of distributions, once all is drawn: shares of values, up to milliseconds."""
+    """Finish the axes of distributions after drawing: shares of values over milliseconds."""
     for axes, name in zip(chain.from_iterable(cells), latencies, strict=True):
         axes.axhline(0.99, color="#9aa1ab", lw=0.8, ls=":")
         axes.set_title(f"{name.removesuffix('_ms').upper()}, ms")
@@ -118,7 +122,7 @@ def shares(cells: Sequence[Sequence[Any]], latencies: Sequence[str]) -> None:
 
 
 def log_scale(axes: Any, along: Literal["x", "y"] = "x") -> None:
-    """Ticks in plain numbers, as many as the range needs."""
+    """Set a logarithmic scale with ticks in plain numbers, as many as the range needs."""
     axes.set(**{f"{along}scale": "log"})
     axis = {"x": axes.xaxis, "y": axes.yaxis}[along]
     low, high = axis.get_view_interval()
@@ -129,20 +133,22 @@ def log_scale(axes: Any, along: Literal["x", "y"] = "x") -> None:
 
 
 def counts_from_zero(axes: Any) -> None:
-    """Whole numbers, from 0 to at least 1, so that "never" is a line on the ground."""
+    """Set an axis for whole numbers, from 0 to at least 1, so that a line at 0 lies on the
+    bottom.
+    """
     top = axes.get_ylim()[1]
     axes.set_ylim(bottom=0, top=max(1.0, top))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def legend_below(figure: Figure, axes: Any) -> None:
-    """One legend for a whole row of cells."""
+    """Draw one legend for a whole row of cells."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(labels)))
 
 
 def policy_colour(policies: Sequence[str], policy: str) -> str:
-    """The same in every picture."""
+    """Colour of a policy, the same in all pictures of a report."""
     others = [name for name in policies if name not in POLICY_COLOURS]
     if policy in POLICY_COLOURS:
         return POLICY_COLOURS[policy]
@@ -150,17 +156,17 @@ def policy_colour(policies: Sequence[str], policy: str) -> str:
 
 
 def tenant_colour(tenants: Sequence[str], tenant: str) -> str:
-    """The same in every picture."""
+    """Colour of a tenant, the same in all pictures of a report."""
     return TENANT_COLOURS[tenants.index(tenant) % len(TENANT_COLOURS)]
 
 
 def cumulative(values: npt.ArrayLike) -> tuple[Array, Array]:
-    """Sorted values and the share of all that is at or under each."""
+    """Sorted values, and the share of values at or below each; at most `MAX_POINTS` points."""
     x = np.sort(np.asarray(values, dtype=float))
     chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int))
     return x[chosen], (chosen + 1) / len(x)
 
 
 def thin(samples: Sequence[T]) -> Sequence[T]:
-    """Points thinned evenly to `MAX_POINTS` at most."""
+    """At most `MAX_POINTS` of the samples, evenly chosen."""
     return samples[:: ceil_div(len(samples), MAX_POINTS) or 1]

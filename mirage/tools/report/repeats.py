@@ -1,4 +1,4 @@
-"""Several runs of the same workload under the same policy become one column. Pure."""
+"""Merging of several runs of one workload under one policy into one column. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Figures = Mapping[str, Any]
 
 
 def grouped(runs: Sequence[Figures]) -> dict[str, list[Figures]]:
-    """The runs of each policy, in order of the policies' first runs."""
+    """The runs of each policy, in the order of the policies' first runs."""
     groups: dict[str, list[Figures]] = {}
     for run in runs:
         groups.setdefault(run["policy"], []).append(run)
@@ -19,10 +19,10 @@ def grouped(runs: Sequence[Figures]) -> dict[str, list[Figures]]:
 
 
 def merged(runs: Sequence[Figures]) -> dict[str, Any]:
-    """One run that stands for several: the mean of each figure, and its ``intervals``.
+    """One run that represents several: the mean of each figure, and its ``intervals``.
 
-    A figure that some run lacks is None. ``intervals`` holds the half width at 95 % of each
-    figure that has one.
+    A figure that some run lacks is None. ``intervals`` has half the width of the 95 % interval of
+    each figure that has one.
     """
     if len(runs) == 1:
         return {**runs[0], "intervals": {}}

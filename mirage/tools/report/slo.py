@@ -1,4 +1,6 @@
-"""A service level objective: upper limits of one request, and whether a request met them. Pure."""
+"""Service level objective: upper limits for the latencies of one request, and a check of them.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ LARGEST_MS = 1e7
 
 
 class SentRequest(Protocol):
-    """Request of a report that was sent, with its latencies."""
+    """A sent request of a report, with its latencies."""
 
     def latencies_ms(self) -> Mapping[str, float] | None:
         """Latencies in milliseconds by the names of `Slo`; None if the request did not complete."""
@@ -21,9 +23,10 @@ class SentRequest(Protocol):
 
 @dataclass(frozen=True)
 class Slo:
-    """Upper limits of one request, in milliseconds; None is no limit.
+    """Upper limits of one request in milliseconds; None is no limit.
 
-    `itl_ms` bounds the longest gap between two of its tokens, which is what a reader sees.
+    `itl_ms` limits the longest gap between two of its tokens, which is the gap that a reader
+    notices.
     """
 
     ttft_ms: float | None = None
@@ -32,12 +35,12 @@ class Slo:
     e2el_ms: float | None = None
 
     def limits(self) -> dict[str, float]:
-        """Limits that are given."""
+        """Limits that are set, by name."""
         each = ((name, getattr(self, name)) for name in NAMES)
         return {name: limit for name, limit in each if limit is not None}
 
     def met(self, request: SentRequest) -> bool:
-        """True if the request completed within every limit."""
+        """True if the request completed, within every limit."""
         took = request.latencies_ms()
         if took is None:
             return False
@@ -52,7 +55,7 @@ NAMES = tuple(field.name for field in fields(Slo))
 
 
 def parse(text: str) -> Slo:
-    """``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line."""
+    """Limits in a text as ``"ttft_ms=500,tpot_ms=50"``. Raises `ConfigError` with one line."""
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))

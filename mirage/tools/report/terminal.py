@@ -11,7 +11,7 @@ from mirage.tools.report.comparison import Cell, ComparisonRow
 
 
 def table(title: str, policies: Sequence[str], rows: Iterable[ComparisonRow]) -> Table:
-    """A column per policy."""
+    """Table with a column for each policy."""
     made = Table("", *policies, title=escape(title))
     made.columns[0].no_wrap = True
     for column in made.columns[1:]:
@@ -22,7 +22,7 @@ def table(title: str, policies: Sequence[str], rows: Iterable[ComparisonRow]) ->
 
 
 def plain(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Rows of texts under their heads."""
+    """Table of text cells with column titles."""
     made = Table(*columns, title=escape(title))
     for row in rows:
         made.add_row(*map(escape, row))

@@ -1,1 +1,1 @@
-"""`mirage simulate`: runs of `mirage.simulate` in processes of their own, and their reports."""
+"""`mirage simulate`: runs of `mirage.simulate` in separate processes, and their reports."""

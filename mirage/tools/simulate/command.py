@@ -1,4 +1,4 @@
-"""``mirage simulate``: an experiment under several policies and seeds."""
+"""``mirage simulate``: one experiment under several policies and seeds."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def simulate(
     processes: int | None = None,
     known: Mapping[str, Variant] | None = None,
 ) -> Result:
-    """Run everything, write ``result.json`` and ``report.html``, print the table.
+    """Run all policies and seeds, write ``result.json`` and ``report.html``, print the table.
 
-    Raises `ConfigError` or `TraceError` for what cannot be simulated, `RunKilled` if a
-    process was killed, `KeyboardInterrupt` on Ctrl-C; then nothing is written.
+    Raises `ConfigError` or `TraceError` for what cannot be simulated, `RunKilled` if a process was
+    killed, `KeyboardInterrupt` on Ctrl-C; then nothing is written.
     """
     from mirage.tools.simulate import report, table
 
@@ -82,7 +82,9 @@ def simulate(
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``"0-4"``, ``"3"``, ``"0,2,7"``, or a mixture. Raises `ConfigError` with one line."""
+    """Seeds in a text as ``"0-4"``, ``"3"``, ``"0,2,7"``, or a mixture. Raises `ConfigError` with
+    one line.
+    """
     found: dict[int, None] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)

@@ -1,4 +1,4 @@
-"""Several devices side by side: what is on each, and what it did under each policy."""
+"""Table of several devices: the models on each, and its figures under each policy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Result = Mapping[str, Any]
 
 
 def columns(result: Result) -> list[str]:
-    """Heads of a table with a row for each device."""
+    """Titles of the columns of a table with a row for each device."""
     return ["device", "hardware", "models", *result["policies"]]
 
 
 def rows(result: Result) -> Iterator[list[str]]:
-    """Devices in the order of their names; nothing for an experiment on one."""
+    """Rows of devices, sorted by name; none for an experiment on one device."""
     for name, device in result.get("devices", {}).items():
         parts = (result["results"][policy]["devices"][name] for policy in result["policies"])
         yield [name, device["hardware"], ", ".join(device["shares"]), *map(_said, parts)]

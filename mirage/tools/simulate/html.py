@@ -1,4 +1,4 @@
-"""``report.html`` of a simulation: one file that needs nothing else, for people."""
+"""``report.html`` of a simulation: one self-contained file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirage.tools.simulate.modelled import modelled
 from mirage.units import GIB, MIB, ceil_div
 
 COLUMNS = 4
-"""Policies beside each other in one picture."""
+"""Most policies beside each other in one picture."""
 UNITS = {
     "_gib": ", GiB",
     "_mib": ", MiB",
@@ -28,7 +28,7 @@ UNITS = {
 }
 
 OWN_TABLES = ("tenants", "title", "policies", "devices", "placement")
-"""Keys of an experiment that are told elsewhere on the page."""
+"""Keys of an experiment that have a place of their own on the page."""
 
 Result = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ TENANTS = (
 
 
 def render(result: Result) -> str:
-    """The page for a result (see `report.build`); the same for the same result."""
+    """The page for a result (see `report.build`); the same text for the same result."""
     asked, policies = result["experiment"], result["policies"]
     tenants = {name: rows(result, name) for name in result["shapes"]}
     figures = document.side_by_side(_note(result), policies, rows(result), tenants)
@@ -72,14 +72,14 @@ def render(result: Result) -> str:
 
 
 def seeds(result: Result) -> str:
-    """Number of seeds, and the first of them."""
+    """Number of seeds, and the first ten of them, as text."""
     found = result["seeds"]
     more = ", …" if len(found) > 10 else ""
     return f"{len(found)} seed{'s' * (len(found) > 1)} ({', '.join(map(str, found[:10]))}{more})"
 
 
 def ranges(result: Result) -> str:
-    """Words on a table's figures."""
+    """Note on the table's means and ranges; empty for a single seed."""
     return "Means over the seeds, their range below. " if len(result["seeds"]) > 1 else ""
 
 
@@ -93,14 +93,14 @@ def _note(result: Result) -> Markup:
 
 
 def rows(result: Result, tenant: str | None = None) -> list[comparison.ComparisonRow]:
-    """The table of all tenants or of one, with ranges if there are several seeds."""
+    """Rows for all tenants together or for one, with ranges if there are several seeds."""
     return with_ranges(result, lambda of: table.rows(result, tenant, of))
 
 
 def with_ranges(
     result: Result, rows_of: Callable[[table.Of], list[comparison.ComparisonRow]]
 ) -> list[comparison.ComparisonRow]:
-    """A table of means, with the range of each cell over the seeds if there are several."""
+    """Rows of means, with the range of each cell over the seeds if there are several."""
     means = rows_of("mean")
     if len(result["seeds"]) == 1:
         return means
@@ -115,7 +115,7 @@ def _ranged(mean: comparison.Cell, low: comparison.Cell, high: comparison.Cell) 
 
 
 def meaning(result: Result, policy: str) -> str:
-    """Meaning of a policy, or the settings in which it differs from mirage."""
+    """Description of a policy, or the settings in which it differs from mirage."""
     variant = result["variants"][policy]
     if variant["meaning"]:
         return str(variant["meaning"])
@@ -141,7 +141,9 @@ def _devices(result: Result) -> Iterator[Section]:
 
 
 def _columns(result: Result, policies: list[str], picture: Picture[[Result, list[str]]]) -> Section:
-    """As many drawings of the same width as it takes with at most `COLUMNS` policies in each."""
+    """Section with as many drawings of equal width as needed for at most `COLUMNS` policies in
+    each.
+    """
     drawings = ceil_div(len(policies), COLUMNS)
     width = ceil_div(len(policies), drawings)
     padded = policies + [""] * (drawings * width - len(policies))
@@ -165,7 +167,7 @@ def _tenants(result: Result) -> Iterator[Markup]:
 
 
 def _tenant(result: Result, tenant: Mapping[str, Any], model: Model) -> list[str]:
-    """One tenant, and the sizes of its model."""
+    """Cells of a tenant's row, with the sizes of its model."""
     return [
         tenant["name"],
         f"{tenant['share']:g} %" if tenant["share"] else "by device",
@@ -190,7 +192,7 @@ def _drawn(lengths: Mapping[str, Any] | None) -> str:
 
 
 def settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every setting of the experiment by its dotted name, but what has a table of its own."""
+    """All settings of the experiment by dotted name, except those in `OWN_TABLES`."""
     for key, value in part.items():
         if isinstance(value, Mapping) and value and key not in OWN_TABLES:
             yield from settings(value, f"{prefix}{key}.")
@@ -199,7 +201,7 @@ def settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def hardware(of: Mapping[str, Any]) -> Section:
-    """Name with its unit, value and source of each figure."""
+    """Section with name and unit, value and source of each figure of the hardware."""
     figures = {key: figure for key, figure in of.items() if key != "tiers"}
     for medium, tier in (of["tiers"] or {}).items():
         figures |= {f"{medium}_{key}": figure for key, figure in (tier or {}).items()}

@@ -1,4 +1,4 @@
-"""Limits of a simulation in the words of its page: what it models and what it does not."""
+"""The text of the report's section on what the simulation models and what it does not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ NOT_MODELLED_EITHER = (
 
 
 def modelled(kv_blocks: str, several: bool = False) -> Iterator[Markup]:
-    """Three lists under their titles; `kv_blocks` as in the experiment, `several` devices."""
+    """Three lists under their titles. `kv_blocks` is the experiment's key; `several` is True for
+    several devices.
+    """
     left_out = (
         "models that move between devices"
         if several

@@ -1,6 +1,6 @@
-"""The report's pictures of a result (see `report.build`); one function is one picture.
+"""The pictures of a simulation's report (see `report.build`); each function draws one.
 
-A policy has one colour throughout, and so has a tenant.
+A policy has the same colour in all of them, and so has a tenant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = Mapping[str, Any]
 
 @picture("Throughput", "More is better. The whisker is the range over the seeds.")
 def throughput(result: Result) -> Figure:
-    """Output tokens and requests per second: a bar per policy."""
+    """Output tokens and requests per second, as a bar for each policy."""
     figure, (cells,) = drawing.grid(1, 2, height=bars_height(result), sharey="all")
     for axes, key, title in zip(
         cells,
@@ -40,7 +40,7 @@ def throughput(result: Result) -> Figure:
 
 @picture("Latencies", "Less is better; each picture has its own scale.")
 def latencies(result: Result) -> Figure:
-    """P50 (upper row) and P99 of TTFT, TPOT and ITL: a bar per policy."""
+    """P50 (upper row) and P99 of TTFT, TPOT and ITL, as a bar for each policy."""
     figure, cells = drawing.grid(2, len(LATENCIES), height=bars_height(result), sharey="all")
     for row, statistic in zip(cells, ("p50", "p99"), strict=True):
         for axes, name in zip(row, LATENCIES, strict=True):
@@ -56,7 +56,7 @@ def latencies(result: Result) -> Figure:
     "request's arrival, ITL is every single gap between tokens.",
 )
 def distributions(result: Result) -> Figure:
-    """TTFT and ITL, a line per policy."""
+    """Distributions of TTFT and ITL, as a line for each policy."""
     figure, (cells,) = drawing.grid(1, 2, height=3.2, sharey="all")
     share = np.array(PLOTTED) / 100
     for axes, name in zip(cells, DISTRIBUTED, strict=True):
@@ -80,9 +80,9 @@ def distributions(result: Result) -> Figure:
     "the line, requests wait or are preempted.",
 )
 def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
-    """A row per tenant, a column per policy.
+    """KV memory over time: a row for each tenant, a column for each policy.
 
-    An empty name among `policies` leaves its column empty.
+    A column whose name in `policies` is empty is left empty.
     """
     tenants = list(result["shapes"])
     figure, cells = drawing.over_time(len(tenants), policies, height=1.7)
@@ -107,7 +107,7 @@ def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
     "Policies that never remapped are left out.",
 )
 def layers_remapped(result: Result, policies: Sequence[str]) -> Figure:
-    """A line per tenant, columns as in `kv_memory`."""
+    """Layers remapped over time: a line for each tenant, columns as in `kv_memory`."""
     tenants = list(result["shapes"])
     figure, (cells,) = drawing.over_time(1, policies, height=2.3)
     for axes, policy in _shown(cells, policies):
@@ -132,18 +132,20 @@ def has_timelines(result: Result) -> bool:
 
 
 def most_remapped(result: Result, policy: str) -> int:
-    """The most layers that one engine had given away in a sample."""
+    """The most layers that one engine had given away in any sample under a policy."""
     lines = result["results"][policy]["timelines"].values()
     return max((max(line["layers_remapped"], default=0) for line in lines), default=0)
 
 
 def bars_height(result: Result) -> float:
-    """Inches of a cell with a bar per policy."""
+    """Height in inches of a cell with a bar for each policy."""
     return 0.7 + 0.27 * len(result["policies"])
 
 
 def bars(axes: Any, result: Result, key: str) -> None:
-    """A bar per policy from the top down: the mean, its number, and the seeds' range."""
+    """Draw a horizontal bar for each policy, from the top down: the mean with its number, and the
+    range over seeds.
+    """
     policies = result["policies"]
     spreads = [result["results"][policy]["figures"][key] for policy in policies]
     known = [spread or dict.fromkeys(("mean", "min", "max"), 0.0) for spread in spreads]
@@ -167,12 +169,12 @@ def bars(axes: Any, result: Result, key: str) -> None:
 
 
 def _number(value: float) -> str:
-    """Three significant digits, and all of a larger number's."""
+    """A number with three significant digits; from 100 on all digits before the point."""
     return f"{value:,.0f}" if value >= 100 or not value else f"{value:#.3g}"
 
 
 def _shown(row: Sequence[Any], policies: Sequence[str]) -> Iterator[tuple[Any, str]]:
-    """The cells of a row that belong to a policy; the others are hidden."""
+    """The cells of a row that belong to a policy; cells without a policy are hidden."""
     for axes, policy in zip(row, policies, strict=True):
         axes.set_visible(bool(policy))
         if policy:
@@ -185,12 +187,12 @@ def _lines(result: Result) -> list[Mapping[str, Any]]:
 
 
 def _most_kv(result: Result, tenant: str) -> float:
-    """GiB, the most granted under any policy."""
+    """The most KV memory in GiB that a tenant was granted under any policy."""
     parts = [result["results"][policy]["timelines"][tenant] for policy in result["policies"]]
     extents = max(max(line["kv_extents"], default=0) for line in parts)
     return float(extents * result["shapes"][tenant]["extent_bytes"] / GIB)
 
 
 def _same_time(axes: Any, result: Result) -> None:
-    """The same axis in all pictures of memory, to the end of the longest policy."""
+    """Set the time axis that all pictures of memory share, up to the end of the longest run."""
     axes.set_xlim(0, max((line["t"][-1] for line in _lines(result) if line["t"]), default=0) or 1)

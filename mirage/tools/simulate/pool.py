@@ -1,4 +1,4 @@
-"""Many runs at once: one process per core, results in the order of the jobs."""
+"""Many simulation runs in parallel: one process for each core, results in the order of the jobs."""
 
 from __future__ import annotations
 
@@ -17,47 +17,49 @@ from mirage.simulate.run import Metrics, run
 from mirage.tools.simulate.processes import JobProcesses, Note
 
 LOOK_S = 0.5
-"""Seconds between two counts of what runs have done."""
+"""Seconds between two counts of finished requests."""
 
 
 class HasEngines(Protocol):
-    """A world, or a fleet of them."""
+    """A world or a fleet, which has engines."""
 
     @property
     def engines(self) -> list[Engine]:
-        """All of them, now."""
+        """All engines at this moment."""
 
 
 class PoolJob(Protocol):
     """A `SimulationJob`, or another computation that can be sent to a process."""
 
     def run(self, begun: Callable[[HasEngines], None] = lambda world: None) -> Metrics:
-        """Its figures. `begun` is given the world of engines, where there is one."""
+        """Run the job and return its metrics. If it simulates, `begun` is called with its world or
+        fleet.
+        """
 
 
 @dataclass(frozen=True)
 class SimulationJob:
-    """One run: an experiment that was checked, a policy and a seed."""
+    """One run: a checked experiment, a policy and a seed."""
 
     setup: Setup | FleetSetup
     policy: str
     seed: int
 
     def run(self, begun: Callable[[HasEngines], None] = lambda world: None) -> Metrics:
-        """Its figures. `begun` is given the world of engines."""
+        """Run the simulation and return its metrics. `begun` is called with the world or fleet."""
         if isinstance(self.setup, FleetSetup):
             return run_fleet(self.setup, self.policy, self.seed, begun=begun)
         return run(self.setup, self.policy, self.seed, begun=begun)
 
 
 class Watcher(Protocol):
-    """Listener for the progress of runs."""
+    """Receiver of the progress of runs."""
 
     def run_ended(self) -> None:
-        """One more."""
+        """One more run has ended."""
 
     def finished(self, requests: int) -> None:
-        """So many requests in all runs together, those under way included."""
+        """Number of requests finished in all runs so far, including those under way."""
 
 
 class Nobody:
@@ -71,9 +73,10 @@ class Nobody:
 def run_all(
     jobs: Sequence[PoolJob], processes: int | None = None, watcher: Watcher | None = None
 ) -> list[Metrics]:
-    """The figures of each job. Requests are counted by processes of their own alone.
+    """Run all jobs; return their metrics in order. `processes` None is one for each core; with 1
+    they run in this process, where requests are not counted.
 
-    Ctrl-C, and whatever a run raises, ends all processes at once. Raises `RunKilled`.
+    Ctrl-C, and any error of a run, ends all processes at once. Raises `RunKilled`.
     """
     watcher = watcher or Nobody()
     if processes == 1:
@@ -105,9 +108,10 @@ def _run(job: PoolJob, note: Note) -> Metrics:
 
 @contextmanager
 def _counted(worlds: Sequence[HasEngines], note: Note) -> Iterator[None]:
-    """Note what has finished in `worlds`, now and then.
+    """Call `note` every `LOOK_S` with the number of requests that `worlds` finished since the last
+    call.
 
-    From a thread that reads along, so that the simulation need not stop to tell.
+    A thread reads the counters, so that the simulation need not stop for it.
     """
     over = Event()
 

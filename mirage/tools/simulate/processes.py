@@ -1,7 +1,7 @@
-"""Processes that compute jobs, each at the end of a pipe.
+"""Processes that compute jobs, each connected by a pipe.
 
-They share nothing but pipes. The queues and locks of the standard library's pools are semaphores
-with names in /dev/shm, which stay there if all processes are killed at once.
+They share nothing but pipes. The queues and locks of the standard library's pools are named
+semaphores in /dev/shm, which remain if all processes are killed at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Note = Callable[[int], None]
 
 
 class RunKilled(CommandFailed):
-    """A process of runs was killed; one line."""
+    """The process of a run was killed; the message is one line."""
 
 
 class JobOutcome(NamedTuple):
@@ -37,13 +37,14 @@ class JobOutcome(NamedTuple):
 
 
 def ignored(number: int = 0) -> None:
-    """A listener that does nothing."""
+    """A callback that does nothing."""
 
 
 class JobProcesses:
-    """Up to `most` processes, started when they are needed; each calls `begin` first.
+    """Up to `most` processes, started when they are needed; each calls `begin` with `arguments`
+    first.
 
-    A context: they are gone after the block, and killed if it is left by an error.
+    A context manager: the processes end with the block, and are killed if it is left by an error.
     """
 
     def __init__(self, most: int, begin: Callable[..., None] = ignored, *arguments: Any) -> None:
@@ -71,12 +72,11 @@ class JobProcesses:
         noted: Note = ignored,
         ended: Callable[[], None] = ignored,
     ) -> Generator[Given, None, None]:
-        """Results of `function` for each of `jobs`, in their order; jobs may be endless.
+        """Results of `function` for each of `jobs`, in order; there may be endless jobs.
 
-        All of it has to be taken, or the block left.
-
-        `ended` is called when any of them ends, `noted` with what a job gives to its `Note`
-        meanwhile. Raises what a job raised, or `RunKilled`. Main thread only.
+        Either exhaust the generator or leave the block. `ended` is called when any job ends,
+        `noted` with the number that a running job passes to its `Note`. Raises the error of a job,
+        or `RunKilled`. Only for the main thread.
         """
         waiting, busy = enumerate(jobs), dict[Connection, int]()
         done: dict[int, Given] = {}
@@ -102,15 +102,18 @@ class JobProcesses:
             yield done.pop(number)
 
     def _free(self) -> Connection | None:
-        """The line to a process that has nothing to do."""
+        """Pipe to an idle process, started if none is idle; None if all `most` processes are
+        busy.
+        """
         if self._idle:
             return self._idle.pop()
         return self._started() if len(self._processes) < self._most else None
 
     def _started(self) -> Connection:
-        """One more process. A terminal's signals are the parent's, which ends it quietly.
+        """Pipe to a new process. It ignores a terminal's signals; the parent ends it.
 
-        One that comes meanwhile waits: a process that is left half started writes a traceback.
+        A signal that arrives during the start waits, because a half-started process would print a
+        traceback.
         """
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
@@ -154,7 +157,7 @@ def _outcome(function: Callable[[Any, Note], Any], job: Any, note: Note) -> JobO
 
 
 def end_with_parent() -> None:
-    """End this process with its parent, however the parent ends."""
+    """End this process when its parent ends, for whatever reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

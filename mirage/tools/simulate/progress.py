@@ -1,4 +1,4 @@
-"""Progress of many runs of the simulator."""
+"""Progress display for many runs of the simulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage.tools.report.progress import Progress, progress
 
 
 class RunProgress:
-    """A `Watcher` of `total` runs."""
+    """A `Watcher` that shows the progress of `total` runs."""
 
     def __init__(self, shown: Progress, total: int) -> None:
         self._shown, self._total = shown, total
@@ -24,7 +24,7 @@ class RunProgress:
         self._show()
 
     def finished(self, requests: int) -> None:
-        """So many requests in all runs together."""
+        """Show the number of requests finished in all runs together."""
         self._requests = requests
         self._show()
 
@@ -37,6 +37,6 @@ class RunProgress:
 def counting(
     total: int, console: Console | None = None, what: str = "simulate"
 ) -> Iterator[RunProgress]:
-    """Display for `total` runs, on stderr unless told otherwise."""
+    """Display for `total` runs, on stderr or `console`."""
     with progress(what, console, TextColumn("left", style="dim"), TimeRemainingColumn()) as shown:
         yield RunProgress(shown, total)

@@ -1,6 +1,6 @@
-"""``result.json``: what every policy did with the same requests, over all seeds.
+"""``result.json``: the figures of every policy for the same requests, over all seeds.
 
-Nothing of the clock or the machine is in it: the same experiment and seeds give the same bytes.
+It has no time and no name of this machine: the same experiment and seeds give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from mirage.workload.lengths import lengths
 
 SCHEMA_VERSION = 1
 BASELINES = ("static", "pooled")
-"""Policies that every other one is compared with."""
+"""Policies with which every other one is compared."""
 NO_METRICS = frozenset({"policy", "seed", "tenants", "devices", "curves", "timelines"})
-"""Keys of a run that are no single number."""
+"""Keys of a run whose value is not a single number."""
 
 Result = dict[str, Any]
 
 
 def build(setup: Setup | FleetSetup, seeds: Sequence[int], runs: Sequence[Metrics]) -> Result:
-    """The whole result, ready for JSON, from one run of each policy under each of `seeds`."""
+    """The whole result, ready for JSON, from one run of each policy with each of `seeds`."""
     of = {(run["policy"], run["seed"]): run for run in runs}
     by_policy = {v.name: [of[v.name, seed] for seed in seeds] for v in setup.variants}
     fleet = {"devices": _devices(setup)} if isinstance(setup, FleetSetup) else {}
@@ -49,18 +49,20 @@ def build(setup: Setup | FleetSetup, seeds: Sequence[int], runs: Sequence[Metric
 
 
 def as_json(result: Mapping[str, Any]) -> str:
-    """NaN and infinity are refused: they are no JSON."""
+    """The result as JSON text. Raises ValueError for NaN and infinity, which JSON does not have."""
     return json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def summary(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each figure over the seeds; `parts` are the runs of one policy, or one tenant's of them."""
+    """Spread of each figure over the seeds; `parts` are the runs of one policy, or one tenant's
+    parts of them.
+    """
     keys = [key for key in parts[0] if key not in NO_METRICS]
     return {key: spread([part[key] for part in parts]) for key in keys}
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
-    """Mean and range of one figure, and the value of each seed; None if no seed has any."""
+    """Mean and range of one figure, and its value for each seed; None if no seed has one."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -71,9 +73,9 @@ def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
 def ratios(
     parts: Sequence[Mapping[str, Any]], bases: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, float]]:
-    """Each figure over that of the baseline: of the means, and the range seed by seed.
+    """Ratio of each figure to the baseline's: ratio of the means, and the range over the seeds.
 
-    Metrics are left out that are nothing under the baseline, or unknown, with any seed.
+    A metric is left out if with any seed it is 0 under the baseline, or unknown.
     """
     found = {}
     for key in [key for key in bases[0] if key not in NO_METRICS]:
@@ -86,7 +88,7 @@ def ratios(
 
 
 def _result(by_policy: Mapping[str, Sequence[Metrics]], name: str) -> dict[str, Any]:
-    """One policy's part. The timelines are those of the first seed."""
+    """Figures of one policy. The timelines are those of the first seed."""
     runs = by_policy[name]
     bases = {base: by_policy[base] for base in BASELINES if base in by_policy}
     tenants = {
@@ -117,7 +119,7 @@ def _part(
 
 
 def _curve(runs: Sequence[Metrics], latency: str) -> dict[str, list[float]]:
-    """Percentile by percentile over the seeds that have any: mean and range, milliseconds."""
+    """Mean and range of each percentile in milliseconds, over the seeds that have values."""
     curves = [run["curves"][latency] for run in runs if run["curves"][latency]]
     columns = list(zip(*curves, strict=True))
     return {
@@ -128,7 +130,7 @@ def _curve(runs: Sequence[Metrics], latency: str) -> dict[str, list[float]]:
 
 
 def _devices(setup: FleetSetup) -> dict[str, dict[str, Any]]:
-    """Hardware of each device, and the share of each of its tenants in per cent."""
+    """Hardware of each device, and the share in per cent of each of its tenants."""
     return {
         name: {
             "hardware": of.hardware.title,
@@ -139,7 +141,7 @@ def _devices(setup: FleetSetup) -> dict[str, dict[str, Any]]:
 
 
 def _written(setup: Setup | FleetSetup) -> dict[str, Any]:
-    """The experiment with all its defaults; a trace's path is relative to the file, as there."""
+    """The experiment with all defaults; paths of traces are relative to its file."""
     written: dict[str, Any] = setup.experiment.model_dump(mode="json")
     workload = setup.experiment.workload
     if workload.file is not None:
@@ -154,7 +156,7 @@ def _seen_from(file: Path, near: Path) -> str:
 
 
 def _lengths(setup: Setup | FleetSetup) -> dict[str, Any]:
-    """Distributions of each tenant's lengths; empty where a trace has them."""
+    """Distribution of each tenant's lengths; empty if a whole trace has them."""
     asked = setup.experiment.workload
     if asked.arrivals == "trace":
         return {}

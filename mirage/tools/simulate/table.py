@@ -1,4 +1,4 @@
-"""The result as a table on the terminal: policies side by side, the best of a row marked."""
+"""The result as a table on the terminal: policies as columns, the best of each row marked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage.units import GIB
 Of = Literal["mean", "min", "max"]
 """Statistic of a metric over the seeds."""
 LARGE = 10_000
-"""Numbers from here on are shown whole."""
+"""Numbers from here on are shown without decimals."""
 LATENCIES = (
     *(("ttft_ms", "TTFT", "p50", "P50"), ("ttft_ms", "TTFT", "p99", "P99")),
     *(("tpot_ms", "TPOT", "p50", "P50"), ("tpot_ms", "TPOT", "p99", "P99")),
@@ -49,7 +49,7 @@ IF_ANY = (
     Metric("lost_no_replica", "requests that found no replica", "low"),
     Metric("retried", "requests sent again to another replica"),
 )
-"""Shown where some policy has any."""
+"""Metrics that are shown only if some policy has a value other than 0."""
 VERDICT = {
     "output_throughput": "output tokens per s",
     "p99_ttft_ms": "TTFT P99",
@@ -61,7 +61,7 @@ VERDICT = {
 def rows(
     result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean"
 ) -> list[ComparisonRow]:
-    """A row per metric, a cell per policy, of all tenants or of one."""
+    """A row for each metric with a cell for each policy, for all tenants together or for one."""
     means = _parts(result, tenant, "mean")
     some = [metric for metric in IF_ANY if any(part.get(metric.key) for part in means)]
     told = [replace(metric, if_any=False) for metric in some]
@@ -70,7 +70,7 @@ def rows(
 
 
 def show(result: Mapping[str, Any], output: Path, console: Console) -> None:
-    """Print a result (see `report.build`) and where in `output` its files lie."""
+    """Print a result (see `report.build`), and the paths of its files in `output`."""
     title = result["experiment"]["title"]
     console.print(table(title, result["policies"], rows(result)))
     if each := list(devices.rows(result)):
@@ -82,7 +82,7 @@ def show(result: Mapping[str, Any], output: Path, console: Console) -> None:
 
 
 def _parts(result: Mapping[str, Any], tenant: str | None, of: Of) -> list[dict[str, Any]]:
-    """Each policy's figures, one number each; None where there is none."""
+    """Figures of each policy, one number each; None for an unknown one."""
     parts = []
     for policy in result["policies"]:
         found = result["results"][policy]
@@ -92,7 +92,9 @@ def _parts(result: Mapping[str, Any], tenant: str | None, of: Of) -> list[dict[s
 
 
 def _fitting(metric: Metric, parts: Sequence[Mapping[str, Any]]) -> Metric:
-    """The metric, with a digit more for means of small counts, and none for large numbers."""
+    """The metric with one more digit for means of small counts, and without decimals for large
+    numbers.
+    """
     values = [part[metric.key] for part in parts if part[metric.key] is not None]
     most = max(values, default=0) / metric.divide
     counts = not metric.digits and metric.divide == 1
@@ -108,7 +110,9 @@ def _seeds(seeds: list[int]) -> str:
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """A line per policy that is no baseline: against pooled, which is the harder one."""
+    """One line for each policy that is no baseline, with its ratios to pooled, the harder
+    baseline.
+    """
     lines = []
     for policy in result["policies"]:
         against = result["results"][policy]["ratios"].get("pooled", {})

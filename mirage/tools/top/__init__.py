@@ -1,1 +1,1 @@
-"""``mirage top``: the tenants of a running server as they go, in a terminal."""
+"""``mirage top``: a live view of the tenants of a running server, in a terminal."""

@@ -1,4 +1,4 @@
-"""The terminal's application of ``mirage top``."""
+"""The terminal application of ``mirage top``."""
 
 from __future__ import annotations
 
@@ -32,13 +32,17 @@ from mirage.tools.top.view import (
 )
 
 MARKS = (("█", "blue"), ("▓", "green"), ("▒", "yellow"), ("░", "bright_black"), ("·", "dim"))
-"""Character and colour of each role, and of what nobody holds: no colour is needed to tell them."""
+"""Character and colour of each role on a bar, the last for free memory. The characters differ, so
+colour is not needed.
+"""
 TAKING = frozenset({OperatorAct.SLEEP, OperatorAct.DRAIN, OperatorAct.STOP})
-"""Acts that are asked about before."""
+"""Acts that need a confirmation."""
 
 
 class TopApp(App[None]):
-    """Shows what `server` tells every `every_s` seconds, and acts on the tenant of the cursor."""
+    """Shows the overview of `server` every `every_s` seconds, and acts on the tenant under the
+    cursor.
+    """
 
     TITLE = "mirage top"
     ENABLE_COMMAND_PALETTE = False
@@ -125,7 +129,9 @@ class TopApp(App[None]):
     # -- acts ---------------------------------------------------------------------------
 
     def action_act(self, word: str) -> None:
-        """Act on the tenant under the cursor, after a question if that takes something."""
+        """Act on the tenant under the cursor, after a confirmation if the act takes something from
+        users.
+        """
         if (row := self._row()) is None:
             return
         act = OperatorAct(word)
@@ -151,7 +157,7 @@ class TopApp(App[None]):
             self.call_from_thread(self.notify, will, markup=False)
 
     def _row(self) -> TopRow | None:
-        """Tenant under the cursor; None without tenants."""
+        """Row of the tenant under the cursor; None without tenants."""
         rows = self._view.rows if self._view is not None else []
         at = self.table.cursor_row
         return rows[at] if 0 <= at < len(rows) else None
@@ -173,7 +179,9 @@ class TopApp(App[None]):
         self._write("#decisions", Text("\n".join(shown.decisions) or "No decision yet."))
 
     def _draw_rows(self, rows: Sequence[TopRow]) -> None:
-        """Change cells in place, so that cursor and scroll stay; anew if tenants are others."""
+        """Update changed cells in place, so that cursor and scroll position stay. The table is
+        rebuilt if the set of tenants changed.
+        """
         names = [str(key.value) for key in self.table.rows]
         wanted = [row.name for row in rows]
         if names != wanted:
@@ -190,7 +198,7 @@ class TopApp(App[None]):
                     self.table.update_cell_at(at, cell)
 
     def _choose(self, name: str) -> None:
-        """Have the cursor on a tenant, if it is there."""
+        """Move the cursor to a tenant, if it has a row."""
         if name in self.table.rows:
             self.table.move_cursor(row=self.table.get_row_index(name))
 

@@ -1,4 +1,4 @@
-"""``mirage top``: what it is started with."""
+"""The command ``mirage top`` and its options."""
 
 from __future__ import annotations
 

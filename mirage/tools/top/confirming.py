@@ -1,4 +1,4 @@
-"""A question before an act that takes something from users."""
+"""A dialog that asks for confirmation of an act."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 
 class Confirming(ModalScreen[bool]):
-    """Asks one question; Escape is no."""
+    """Asks one question and returns the answer; Escape means no."""
 
     CSS = """
     Confirming { align: center middle; }
@@ -31,5 +31,5 @@ class Confirming(ModalScreen[bool]):
         yield Static(Text(f"{self._question}\n\ny: yes    n: no"))
 
     def action_answer(self, yes: bool) -> None:
-        """Leave with the answer."""
+        """Close the dialog with the answer."""
         self.dismiss(yes)

@@ -1,4 +1,6 @@
-"""A running server as ``mirage top`` asks it, also after it has ended and another one runs."""
+"""The running server that ``mirage top`` shows; it survives the server's end and finds the next
+one.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ from mirage.serve.overview.forms import OverviewTold
 
 
 class WatchedServer:
-    """The server at a socket that was named, else the only one that runs when it is asked."""
+    """The server at the socket `named`; None: the only server that runs at the time of each
+    request.
+    """
 
     def __init__(self, named: Path | None = None) -> None:
         self._named = named
         self.path: Path | None = None
-        """Socket that answered last; None while none does."""
+        """Socket that answered last; None while none answers."""
 
     def overview(self) -> OverviewTold:
-        """The overview of now. Raises `InputRefused` or `CommandFailed` if no server answers."""
+        """The present overview. Raises `InputRefused` or `CommandFailed` if no server answers."""
         path = self.path or chosen(self._named)
         self.path = None
         told = AdminClient(path).overview()
@@ -28,7 +32,9 @@ class WatchedServer:
         return told
 
     def act(self, name: str, act: OperatorAct) -> str:
-        """Have an act done; what will happen. Raises `InputRefused` or `CommandFailed`."""
+        """Have the server act on a tenant; return a text of what will happen. Raises `InputRefused`
+        or `CommandFailed`.
+        """
         if (path := self.path) is None:
             raise CommandFailed("the server does not answer")
         return AdminClient(path).act(name, act).will

@@ -1,4 +1,4 @@
-"""Lines of ``mirage top``, made of an overview: numbers, words, and cells of bars. Pure."""
+"""Texts and bars of ``mirage top``, computed from an overview. Pure."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ from mirage.units import size
 
 UNKNOWN = "-"
 ROLES = ("weights", "KV in use", "KV cached", "KV free")
-"""Words for the fields of `RoleBytes`."""
+"""Names of the fields of `RoleBytes`, in order."""
 REST = "held by nobody"
 HEADINGS = ("TENANT", "STATE", "MEMORY", "HELD", "REQ/S", "TOK/S", "TTFT", "TPOT", "R+W")
 NARROW = (12, 9, 13, 10, 6, 7, 7, 7, 6)
-"""Cells of each column, with a space behind, where the terminal has 80 of them. `R+W` are requests
-that run and that wait."""
+"""Width of each column, with a space behind, on a terminal of 80 cells. `R+W` counts running and
+waiting requests.
+"""
 BAR, NAME = HEADINGS.index("MEMORY"), HEADINGS.index("TENANT")
 WIDEST_BAR = 40
 
 
 class TopRow(NamedTuple):
-    """One tenant: cells by `HEADINGS`, of which that of the bar is empty."""
+    """One tenant: texts for `HEADINGS`, of which that of the bar is empty, and bytes for the
+    bar.
+    """
 
     name: str
     cells: tuple[str, ...]
     parts: RoleBytes
     whole: int
-    """Bytes of a bar that is full."""
+    """Bytes that a full bar stands for."""
     detail: str
 
 
 class TopView(NamedTuple):
-    """The whole screen, as data."""
+    """The content of the whole screen."""
 
     title: str
     device: RoleBytes
     rest: int
-    """Bytes of the device that nobody holds."""
+    """Bytes of the device that no tenant holds."""
     rows: list[TopRow]
     decisions: list[str]
 
 
 def view(told: OverviewTold, zone: tzinfo | None = None) -> TopView:
-    """The lines of an overview; times of the day are those of `zone`, by default of this place."""
+    """The view of an overview. Times of day are in `zone`, by default the local one."""
     parts = [one.memory for one in told.tenants]
     whole = RoleBytes(*map(sum, zip(*map(_bytes, parts), strict=True))) if parts else RoleBytes()
     held = sum(_bytes(whole))
@@ -62,13 +65,13 @@ def view(told: OverviewTold, zone: tzinfo | None = None) -> TopView:
 
 
 def legend(view: TopView) -> list[str]:
-    """Words for each part of the device's bar."""
+    """Text for each part of the device's bar, with its size."""
     parts = zip((*ROLES, REST), (*_bytes(view.device), view.rest), strict=True)
     return [f"{words} {size(nbytes)}" for words, nbytes in parts]
 
 
 def in_lines(words: Sequence[str], width: int) -> list[list[int]]:
-    """Numbers of the `words` on each line of `width` cells, with two cells before each."""
+    """Indices of the `words` on each line of `width` cells; each word takes two further cells."""
     lines: list[list[int]] = [[]]
     left = width
     for number, word in enumerate(words):
@@ -81,24 +84,28 @@ def in_lines(words: Sequence[str], width: int) -> list[list[int]]:
 
 
 def bar(parts: Sequence[int], whole: int, width: int) -> list[int]:
-    """Cells of each part on a bar of `width` cells that stand for `whole`, or all parts if more."""
+    """Cells of each part on a bar of `width` cells, which stands for `whole` bytes, or for all
+    parts if they are more.
+    """
     whole = max(whole, sum(parts), 1)
     ends = [round(end * width / whole) for end in accumulate(parts, initial=0)]
     return [end - begin for begin, end in pairwise(ends)]
 
 
 def device_bar(view: TopView, width: int) -> list[int]:
-    """Cells of the bar by role, free memory included."""
+    """Cells of each role on the device's bar, the last for free memory."""
     return bar([*_bytes(view.device), view.rest], 0, width)
 
 
 def row_bar(row: TopRow, width: int) -> list[int]:
-    """Cells of each role on the bar of a tenant."""
+    """Cells of each role on a tenant's bar."""
     return bar(_bytes(row.parts), row.whole, width)
 
 
 def widths(terminal: int) -> tuple[int, ...]:
-    """Cells of each column: the bar takes what `NARROW` leaves, up to a bound, then the name."""
+    """Width of each column: cells beyond those of `NARROW` go to the bar, up to `WIDEST_BAR`, then
+    to the name.
+    """
     found = list(NARROW)
     left = max(0, terminal - sum(NARROW) - 2)
     wider = min(left // 2, WIDEST_BAR - found[BAR])
@@ -108,14 +115,16 @@ def widths(terminal: int) -> tuple[int, ...]:
 
 
 def per_second(value: float | None) -> str:
-    """A rate in five characters at most, up to 99,999."""
+    """A rate in at most five characters, up to 99,999; ``-`` for None."""
     if value is None:
         return UNKNOWN
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def duration(seconds: float | None) -> str:
-    """A latency in six characters at most: ``"0.4 ms"``, ``"210 ms"``, ``"12.5 s"``."""
+    """A latency in at most six characters: ``"0.4 ms"``, ``"210 ms"``, ``"12.5 s"``; ``-`` for
+    None.
+    """
     if seconds is None:
         return UNKNOWN
     ms = seconds * 1e3

@@ -1,4 +1,4 @@
-"""``mirage traces``: what public traces there are, and getting them."""
+"""``mirage traces``: lists public traces, and fetches them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mirage.workload.public import TRACES, Public, PublicFile
 
 
 class Action(StrEnum):
-    """Action of the command."""
+    """Action of ``mirage traces``."""
 
     LIST = "list"
     FETCH = "fetch"

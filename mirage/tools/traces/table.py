@@ -1,4 +1,4 @@
-"""Public traces on the terminal."""
+"""Tables of public traces on the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirage.workload.public import Public
 
 
 def show_all(known: Mapping[str, Public], folder: Path, console: Console) -> None:
-    """A line each, and where they are kept."""
+    """Print one line for each trace, and the folder of fetched ones."""
     table = Table(
         "name", "what it is", "MiB", "licence", "here", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
@@ -28,7 +28,7 @@ def show_all(known: Mapping[str, Public], folder: Path, console: Console) -> Non
 
 
 def show_each(chosen: Mapping[str, Public], folder: Path, console: Console) -> None:
-    """All that is known, line by line."""
+    """Print all that is known of each chosen trace, line by line."""
     for name, one in chosen.items():
         path = folder / one.file
         rows = {

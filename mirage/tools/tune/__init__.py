@@ -1,1 +1,3 @@
-"""`mirage tune`: the settings with which a configuration serves a trace best, by simulation."""
+"""`mirage tune`: search, by simulation, for the settings with which a configuration serves a trace
+best.
+"""

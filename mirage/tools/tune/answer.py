@@ -1,4 +1,4 @@
-"""From a question to its answer: load and limits, search, choice, and judging on unseen windows."""
+"""The answer to a question: load and limits, search, choice, and judging on unseen windows."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from mirage.tools.tune.simulated import WindowRun
 from mirage.tools.tune.space import FIXED, Choice, fixed
 
 SEARCH_SEEDS = 2
-"""Ways to deal the searched windows to tenants, by which finalists are compared."""
+"""Seeds by which the searched windows are dealt to tenants when finalists are compared."""
 JUDGE_SEEDS = 5
 DEFAULT, TUNED, STATIC, POOLED = "default", "tuned", "static", "pooled"
 
 
 @dataclass(frozen=True)
 class TuneWish:
-    """Options of `mirage tune`: objective, limits, trials, live measurements."""
+    """Options of `mirage tune`: objective, limits, trials, measurements on real engines."""
 
     objective: str = "goodput"
     slo: Slo | None = None
-    """Derived if None."""
+    """Limits of a request; None: they are derived."""
     trials: int = 64
     processes: int | None = None
     slower: float | None = None
-    """Times the gaps of the trace; the question's own if None."""
+    """Factor on the trace's gaps; None: chosen by the question."""
     live: int = 0
-    """Number of the search's best configurations that are measured on real engines."""
+    """Number of the search's best configurations that are measured on real engines; 0: none."""
     live_repeats: int = 3
 
 
@@ -47,30 +47,33 @@ class Judged:
 
     name: str
     seeds: tuple[dict[str, float], ...]
-    """All objectives, seed by seed."""
+    """All objectives for each seed."""
     whole: dict[str, float]
-    """Over all seeds together."""
+    """All objectives over all seeds together."""
     outcomes: tuple[WindowResult, ...]
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Result of a search: the recommended configuration and its evidence."""
+    """Result of a search: the recommended configuration, and the evidence for it."""
 
     goal: Goal
     slo_is_derived: bool
     slower: float
-    """Times the gaps of the trace, beside the configuration's `time_scale`."""
+    """Factor on the trace's gaps, beside the configuration's `time_scale`."""
     pressing: dict[str, float]
-    """The same, at the load just above what each policy bears; empty if the load is given."""
+    """The factor at which each policy first misses its limits, by policy; empty if the load is
+    given.
+    """
     load: OfferedLoad | None
-    """The same as parts of what the machine computes; None if the load is given, or no layers are
-    lent whatever it is."""
+    """The loads of `pressing` as parts of the machine's capacity; None if the load is given, or the
+    configuration's policy lends no layers.
+    """
     trials: list[Searched]
     choice: Choice
     config: Config
     searched: dict[str, float]
-    """Value of each contender on the windows of the search, by name."""
+    """Value of each contender on the searched windows, by name."""
     judged: dict[str, Judged]
     importances: dict[str, float]
 
@@ -78,7 +81,9 @@ class Recommendation:
 def answer(
     question: Question, wish: TuneWish, folder: Path, progress: WindowProgress
 ) -> Recommendation:
-    """Raises `ConfigError` with one line; `KeyboardInterrupt` leaves the trials in the folder."""
+    """Search and judge. Raises `ConfigError` with one line; after a `KeyboardInterrupt` the trials
+    remain in `folder`.
+    """
     bench = question.bench(question.config.replay.time_scale)
     with runner(bench, wish.processes, progress.ended) as run:
         task, derived, presses = _task(question, wish, run, progress)
@@ -118,7 +123,7 @@ def answer(
 
 
 def contenders(default: Config, tuned: Config) -> dict[str, Config]:
-    """Configurations that the answer is compared with, and the answer itself, by name."""
+    """The recommended configuration and those that it is compared with, by name."""
     return {
         STATIC: default.model_copy(update={"policy": Policy.STATIC}),
         POOLED: default.model_copy(update={"policy": Policy.POOLED}),
@@ -130,14 +135,16 @@ def contenders(default: Config, tuned: Config) -> dict[str, Config]:
 
 
 def fixed_name(percent: float) -> str:
-    """``"fixed 30 %"``."""
+    """Name of a contender with a fixed percentage, as ``"fixed 30 %"``."""
     return f"fixed {percent:g} %"
 
 
 def _task(
     question: Question, wish: TuneWish, run: WindowRunner, progress: WindowProgress
 ) -> tuple[Task, bool, dict[str, float]]:
-    """The task, whether its limits were derived, and what presses each policy, if looked for."""
+    """The task, True if its limits were derived, and the factors on gaps at which policies miss the
+    limits.
+    """
     windows = [window.number for window in question.cut.searched]
     seed, config = question.options.seed, question.config
     progress.stage("looking at the load")
@@ -162,7 +169,7 @@ def _load(
 
 
 def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
-    """The finalists, the best first; of equals the first."""
+    """The finalists, the best first; of equal trials the earlier one first."""
     whole = [(trial.value, trial) for trial in trials if trial.value is not None]
     ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
     distinct = {repr(sorted(trial.choice.items())): trial.choice for _, trial in reversed(ordered)}
@@ -170,7 +177,7 @@ def _best(goal: Goal, trials: Sequence[Searched]) -> list[Choice]:
 
 
 class _Values:
-    """Values of choices on the searched windows, over several seeds."""
+    """Callable that computes the values of choices on the searched windows, over several seeds."""
 
     def __init__(self, task: Task, run: WindowRunner) -> None:
         self._task, self._run = task, run
@@ -192,7 +199,7 @@ def _value(goal: Goal, outcomes: Sequence[WindowResult | None]) -> float:
 def _outcomes(
     task: Task, run: WindowRunner, config: Config, windows: Sequence[int], seeds: Sequence[int]
 ) -> list[WindowResult] | None:
-    """None if it does not fit."""
+    """Results of all windows and seeds; None if the configuration does not fit."""
     runs = [WindowRun(config, window, seed, task.slower) for seed in seeds for window in windows]
     fitting = [outcome for outcome in run(runs) if outcome is not None]
     return fitting if len(fitting) == len(runs) else None
@@ -211,7 +218,9 @@ def _judge(
 
 
 def mean_lent(judged: Mapping[str, Judged], name: str) -> tuple[float, float]:
-    """Bytes of layers that idle models had given away on average, and that active ones had."""
+    """Mean bytes of layers that idle models had given away, and that active models had given
+    away.
+    """
     outcomes = judged[name].outcomes
     seconds = sum(outcome.duration_s for outcome in outcomes) or 1.0
     idle = sum(outcome.lent_idle for outcome in outcomes) / seconds

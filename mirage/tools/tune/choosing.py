@@ -1,6 +1,6 @@
-"""From trials to one answer: the best are tried again, refined, and freed of what changes nothing.
+"""Choice of the answer: the best trials are compared again, refined, and simplified.
 
-Deciding alone: what a choice is worth is asked of a function.
+This module only decides; a function that it is given computes the values of choices.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from mirage.tools.tune.space import Choice, SearchSpace, Value
 
 FINALISTS = 6
 KEPT = 0.98
-"""Part of the gain over the file as it is that must remain when a knob is left alone."""
+"""Part of the gain over the unchanged file that must remain when a knob is reset."""
 LEAST_GAIN = 0.005
-"""Over the file as it is: with less the answer is the file as it is."""
+"""Least relative gain over the unchanged file; with less gain the answer is the unchanged file."""
 
 Values = Callable[[Sequence[Choice]], list[float]]
-"""Value of each choice, all on the same requests; the goal's worst for a choice that does not fit.
+"""Computes the value of each choice, all on the same requests; the goal's worst for a choice that
+does not fit.
 """
 
 
@@ -29,9 +30,10 @@ def chosen(
     values: Values,
     always: Sequence[Choice] = (),
 ) -> Choice:
-    """The answer, never worse than the file as it is. `best` are choices of the search.
+    """The answer, never worse than the unchanged file. `best` are the search's choices, the best
+    first.
 
-    Nor is it worse than those of `always`, unless all are alike (`LEAST_GAIN`).
+    It is also not worse than the choices in `always`, unless its gain is below `LEAST_GAIN`.
     """
     compared: list[Choice] = [{}, *(choice for choice in always if choice)]
     finalists = [*compared, *(choice for choice in best if choice and choice not in compared)]
@@ -50,7 +52,7 @@ def chosen(
 
 
 def most_values(space: SearchSpace, always: Sequence[Choice]) -> int:
-    """Most choices for which `chosen` asks for a value."""
+    """Most choices whose value `chosen` computes."""
     beside, without = 2 * len(space.knobs), len(space.knobs)
     return 1 + len(always) + FINALISTS + beside + without
 
@@ -58,7 +60,7 @@ def most_values(space: SearchSpace, always: Sequence[Choice]) -> int:
 def _refined(
     goal: Goal, space: SearchSpace, answer: Choice, value: float, values: Values
 ) -> tuple[Choice, float]:
-    """One step up or down of each knob in turn, taken where it is better."""
+    """The answer after trying one step up and down of each knob in turn, keeping improvements."""
     for knob in space.knobs:
         now = knob.values.index(answer.get(knob.name, knob.default))
         beside = [i for i in (now - 1, now + 1) if 0 <= i < len(knob.values)]
@@ -72,7 +74,7 @@ def _refined(
 def _simplified(
     goal: Goal, answer: Choice, value: float, default: float, least: float, values: Values
 ) -> Choice:
-    """Without the knobs that hardly matter, tried one after the other."""
+    """The answer after resetting, one after the other, the knobs that hardly change its value."""
     bar = default + KEPT * (value - default) if isfinite(default) else value
     bar = least if goal.better(least, bar) else bar
     for name in list(answer):

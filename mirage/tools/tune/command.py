@@ -1,4 +1,4 @@
-"""``mirage tune``: the settings with which a configuration serves a trace best."""
+"""``mirage tune``: finds the settings with which a configuration serves a trace best."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def _size(
 def tune(path: Path, options: TuneOptions, wish: TuneWish, output: Path) -> Recommendation:
     """Find the answer, write all files, print the table and the sentences.
 
-    Raises `ConfigError` or `TraceError` for what cannot be tuned, `RunKilled` if a
-    process was killed, `KeyboardInterrupt` on Ctrl-C; then only trials are written.
+    Raises `ConfigError` or `TraceError` for what cannot be tuned, `RunKilled` if a process was
+    killed, `KeyboardInterrupt` on Ctrl-C; then only trials are written.
     """
     from mirage.tools.tune import live, question, summary, table
     from mirage.tools.tune.answer import answer
@@ -178,7 +178,7 @@ def tune(path: Path, options: TuneOptions, wish: TuneWish, output: Path) -> Reco
 def command(
     path: Path, options: TuneOptions, wish: TuneWish, found: Recommendation, output: Path
 ) -> list[str]:
-    """Command that gives the same answer again, with all that was derived or left out."""
+    """Words of the command that finds the same answer again, with derived limits written out."""
     words = ["mirage", "tune", str(path), "--objective", wish.objective]
     words += ["--trials", str(wish.trials), "--seed", str(options.seed), "--output", str(output)]
     words += ["--trace", options.trace] if options.trace is not None else []

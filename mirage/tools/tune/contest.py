@@ -1,6 +1,5 @@
-"""The best of a search and what is there already, measured on real engines: who enters, who wins.
-
-Pure.
+"""Contest on real engines between the search's best, the unchanged file and a fixed percentage:
+entrants and winner. Pure.
 """
 
 from __future__ import annotations
@@ -27,17 +26,18 @@ class Contest:
     results: Mapping[str, Sequence[WindowResult]]
     winner: str
     requests: int
-    """Requests of each run."""
+    """Number of requests in each run."""
 
     @property
     def config(self) -> Config:
-        """The winner's."""
+        """Configuration of the winner."""
         return self.configs[self.winner]
 
 
 def entrants(question: Question, answer: Recommendation, count: int) -> dict[str, Config]:
-    """The answer and the next best of the search, `count` together; the configuration as it is;
-    the best fixed percentage. No configuration twice."""
+    """The answer and the next best trials, `count` together; the unchanged configuration; and the
+    best fixed percentage. No configuration enters twice.
+    """
     goal, as_is = answer.goal, question.config
     found = {TUNED: answer.config}
     for trial in in_order(goal, answer.trials):
@@ -57,7 +57,7 @@ def entrants(question: Question, answer: Recommendation, count: int) -> dict[str
 
 
 def in_order(goal: Goal, trials: Sequence[Searched]) -> list[Searched]:
-    """Trials that saw all windows, the best first."""
+    """Trials that ran on all windows, the best first."""
     whole = [(trial.value, trial) for trial in trials if trial.value is not None]
     ordered = sorted(whole, key=lambda pair: -pair[0] if goal.maximised else pair[0])
     return [trial for _, trial in ordered]
@@ -69,8 +69,9 @@ def values(goal: Goal, results: Sequence[WindowResult]) -> list[float]:
 
 
 def winner(goal: Goal, results: Mapping[str, Sequence[WindowResult]]) -> str:
-    """By the median of the repeats; not another than the first unless it is better by more than
-    nothing (`LEAST_GAIN`). The first entrant is the answer of the search."""
+    """Name of the entrant with the best median of its repeats. Another than the first entrant, the
+    search's answer, must be better by at least `LEAST_GAIN`.
+    """
     worth = {name: median(values(goal, each)) for name, each in results.items()}
     best = next(iter(worth))
     for name, value in worth.items():
@@ -80,13 +81,13 @@ def winner(goal: Goal, results: Mapping[str, Sequence[WindowResult]]) -> str:
 
 
 def middle(goal: Goal, results: Sequence[WindowResult]) -> dict[str, float]:
-    """All objectives, each the median of the repeats."""
+    """All objectives, each as the median of the repeats."""
     found = [figures([result], goal.slo) for result in results]
     return {key: median(each[key] for each in found) for key in found[0]}
 
 
 def sentence(answer: Recommendation, contest: Contest) -> str:
-    """Result of the engines in one sentence."""
+    """Results of the contest in one sentence."""
     goal = answer.goal
     said = []
     for name, results in contest.results.items():

@@ -1,4 +1,4 @@
-"""Compute time of a decode step over its batch, and what loading all layers takes (Fig. 5b)."""
+"""Compute time of a decode step over its batch, and the time to load all layers (Fig. 5b)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_BATCH = 256
 
 @dataclass(frozen=True)
 class Curve:
-    """Latencies of one model alone on the device, in milliseconds."""
+    """Times of one model alone on the device, in milliseconds."""
 
     name: str
     batches: tuple[float, ...]
@@ -23,8 +23,8 @@ class Curve:
 
 
 def curve(subject: Subject, hardware: Hardware) -> Curve:
-    """Curve over batches of requests with the subject's context, up to as many as the engine ever
-    runs.
+    """Curve over batches of requests with the subject's context, up to the most that its engine
+    runs, and `LARGEST_BATCH`.
     """
     most = max(2, min(LARGEST_BATCH, subject.most_requests))
     batches = sorted({1, most, *(2**power for power in range(1, 9) if 2**power < most)})

@@ -20,23 +20,25 @@ from mirage.tools.report.slo import NAMES, Slo
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 RATES = ("goodput", "throughput", "requests")
-"""Requests in time, output tokens, and all requests, a second."""
+"""Objectives that are rates per second: requests within the limits, output tokens, and all
+requests.
+"""
 OBJECTIVES = (*RATES, *(f"{name}_{how}" for name in LATENCIES for how in STATISTICS))
 
 
 class CompletedRequest(NamedTuple):
-    """Latencies of a completed request. Seconds, except for its tokens."""
+    """Latencies of a completed request in seconds, and its output tokens."""
 
     ttft: float
     tpot: float
-    """Per output token after the first; 0 of a request with one."""
+    """Mean seconds per output token after the first; 0 for a request with one."""
     longest: float
-    """The longest gap between two of its tokens."""
+    """Longest gap between two of its tokens."""
     e2el: float
     tokens: int
-    """Tokens of its output."""
+    """Output tokens."""
     ended: float = 0.0
-    """Since its window began."""
+    """Time of its last token, in seconds since the window's begin."""
 
     def latencies_ms(self) -> dict[str, float]:
         """Latencies in ms, by the names of an `Slo`."""
@@ -52,27 +54,27 @@ class WindowResult:
     duration_s: float
     preemptions: int = 0
     lent_idle: float = 0.0
-    """Bytes of layers that idle models had given away, times seconds."""
+    """Bytes of layers that idle models had given away, times the seconds for which they had."""
     lent_active: float = 0.0
-    """The same of models that had work."""
+    """Bytes of layers that models with work had given away, times seconds."""
     streamed: int = 0
-    """Bytes."""
+    """Bytes of layers streamed."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One objective, and the limits that goodput is counted under."""
+    """One objective, and the limits by which goodput is counted."""
 
     objective: str
     slo: Slo
 
     @property
     def maximised(self) -> bool:
-        """Rates are, latencies are not."""
+        """True if a larger value is better, as for rates; False for latencies."""
         return self.objective in RATES
 
     def value(self, outcomes: Sequence[WindowResult]) -> float:
-        """Value of all requests of these windows together; latencies in milliseconds."""
+        """Value over all requests of these windows together; latencies in milliseconds."""
         return figures(outcomes, self.slo)[self.objective]
 
     def better(self, one: float, other: float) -> bool:
@@ -89,14 +91,14 @@ class Goal:
 
     @property
     def worst(self) -> float:
-        """Value that none can be worse than: 0 if the objective is maximised, else infinite."""
+        """Worst possible value: 0 if the objective is maximised, else infinity."""
         return 0.0 if self.maximised else inf
 
 
 def figures(outcomes: Sequence[WindowResult], slo: Slo) -> dict[str, float]:
-    """All objectives, over all requests of these windows; 0 or infinite where none completed.
+    """All objectives over all requests of these windows; 0 or infinite if none completed.
 
-    ``itl`` is the longest gap of each request.
+    ``itl`` is the longest gap of each request. Latencies are in milliseconds.
     """
     rows = [row for outcome in outcomes for row in outcome.rows]
     seconds = sum(outcome.duration_s for outcome in outcomes)
@@ -113,13 +115,13 @@ def figures(outcomes: Sequence[WindowResult], slo: Slo) -> dict[str, float]:
 
 
 def share_met(outcomes: Sequence[WindowResult], slo: Slo) -> float:
-    """Part of the requests that kept all limits."""
+    """Part of the requests that kept all limits; 0 without requests."""
     rows = [row for outcome in outcomes for row in outcome.rows]
     return sum(map(slo.met, rows)) / len(rows) if rows else 0.0
 
 
 def parse_objective(text: str) -> str:
-    """Raises `ConfigError` with one line."""
+    """The name of an objective. Raises `ConfigError` with one line if it is unknown."""
     if text not in OBJECTIVES:
         raise ConfigError(f"--objective {text!r}: choose from {', '.join(OBJECTIVES)}")
     return text
@@ -131,7 +133,7 @@ def unit(objective: str) -> str:
 
 
 def _columns(rows: Sequence[CompletedRequest]) -> dict[str, npt.NDArray[np.float64]]:
-    """Milliseconds of each latency; between tokens only of requests with several."""
+    """Values of each latency in milliseconds; TPOT and ITL only of requests with several tokens."""
     whole = np.asarray(rows, dtype=np.float64).reshape(-1, len(CompletedRequest._fields))
     ttft, tpot, longest, e2el = whole.T[:4] * 1e3
     several = whole[:, 4] > 1

@@ -1,4 +1,4 @@
-"""``tune.html``: one file that needs nothing else, for people."""
+"""``tune.html``: one self-contained file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Report = Mapping[str, Any]
 
 
 def render(question: Question, answer: Recommendation, report: Report, config: Config) -> str:
-    """The page; the same for the same answer."""
+    """The page; the same text for the same answer."""
     changed = readable(question.config, config)
     return Document(
         f"MIRAGE, tuned: {report['config']}",
@@ -73,7 +73,9 @@ def _live(report: Report) -> Section:
 
 
 def figures(held: Report) -> dict[str, list[Markup]]:
-    """Cells of contenders, simulated or measured, with ratios to the configuration as it is."""
+    """Cells for each contender, simulated or measured, with ratios to the unchanged
+    configuration.
+    """
     as_is = held[DEFAULT if DEFAULT in held else next(iter(held))]
     made: dict[str, list[Markup]] = {name: [] for name in held}
     for key, digits in COLUMNS.values():

@@ -1,6 +1,7 @@
-"""The contest, run: entrants in turns on real servers, on requests that the search has not seen.
+"""Contest on real engines: entrants take turns on real servers, with requests that the search has
+not seen.
 
-A run that has ended is kept in a file beside the trials: an interrupted contest goes on after it.
+A finished run is stored in a file beside the trials, so an interrupted contest continues after it.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from mirage.workload.dealing import TenantRequest
 
 FOLDER, FILE = "live", "runs.jsonl"
 START_S = 40.0
-"""About as long three servers take to start on two cores, for the estimate alone."""
+"""Seconds that three servers take to start on two cores, roughly; used only to estimate the
+duration.
+"""
 
 
 def check(config: Config) -> None:
-    """Check that engines can serve it here. Raises `ConfigError` before anything is searched."""
+    """Raises `ConfigError` if engines cannot serve the configuration on this machine."""
     fit_config(config)
 
 
@@ -46,7 +49,9 @@ def contest(
     output: Path,
     console: Console,
 ) -> Contest:
-    """Measure them all. Raises `ServerError` if a server fails, `KeyboardInterrupt` on Ctrl-C."""
+    """Measure all entrants. Raises `ServerError` if a server fails, `KeyboardInterrupt` on
+    Ctrl-C.
+    """
     configs = entrants(question, answer, count)
     calls = _calls(question, answer)
     folder = output / FOLDER
@@ -76,7 +81,7 @@ def contest(
 
 
 def _calls(question: Question, answer: Recommendation) -> list[TenantRequest]:
-    """The first held-back window, as it was simulated."""
+    """Calls of the first held-back window, the same as in the simulation."""
     replay = question.config.replay
     scale = replay.time_scale * answer.slower
     rows = question.cut.held_back[0].requests
@@ -131,7 +136,7 @@ def _row(outcome: Outcome) -> CompletedRequest:
 def _key(
     question: Question, answer: Recommendation, config: Config, calls: Sequence[TenantRequest]
 ) -> str:
-    """The same for the same configuration and requests alone."""
+    """Key of a run: the same only for the same configuration and requests."""
     served = config.model_dump(mode="json", exclude={"replay"})
     asked = [(c.at_s, c.tenant, c.context_tokens, c.output_tokens) for c in calls]
     text = json.dumps([question.fingerprint(), served, asked, answer.slower], sort_keys=True)
@@ -139,7 +144,7 @@ def _key(
 
 
 class _Kept:
-    """Runs that have ended, a line each."""
+    """Finished runs, stored one per line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,8 @@
-"""Rate of requests and limits of their latencies, found by simulation where none are given.
+"""Rate of requests and limits of their latencies, found by simulation if they are not given.
 
-Limits are multiples of what the same requests take when they are nearly alone. If the load is free,
-the rate is the lowest one that the configuration does not bear: below it no knob matters.
+Limits are multiples of the latencies of the same requests when they run nearly alone. If the load
+is free, the rate is the lowest one at which the configuration misses the limits: below it no knob
+matters.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from mirage.tools.tune.simulated import WindowRun
 from mirage.workload.load import AMPLE, at_once, capacity_per_s
 
 ALONE = 20.0
-"""Times the gaps, with which requests are nearly alone."""
+"""Factor on the gaps with which requests run nearly alone."""
 TTFT_TIMES, TPOT_TIMES = 10.0, 5.0
-"""Times the median of requests that are nearly alone."""
+"""Limits as multiples of the median latencies of requests that run nearly alone."""
 LEAST_MET = 0.9
-"""Part of the requests that keeps the limits of a configuration that bears its load."""
+"""Part of the requests that must keep the limits; with less, the load is too high."""
 SLOWEST, FASTEST, STEP = 4.0, 1 / 512, 0.5**0.5
-"""Times the gaps of the trace, and by how much they shrink at a time."""
+"""Largest and smallest factor on the trace's gaps, and the ratio of two successive factors."""
 
 
 def derived_slo(run: WindowRunner, config: Config, windows: Sequence[int], seed: int) -> Slo:
-    """Two limits, rounded to two digits."""
+    """Limits of TTFT and TPOT, derived and rounded to two digits."""
     config = _static(config)
     alone = figures(_outcomes(run, config, windows, seed, ALONE), Slo())
     ttft = TTFT_TIMES * alone["ttft_p50"]
@@ -39,7 +40,7 @@ def derived_slo(run: WindowRunner, config: Config, windows: Sequence[int], seed:
 def pressing(
     run: WindowRunner, config: Config, slo: Slo, windows: Sequence[int], seed: int
 ) -> float:
-    """Factor of the trace's gaps (below 1: more load) at which too few requests keep the limits.
+    """Factor on the trace's gaps (below 1: more load) at which too few requests keep the limits.
 
     The load rises from `SLOWEST` in steps; the first factor with too few is the result.
     """
@@ -55,10 +56,11 @@ def pressing(
 def computed_per_s(
     run: WindowRunner, config: Config, windows: Sequence[int], requests: int, seed: int
 ) -> float:
-    """Requests a second that the machine computes where KV memory does not bind.
+    """Requests a second that the machine can compute with ample KV memory.
 
-    `replay.load` is a part of this. It is measured as `mirage replay` does it, but in the
-    simulator. Each window has so many `requests`; of few, fewer are under way at the same time.
+    `replay.load` is a part of this rate. It is measured as by `mirage replay`, but in the
+    simulator. Each window has `requests` requests; if they are few, fewer are in flight at the same
+    time.
     """
     ample = config.device.model_copy(update={"memory": config.device.memory * AMPLE})
     roomy = _static(config).model_copy(update={"device": ample})
@@ -75,9 +77,9 @@ def computed_per_s(
 def each_pressing(
     run: WindowRunner, config: Config, slo: Slo, windows: Sequence[int], seed: int
 ) -> dict[str, float]:
-    """`pressing` by policy: the configuration's own, and those that lend no layers.
+    """`pressing` for the configuration's own policy, and for those that lend no layers.
 
-    The configuration bears the loads between its own value and theirs; the others do not.
+    Between the loads of the two, the configuration keeps its limits and the other policies do not.
     """
     policies = dict.fromkeys((Policy.STATIC, Policy.POOLED, config.policy))
     return {

@@ -1,4 +1,4 @@
-"""``tuned.yaml`` in its folder: paths that the file names are seen from there."""
+"""``tuned.yaml`` for a folder: paths in it are rewritten relative to this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.tools.tune.space import changes
 
 
 def tuned(question: Question, config: Config, reasons: Sequence[str], folder: Path) -> str:
-    """The file's text, to be written into `folder`. Raises `ConfigError`, as loading it would."""
+    """Text of the file, to be written into `folder`. Raises `ConfigError`, as loading it would."""
     content = raw(question.path)
     known = adapters.beside(question.config, question.path.parent.resolve())
     for entry, tenant, before in zip(
@@ -33,13 +33,17 @@ def tuned(question: Question, config: Config, reasons: Sequence[str], folder: Pa
 
 
 def _move(section: Any, key: str, path: str | Path | None, folder: Path) -> None:
-    """`path` is what was loaded: absolute, or the name of something bundled; None: not said."""
+    """Rewrite a path relative to `folder`. `path` is the loaded value; a bundled name, or None for
+    a missing key, is left as it is.
+    """
     if path is not None and Path(path).is_absolute() and not Path(section[key]).is_absolute():
         section[key] = os.path.relpath(path, folder.resolve())
 
 
 def _seen(named: Any, near: Path, folder: Path) -> Any:
-    """Names of `replay.trace` as seen from another folder; a name of no file stays as it is."""
+    """Files of `replay.trace` relative to another folder; names that are no file are left as they
+    are.
+    """
     if isinstance(named, dict):
         return {name: _seen(file, near, folder) for name, file in named.items()}
     path = near / named

@@ -17,7 +17,7 @@ from mirage.tools.tune.space import FIXED
 
 TUNED, OTHER, GOOD = "#2456c7", "#7a828e", "#14866d"
 LOADED = (10, 30, 50, 70, 90)
-"""Per cent of the layers whose load time is drawn."""
+"""Percentages of the layers whose load time is drawn."""
 MOST_KNOBS = 12
 SHOWN = (
     ("goodput", "goodput, requests/s"),
@@ -37,7 +37,9 @@ Report = Mapping[str, Any]
     "limits and the device allow.",
 )
 def crossing(curves: Sequence[Curve]) -> Figure:
-    """A cell per model."""
+    """Compute time of a decode step and load times of layers over the batch: a cell for each
+    model.
+    """
     figure, cells = drawing.grid(1, len(curves), 3.0)
     for axes, curve in zip(cells[0], curves, strict=True):
         axes.plot(curve.batches, curve.compute_ms, color=TUNED, label="compute of a decode step")
@@ -64,7 +66,9 @@ def crossing(curves: Sequence[Curve]) -> Figure:
 
 
 def _crosses(curve: Curve, loads: float) -> float | None:
-    """The first batch at which compute is as long as the loads; None beyond the picture."""
+    """First batch at which compute takes as long as the loads; None if there is none in the
+    picture.
+    """
     if curve.compute_ms[0] >= loads:
         return curve.batches[0]
     points = zip(curve.batches, curve.compute_ms, strict=True)
@@ -81,7 +85,9 @@ def _crosses(curve: Curve, loads: float) -> float | None:
     "says that what models may give is not what bounds them.",
 )
 def percentages(report: Report) -> Figure:
-    """A cell per figure, with lines for the tuned one and for the default."""
+    """Figures over a fixed percentage: a cell for each figure, with lines for the tuned and default
+    configurations.
+    """
     held = report["held_back"]
     figure, cells = drawing.grid(1, len(SHOWN), 2.5)
     for axes, (key, label) in zip(cells[0], SHOWN, strict=True):
@@ -102,7 +108,7 @@ def percentages(report: Report) -> Figure:
     "matters little is left as it was.",
 )
 def knobs(report: Report) -> Figure:
-    """A bar per knob."""
+    """Importance of the knobs: a bar for each."""
     weights = list(report["importances"].items())[:MOST_KNOBS][::-1]
     figure, cells = drawing.grid(1, 1, 0.4 + 0.24 * max(1, len(weights)))
     axes = cells[0][0]
@@ -118,7 +124,9 @@ def knobs(report: Report) -> Figure:
     "green line one is had only at the price of the other.",
 )
 def front(report: Report, latency: str) -> Figure:
-    """A point per whole trial, a line through those that none is better than."""
+    """Throughput over latency: a point for each complete trial, and a line through those that no
+    other beats in both.
+    """
     figure, cells = drawing.grid(1, 1, 3.2)
     axes = cells[0][0]
     points = [
@@ -137,7 +145,9 @@ def front(report: Report, latency: str) -> Figure:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points (less is better, more is better) that no other point beats in both, in order."""
+    """Points that no other point beats in both coordinates, in order; less of the first and more of
+    the second is better.
+    """
     kept: list[tuple[float, float]] = []
     for point in sorted(set(points), key=lambda p: (p[0], -p[1])):
         if not kept or point[1] > kept[-1][1]:
@@ -151,7 +161,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     "together. Where dots of two rows overlap widely, their difference is chance.",
 )
 def spread(report: Report) -> Figure:
-    """The objective: a row per contender, a dot per seed."""
+    """Values of the objective: a row for each contender, a dot for each seed."""
     held, objective = report["held_back"], report["objective"]
     figure, cells = drawing.grid(1, 1, 0.5 + 0.26 * len(held))
     axes = cells[0][0]

@@ -1,4 +1,4 @@
-"""Progress of the tuner."""
+"""Progress display of ``mirage tune``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mirage.tools.report import progress
 
 
 class WindowProgress:
-    """Counts simulated windows, stage by stage."""
+    """Counts and shows simulated windows, stage by stage."""
 
     def __init__(self, shown: progress.Progress) -> None:
         self._shown, self._stage, self._total, self._ended = shown, "", 0, 0
 
     def stage(self, name: str, total: int = 0) -> None:
-        """Begin a part of the work, of at most `total` windows; 0 if unknown."""
+        """Begin a stage of at most `total` windows; 0 if the number is unknown."""
         self._stage, self._total, self._ended = name, total, 0
         self._show(at_once=True)
 
     def ended(self) -> None:
-        """One window more."""
+        """Count one more window."""
         self._ended += 1
         self._show()
 
@@ -34,6 +34,6 @@ class WindowProgress:
 
 @contextmanager
 def shown(console: Console | None = None) -> Iterator[WindowProgress]:
-    """Display on stderr unless told otherwise."""
+    """Display on stderr, or on `console`."""
     with progress.progress("mirage: tune", console) as found:
         yield WindowProgress(found)

@@ -1,4 +1,4 @@
-"""A question to the tuner, looked up and checked before anything runs."""
+"""A question to the tuner: its configuration, machine and trace, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mirage.workload.chosen import SAMPLE_NAME, located
 from mirage.workload.trace import EndlessTrace, Reading, TraceError, TraceRequest
 
 MOST_ROWS = 2_000_000
-"""Rows of a trace that are held at most; later ones are not read."""
+"""Most rows of a trace that are read and held in memory."""
 ENDLESS_ROWS = 8 * LARGEST_WINDOW
-"""Rows of a trace without end that are read: as many as the windows can hold."""
+"""Rows that are read of an endless trace: as many as all windows can hold."""
 CONTEXT = 1024
-"""Tokens of a request for which the paper's arithmetic is told."""
+"""Tokens of a request for which the paper's arithmetic is computed."""
 BATCHES = (1, 8, 32, 128)
 STEPS = (1.5, 2.0, 3.0, 5.0, 8.0)
-"""Times between tokens that `tbt_ms` may have: in those of a decode step of one request."""
+"""Values of `tbt_ms` to search, as multiples of the decode step of one request."""
 
 
 @dataclass(frozen=True)
@@ -40,37 +40,38 @@ class TuneOptions:
     """Options of the command line. None takes the default."""
 
     trace: str | None = None
-    """Trace as `located` takes it: a file, the bundled sample, or a public trace; None for the
-    configuration's own."""
+    """Trace as `located` takes it: a file, the bundled sample, or a public trace; None: the
+    configuration's own.
+    """
     profile: str | None = None
     seed: int = 0
     find_load: bool = False
-    """True for a load just above what the configuration bears."""
+    """True to use a load just above the one that the configuration can serve."""
     largest_window: int = LARGEST_WINDOW
     trace_format: str | None = None
-    """Format of the trace, where its beginning does not tell it."""
+    """Format of the trace; None: recognised by its beginning."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A configuration, its machine and its load."""
+    """A configuration, its machine, its trace and the knobs to search."""
 
     path: Path
     config: Config
     options: TuneOptions
     trace: str
-    """Name of the trace that was taken."""
+    """Name of the trace that is used."""
     machine: Machine
     subjects: Subjects
     explained: tuple[Explained, ...]
     space: SearchSpace
     cut: Cut
     requests: int
-    """Number of the trace's requests."""
+    """Number of requests in the trace."""
 
     @property
     def trace_name(self) -> str:
-        """Name of the trace as a person would say it."""
+        """Name of the trace for readers."""
         given = self.trace
         return "the bundled sample" if given == SAMPLE_NAME else given
 
@@ -83,14 +84,14 @@ class Question:
         return "time_scale" in replay.model_fields_set or self.trace != SAMPLE_NAME
 
     def rate(self, slower: float) -> float:
-        """Requests a second of the searched windows when gaps are `slower` times as long."""
+        """Requests a second in the searched windows with gaps `slower` times as long."""
         windows = self.cut.searched
         gaps = sum(len(window.requests) - 1 for window in windows)
         span_s = sum(window.requests[-1].arrival_s for window in windows)
         return gaps / (span_s * self.config.replay.time_scale * slower) if span_s else 0.0
 
     def bench(self, time_scale: float) -> Bench:
-        """The machine, the models and the windows."""
+        """Bench with the machine, the models and the windows."""
         windows = (*self.cut.searched, *self.cut.held_back)
         return Bench(
             hardware=self.machine.hardware,
@@ -102,7 +103,7 @@ class Question:
         )
 
     def fingerprint(self, **more: Any) -> str:
-        """The same for the same question alone; `more` belongs to it."""
+        """Hash of the question and of `more`; the same only for the same question."""
         bench = self.bench(1.0)
         windows = [(w.number, w.requests) for w in (*self.cut.searched, *self.cut.held_back)]
         whole = {
@@ -118,7 +119,7 @@ class Question:
 
 
 def ask(path: Path, options: TuneOptions) -> Question:
-    """Raises `ConfigError` or `TraceError` with one line."""
+    """Read and check the question. Raises `ConfigError` or `TraceError` with one line."""
     config = from_cache(with_fixed_shares(load(path), "tune"))
     on = machine(options.profile, config.device)
     known = subjects(config, on.hardware, CONTEXT)
@@ -142,12 +143,14 @@ def ask(path: Path, options: TuneOptions) -> Question:
 
 
 def raw(path: Path) -> dict[Any, Any]:
-    """The file as it stands, in the newest version's words."""
+    """Content of the file, in the keys of the newest version. Raises `ConfigError`."""
     return current(read_yaml(path), path)
 
 
 def _requests(config: Config, options: TuneOptions, near: Path) -> tuple[str, list[TraceRequest]]:
-    """The trace's name and its requests; files that CONFIG names are in its folder."""
+    """The trace's name and its requests; relative paths in the configuration are relative to
+    `near`.
+    """
     if options.trace is not None:
         return options.trace, _rows(located(options.trace), options.trace_format)
     named = config.replay.trace
@@ -157,7 +160,7 @@ def _requests(config: Config, options: TuneOptions, near: Path) -> tuple[str, li
 
 
 def _rows(path: Path, form: str | None) -> list[TraceRequest]:
-    """Without texts and hashes, which nothing here looks at."""
+    """Rows of a trace without texts and hashes, which are not used here. Raises `TraceError`."""
     try:
         rows = _first(path, MOST_ROWS, Reading(form))
     except EndlessTrace:
@@ -175,7 +178,9 @@ def _first(path: Path, most: int, how: Reading) -> list[TraceRequest]:
 
 
 def _steps_ms(known: Subjects, on: Machine) -> list[float]:
-    """Milliseconds a step of the slowest model takes."""
+    """Values of `tbt_ms` to search: multiples of the slowest model's decode step, in
+    milliseconds.
+    """
     one = max(
         layer_compute_s(Roofline(s.model, on.hardware), 1, s.context) * s.model.layers * 1e3
         for s in known.subjects

@@ -1,4 +1,4 @@
-"""At which load memory decides and compute does not, as `replay.load` says it. Pure."""
+"""Recommended `replay.load`: a load at which memory is the limit and compute is not. Pure."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from math import sqrt
 from mirage.config import Policy
 
 MOST_LOAD = 0.8
-"""Part of the machine's capacity beyond which requests wait for compute, whatever memory there is.
+"""Part of the machine's capacity beyond which requests wait for compute, however much memory there
+is.
 """
 
 
 @dataclass(frozen=True)
 class OfferedLoad:
-    """Rate of requests as a part of what the machine computes where KV memory does not bind."""
+    """Rates of requests as parts of the machine's capacity with ample KV memory."""
 
     computed_per_s: float
-    """Requests a second: 1.0 of `replay.load`."""
+    """The capacity in requests a second, which is 1.0 of `replay.load`."""
     too_many: dict[str, float]
-    """From which part of that on each policy misses the limits."""
+    """Part of the capacity from which on each policy misses the limits."""
 
     @property
     def recommended(self) -> float | None:
-        """A `replay.load` that the configuration bears and one that lends no layers does not.
+        """A `replay.load` that policy mirage can serve and pooled cannot.
 
-        The geometric middle between the two, at most `MOST_LOAD`; None if there is no such load.
+        The geometric mean of the two policies' loads, at most `MOST_LOAD`; None if there is no such
+        load.
         """
         least, most = self._between()
         middle = float(f"{min(sqrt(least * most), MOST_LOAD):.2g}")
         return middle if least < middle < most else None
 
     def parts(self) -> str:
-        """One line: what the policies bear, of what the machine computes."""
+        """One line with the loads of the policies as parts of the machine's capacity."""
         each = [f"{name} {part:.2g}" for name, part in self.too_many.items()]
         return (
             f"as parts of the {self.computed_per_s:.3g} requests/s that the machine computes "
@@ -40,7 +42,9 @@ class OfferedLoad:
         )
 
     def said(self) -> str:
-        """One line: what is recommended, and why; or why nothing is."""
+        """One line with the recommended load and the reason for it, or the reason why there is
+        none.
+        """
         least, most = self._between()
         load = self.recommended
         if load is not None:

@@ -1,4 +1,4 @@
-"""``tune.json``: all that is needed to repeat an answer, and all that came of it."""
+"""``tune.json``: all that is needed to repeat an answer, and all its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def build(
     command: list[str],
     contest: Contest | None = None,
 ) -> dict[str, Any]:
-    """Ready for JSON. The same for the same question, but for `command` and versions."""
+    """The report, ready for JSON. The same for the same question, except for `command` and
+    versions.
+    """
     on, replay, options = question.machine, question.config.replay, question.options
     config = contest.config if contest else answer.config
     return {
@@ -105,7 +107,7 @@ def _live(answer: Recommendation, contest: Contest) -> dict[str, Any]:
 
 
 def as_json(report: dict[str, Any]) -> str:
-    """JSON has no infinity: null stands for it."""
+    """The report as JSON text; infinite numbers become null."""
     return json.dumps(_finite(report), indent=1, allow_nan=False) + "\n"
 
 

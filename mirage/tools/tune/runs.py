@@ -1,4 +1,6 @@
-"""Many simulated windows at once, each only once: one process per core, results in order."""
+"""Simulation of many windows, each only once: one process per core, results in the order of the
+runs.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from mirage.tools.tune.simulated import Bench, WindowRun, simulate
 Ended = Callable[[], None]
 Results = list[WindowResult | None]
 LEAST_AT_ONCE = 2
-"""Runs for which a process is worth being asked."""
+"""Fewest runs for which other processes are used."""
 
 
 class WindowRunner:
-    """Simulates windows, and remembers what came of them."""
+    """Simulates windows and remembers their results."""
 
     def __init__(self, bench: Bench, pool: JobProcesses | None, ended: Ended) -> None:
         self._bench, self._pool, self._ended = bench, pool, ended
@@ -47,7 +49,9 @@ class WindowRunner:
 
 @contextmanager
 def runner(bench: Bench, processes: int | None, ended: Ended) -> Iterator[WindowRunner]:
-    """Processes that are gone after the block; with one, everything runs in this one."""
+    """Runner with processes that end with the block; `processes` None is one per core. With one, it
+    simulates in this process.
+    """
     workers = processes or os.cpu_count() or 1
     if workers == 1:
         yield WindowRunner(bench, None, ended)

@@ -1,8 +1,8 @@
 """The search: Optuna's TPE over the knobs, pruned window by window, kept in a file.
 
-Trials are asked for in batches. What a batch is asked depends on the seed, on its number and on
-the batches before it, and on nothing else: not on how many processes there are, nor on whether the
-search was interrupted. So an interrupted batch is forgotten and asked again.
+Trials are made in batches. The choices of a batch depend only on the seed, on the batch's number
+and on the batches before it: not on the number of processes, nor on interruptions of the search. So
+an interrupted batch is discarded and made again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mirage.tools.tune.simulated import WindowRun
 from mirage.tools.tune.space import FIXED, Choice, SearchSpace, Value
 
 BATCH = 4
-"""Trials that are asked for together."""
+"""Trials of one batch."""
 RANDOM = 16
-"""Trials after which what came of them is looked at."""
+"""Random trials at the beginning; later ones use the results so far."""
 NAME = "tune"
 FILE = "trials.db"
 
@@ -41,15 +41,15 @@ class Searched:
     number: int
     choice: Choice
     state: str
-    """``complete``, ``pruned`` or ``fail`` (it does not fit)."""
+    """``complete``, ``pruned`` or ``fail`` (the configuration does not fit)."""
     value: float | None
-    """Value over all windows; None for a trial that did not see them all."""
+    """Value over all windows; None for a trial that did not run on all of them."""
     figures: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Search: the goal, the runs of each trial, and their windows."""
+    """A search: its space and goal, and the windows and seed of its trials."""
 
     space: SearchSpace
     goal: Goal
@@ -58,13 +58,13 @@ class Task:
     slower: float
 
     def runs(self, choice: Choice, windows: Sequence[int], seed: int) -> list[WindowRun]:
-        """One run for each window."""
+        """Runs of a choice, one for each window."""
         config = self.space.apply(choice)
         return [WindowRun(config, window, seed, self.slower) for window in windows]
 
 
 def first_choices(space: SearchSpace) -> list[Choice]:
-    """Choices that are always tried: the file as it is, and each fixed percentage."""
+    """Choices that are always tried: the unchanged file, and each fixed percentage."""
     capped = [knob for knob in space.knobs if knob.name.startswith("max_percent:")]
     every: list[Choice] = [{}]
     for percent in FIXED if capped else ():
@@ -120,7 +120,9 @@ def importances(found: Sequence[Searched], task: Task) -> dict[str, float]:
 def _try(
     task: Task, run: WindowRunner, study: optuna.Study, asked: Sequence[Trial], firsts: int
 ) -> None:
-    """One window after the other, by all that are not pruned; all are told at the end."""
+    """Run a batch window by window, each trial until it is pruned; report all results at the
+    end.
+    """
     seen: dict[int, list[WindowResult]] = {trial.number: [] for trial in asked}
     states = dict.fromkeys(seen, TrialState.COMPLETE)
     choices = {trial.number: _choice(trial.params, task.space) for trial in asked}
@@ -151,7 +153,9 @@ def _tell(
 
 
 def _open(task: Task, storage: Path, fingerprint: str) -> optuna.Study:
-    """The study in the file, of whole batches alone; trials under way are not in it."""
+    """The study in the file, cut to complete batches. Raises `ConfigError` for another question's
+    study.
+    """
     address = f"sqlite:///{storage}"
     direction = _direction(task.goal)
     kept: list[FrozenTrial] = []
@@ -184,7 +188,7 @@ def _direction(goal: Goal) -> StudyDirection:
 
 
 def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Index of its value, for each knob."""
+    """Optuna's range of each knob: the index of its value."""
     return {knob.name: IntDistribution(0, len(knob.values) - 1) for knob in space.knobs}
 
 
@@ -196,7 +200,7 @@ def _indices(space: SearchSpace, choice: Choice) -> dict[str, int]:
 
 
 def _choice(indices: dict[str, Any], space: SearchSpace) -> dict[str, Value]:
-    """Without knobs that are as the file has them."""
+    """Choice of these values, without knobs that have the file's value."""
     return {k.name: k.values[indices[k.name]] for k in space.knobs if indices[k.name] != k.written}
 
 

@@ -1,4 +1,6 @@
-"""A configuration as an experiment: its models, its machine, a window of a trace."""
+"""Simulation of a configuration: an experiment with its models, its machine, and a window of a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from traces import SAMPLE
 
 @dataclass(frozen=True)
 class Bench:
-    """All that a run needs but the configuration: models by tenant, machine, windows by number."""
+    """All that a run needs except the configuration: machine, models by tenant, windows by
+    number.
+    """
 
     hardware: Hardware
     page_bytes: int
@@ -49,16 +53,16 @@ class Bench:
 
     @cached_property
     def pickled(self) -> bytes:
-        """For processes."""
+        """Pickled form, to be sent to processes."""
         return pickle.dumps(self)
 
 
 @dataclass(frozen=True)
 class WindowRun:
-    """One configuration on one window, its requests dealt to tenants by a seed.
+    """One configuration on one window, whose requests are dealt to tenants by a seed.
 
-    `slower` multiplies the gaps besides. With `at_once`, times do not count: so many requests are
-    always under way, as `mirage replay` has it when it measures the machine.
+    `slower` is a further factor on gaps. With `at_once`, arrivals are ignored: so many requests are
+    always in flight, as when `mirage replay` measures the machine.
     """
 
     config: Config
@@ -100,9 +104,9 @@ def _request(call: TenantRequest, arrival: int) -> SimulatedRequest:
 
 
 def experiment(bench: Bench, config: Config) -> Setup:
-    """Raises `ConfigError` for a configuration that does not fit.
+    """Experiment of a configuration. Raises `ConfigError` if it does not fit.
 
-    Memory that is in no share is left out, though engines would use it.
+    Device memory outside all shares is left out, although real engines would use it.
     """
     memory = SourcedPositive(value=config.device.memory / GIB, source="device.memory")
     hardware = as_configured(bench.hardware, bench.page_bytes)
@@ -137,9 +141,10 @@ def _tenant(config: Config, name: str) -> SimulatedTenant:
 
 
 class _Seen(Observer):
-    """Requests as they finish, and what is lent, by whether its owner has work.
+    """Observer that collects finished requests and lent bytes, separately for owners with and
+    without work.
 
-    Whenever one finishes, the next of `left` comes.
+    Whenever a request finishes, the next of `left` is sent.
     """
 
     def __init__(self, world: World, left: Iterable[TenantRequest]) -> None:
@@ -147,7 +152,9 @@ class _Seen(Observer):
         self._engines = {engine.name: engine for engine in world.engines}
         self._rows: list[CompletedRequest] = []
         self._lent: dict[str, tuple[int, int, bool]] = {}
-        """Since when, bytes, and whether by a model with work."""
+        """For each model: time in picoseconds since which it has lent, bytes lent, and True if it
+        had work.
+        """
         self._sums = {True: 0.0, False: 0.0}
 
     def finished(self, engine: Engine, request: SimulatedRequest) -> None:
@@ -173,7 +180,7 @@ class _Seen(Observer):
         self._lent[engine.name] = (self._world.now, nbytes, busy)
 
     def outcome(self) -> WindowResult:
-        """Result, once all is over."""
+        """Result of the window, after the simulation has ended."""
         for name in list(self._lent):
             self._count(name)
         counters = [engine.tally.counters for engine in self._world.engines]

@@ -1,8 +1,8 @@
-"""The knobs of a configuration, and the configuration that a choice of values makes. Pure.
+"""The knobs of a configuration, and the configuration that results from a choice of values. Pure.
 
-Each knob has the value that the file has among its values, so that leaving all alone is a choice
-like any other. `max_num_seqs` and `max_num_batched_tokens` never go above what a file for a GPU
-says: what more of them takes lies beside `device.memory`.
+The file's value is among the values of each knob, so that the unchanged file is a choice like any
+other. `max_num_seqs` and `max_num_batched_tokens` are never raised for a GPU, since the memory that
+they take is outside `device.memory`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mirage.serve.fit import Fit
 
 Value = float | int | str | None
 Choice = Mapping[str, Value]
-"""Knobs that are not as the file has them."""
+"""Values of the knobs that differ from the file, by knob."""
 PERCENTS = (0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0)
 FIXED = (0.0, 10.0, 30.0, 50.0, 70.0, 90.0)
-"""Percentages for all models that every answer is compared with."""
+"""Percentages for all models with which every answer is compared."""
 FACTORS = (0.125, 0.25, 0.5, 1.0)
 MORE = (2.0, 4.0)
-"""Besides, of what takes host memory alone."""
+"""Further factors with `device.kind` host."""
 WEIGHTS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Factors on the KV memory of a tenant's share, before all shares are cut to their old sum."""
+"""Factors on the KV memory of a tenant's share; all shares are then scaled to their former sum."""
 TURNS = (0.25, 0.5, 1.0, 2.0, 4.0)
 RESTS_S = (2.0, 10.0, 30.0, 120.0)
 LENT = (0.0, 25.0, 50.0, 75.0, 100.0)
@@ -35,17 +35,19 @@ OF_SHARING: tuple[str, ...] = ("turn_s",)
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting and its values: numbers in rising order, words and None in any order."""
+    """One setting and its possible values: numbers in ascending order, words and None in any
+    order.
+    """
 
     name: str
-    """``turn_s``, or ``max_percent:chat`` of a tenant."""
+    """Name, as ``turn_s``, or ``max_percent:chat`` for a tenant's setting."""
     values: tuple[Value, ...]
     written: int
-    """Index of the value that the configuration has."""
+    """Index of the configuration's value."""
 
     @property
     def default(self) -> Value:
-        """The value that the configuration has."""
+        """The configuration's value."""
         return self.values[self.written]
 
 
@@ -58,7 +60,7 @@ class SearchSpace:
     knobs: tuple[Knob, ...]
 
     def apply(self, choice: Choice) -> Config:
-        """The configuration with these knobs set. Raises `KeyError` for one that is not there."""
+        """The configuration with these knobs set. Raises `KeyError` for an unknown knob."""
         if unknown := choice.keys() - {knob.name for knob in self.knobs}:
             raise KeyError(min(unknown))
         as_written = {knob.name: knob.default for knob in self.knobs}
@@ -78,9 +80,9 @@ class SearchSpace:
 
 
 def space(config: Config, fits: Mapping[str, Fit], steps_ms: Sequence[float]) -> SearchSpace:
-    """The knobs that can change anything under policy `mirage`.
+    """The knobs that can have an effect under policy `mirage`.
 
-    `steps_ms` are times between tokens among which `remap.tbt_ms` is searched.
+    `steps_ms` are the values of `remap.tbt_ms` to search.
     """
     config = config.model_copy(update={"policy": Policy.MIRAGE})
     made = [knob for t in config.tenants for knob in _of_tenant(config, t, fits[t.name])]
@@ -99,7 +101,7 @@ def space(config: Config, fits: Mapping[str, Fit], steps_ms: Sequence[float]) ->
 
 
 def fixed(config: Config, percent: float) -> Config:
-    """The same percentage for all models, and everything else as it is."""
+    """The configuration with one percentage for all models, and policy `mirage`."""
     remap = config.remap.model_copy(update={"max_percent": percent})
     tenants = [t.model_copy(update={"max_percent": None}) for t in config.tenants]
     update = {"policy": Policy.MIRAGE, "remap": remap, "tenants": tenants}
@@ -107,7 +109,7 @@ def fixed(config: Config, percent: float) -> Config:
 
 
 def changes(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
-    """Keys that differ, as the file nests them, with both values."""
+    """Keys that differ, as the file nests them, with the old and the new value."""
     found: dict[str, tuple[Any, Any]] = {}
     if before.policy is not after.policy:
         found["policy"] = str(before.policy), str(after.policy)
@@ -135,7 +137,7 @@ def _of_tenant(config: Config, tenant: TenantSection, fit: Fit) -> list[Knob]:
 
 
 def _knob(name: str, values: Sequence[Value], written: Value) -> Knob:
-    """The written value stands among the others: in their order where they are numbers."""
+    """Knob with the file's value added to the others; numbers are sorted."""
     every = list(values) if written in values else [*values, written]
     if all(isinstance(value, int | float) for value in every):
         every = sorted(every, key=lambda value: float(value))  # type: ignore[arg-type]
@@ -143,7 +145,7 @@ def _knob(name: str, values: Sequence[Value], written: Value) -> Knob:
 
 
 def _or_none(name: str, values: Sequence[float], written: float | None) -> Knob:
-    """Numbers, and None last: no bound."""
+    """Knob with numbers in ascending order, and None (no bound) last."""
     every: list[float] = sorted({*values, *([] if written is None else [written])})
     whole: tuple[Value, ...] = (*every, None)
     return Knob(name, whole, whole.index(written))
@@ -165,7 +167,9 @@ def _tenant(config: Config, tenant: TenantSection, choice: Choice, share: float)
 
 
 def _in_one_step(tenant: TenantSection) -> bool:
-    """True if prompts are computed whole: then a prompt of full length must fit into a step."""
+    """True if prompts are computed whole, so that a prompt of full length must fit into one
+    step.
+    """
     named = {key.lstrip("-").replace("-", "_"): v for key, v in tenant.engine_args.items()}
     return named.get("enable_chunked_prefill") is False or "no_enable_chunked_prefill" in named
 
@@ -176,7 +180,9 @@ def _times(value: int, factor: Value, least: int) -> int:
 
 
 def _shares(config: Config, fits: Mapping[str, Fit], choice: Choice) -> dict[str, float]:
-    """Parameters and one request are everybody's; of the rest each gets more or less of its own."""
+    """Shares with the weights of a choice. Each tenant keeps its parameters and one request; the
+    rest is weighted.
+    """
     weights = {t.name: choice.get(f"share:{t.name}", 1.0) for t in config.tenants}
     if all(weight == 1 for weight in weights.values()):
         return {t.name: t.percent for t in config.tenants}
@@ -191,12 +197,14 @@ def _shares(config: Config, fits: Mapping[str, Fit], choice: Choice) -> dict[str
 
 
 def _least_share(config: Config, fit: Fit) -> float:
-    """Per cent that hold the parameters and one request, with an extent to spare for rounding."""
+    """Per cent of the device for the parameters and one request, with a spare extent for
+    rounding.
+    """
     extents = -(-fit.min_blocks // fit.extent_blocks) + 1
     needed = fit.parameter_bytes + extents * fit.extent_bytes
     return needed / config.device.memory * 100 + 0.01
 
 
 def _hundredths(share: float) -> float:
-    """Down, so that shares never add up to more than before."""
+    """The share rounded down to hundredths, so that shares never add up to more than before."""
     return int(share * 100) / 100

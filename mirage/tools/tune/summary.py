@@ -1,4 +1,4 @@
-"""An answer in words: the sentences, and what they are made of."""
+"""An answer in words: its sentences, and the findings that they are made from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mirage.tools.tune.space import changes
 from mirage.tools.tune.words import Findings, listed, sentences
 
 WELL_MET = 0.98
-"""Part of the requests that keep all limits where memory is not what is short."""
+"""Part of the requests that keep all limits if memory is not short."""
 
 
 def said(question: Question, answer: Recommendation, contest: Contest | None = None) -> list[str]:
-    """Three sentences, and more where real engines were asked."""
+    """Three sentences, and further ones if real engines were measured."""
     live = [sentence(answer, contest)] if contest else []
     if contest and (few := too_few(contest.requests)) is not None:
         live.append(f"{few}.")
@@ -25,7 +25,7 @@ def said(question: Question, answer: Recommendation, contest: Contest | None = N
 
 
 def found(question: Question, answer: Recommendation) -> Findings:
-    """Findings, of which the sentences are made."""
+    """Findings from which the sentences are made."""
     from mirage.tools.explain.words import sentences as explain
 
     idle, active = mean_lent(answer.judged, TUNED)
@@ -52,7 +52,7 @@ def _rests(before: Config, after: Config) -> tuple[float, float] | None:
 
 
 def readable(before: Config, after: Config) -> list[str]:
-    """``max_percent of chat and code to 40``, for each value that differs."""
+    """Texts as ``max_percent of chat and code to 40``, for all values that differ."""
     names: dict[tuple[str, str], list[str]] = {}
     for key, (_, now) in changes(before, after).items():
         *way, last = key.split(".")
@@ -74,7 +74,7 @@ def _of(names: list[str], every: int) -> str:
 
 
 def _bottleneck(question: Question, answer: Recommendation) -> str:
-    """Change that would help where remapping does not."""
+    """Change that would help where remapping does not, as a clause."""
     slo = answer.goal.slo
     static, pooled = answer.judged[STATIC], answer.judged[POOLED]
     if share_met(static.outcomes, slo) >= WELL_MET:

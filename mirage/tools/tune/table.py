@@ -1,4 +1,4 @@
-"""The answer on a terminal: contenders on held-back windows, then the sentences."""
+"""The answer on the terminal: contenders on held-back windows, then the sentences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def show(
     console: Console,
     live: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Print all of it."""
+    """Print machine and trace, the tables, and the sentences."""
     console.width = max(console.width, WIDTH)
     for line in about(question, answer):
         console.out(line, highlight=False)
@@ -42,7 +42,7 @@ def show(
 
 
 def about(question: Question, answer: Recommendation) -> list[str]:
-    """On what, by which measure."""
+    """Lines on the machine, the trace, the objective and the load."""
     on, goal, cut = question.machine, answer.goal, question.cut
     why = f" ({on.name}: {on.why})" if on.why else f" ({on.name})"
     scale = question.config.replay.time_scale * answer.slower
@@ -85,7 +85,7 @@ def _table(answer: Recommendation) -> Table:
 
 
 def _live(live: Mapping[str, Mapping[str, float]]) -> Table:
-    """Table of real engines, medians of their repeats."""
+    """Table of the measurements on real engines: medians of the repeats."""
     made = Table("on real engines", *COLUMNS, box=None)
     for column in made.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -95,5 +95,5 @@ def _live(live: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def number(value: float, digits: int) -> str:
-    """``–`` where nothing completed."""
+    """A number with `digits` decimals; ``–`` if it is infinite because no request completed."""
     return f"{value:,.{digits}f}" if isfinite(value) else "–"

@@ -1,4 +1,4 @@
-"""A trace cut into windows: some to search on, others that stay unseen until the end. Pure."""
+"""Windows of a trace: some for the search, others that it does not see, for judging. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mirage.workload.trace import TraceRequest
 
 WINDOWS = 8
 LARGEST_WINDOW = 200
-"""Requests. Where the trace is short, windows are cut smaller rather than fewer."""
+"""Most requests of a window. For a short trace windows are made smaller, not fewer."""
 LEAST_WINDOW = 10
 
 
 @dataclass(frozen=True)
 class Window:
-    """Requests in a row, the first of them at 0 s."""
+    """Consecutive requests; arrivals count from the first one."""
 
     number: int
     begin_s: float
@@ -27,21 +27,21 @@ class Window:
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows that do not overlap, every second one held back."""
+    """Windows that do not overlap; every second one is held back."""
 
     searched: tuple[Window, ...]
     held_back: tuple[Window, ...]
 
     @property
     def judged(self) -> int:
-        """Requests of all windows that are held back."""
+        """Number of requests in all held-back windows."""
         return sum(len(window.requests) for window in self.held_back)
 
 
 def cut(
     requests: Sequence[TraceRequest], largest: int = LARGEST_WINDOW, count: int = WINDOWS
 ) -> Cut:
-    """Evenly over the whole trace. Raises `ConfigError` for one that is too short."""
+    """Windows spread evenly over the whole trace. Raises `ConfigError` if it is too short."""
     total = len(requests)
     size = min(largest, total // count)
     if size < LEAST_WINDOW:

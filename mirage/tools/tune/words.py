@@ -1,4 +1,6 @@
-"""Result in three sentences: what it brings, which models give and why, what else helps. Pure."""
+"""The result in three sentences: its gain, the models that should give layers, and what else helps.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +11,50 @@ from math import isfinite
 from mirage.tools.tune.goals import Goal, unit
 
 LITTLE = 0.02
-"""Part of the objective below which a difference does not count."""
+"""Relative difference of the objective that does not count."""
 ONE_SIDED = 0.9
-"""Part of what is lent from which on one side counts as lending it all."""
+"""Part of all lent bytes from which on idle models are said to lend them all."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings, of which the sentences are made."""
+    """Findings from which the sentences are made."""
 
     goal: Goal
     searched: Mapping[str, float]
-    """Values of contenders, on the windows of the search and on those held back."""
+    """Value of each contender on the searched windows; `held_back` has those on the held-back
+    ones.
+    """
     held_back: Mapping[str, float]
     changed: Sequence[str]
-    """Keys of the file that have other values now."""
+    """Changed keys of the file with their new values, as text."""
     lent_idle: float
-    """Bytes that are lent on average, in the tuned configuration."""
+    """Mean bytes that idle models lend in the tuned configuration; `lent_active` is that of active
+    ones.
+    """
     lent_active: float
     hides: Sequence[str]
-    """Models of which a decode step of one request hides a layer."""
+    """Models whose decode step of one request hides at least one layer."""
     tenants: int
     explained: Sequence[str]
     """The sentences of `mirage explain`."""
     bottleneck: str
-    """Other bottleneck of the load, as a clause."""
+    """Change that would help instead of remapping, as a clause."""
     rest_s: tuple[float, float] | None = None
-    """Seconds without work after which a model is idle, before and now; None in turns."""
+    """Idle seconds before a model lends all its layers, in the file and in the tuned configuration;
+    None in turns.
+    """
 
 
 def sentences(found: Findings) -> list[str]:
-    """Three."""
+    """The three sentences."""
     return [_brings(found), _gives(found), _more(found)]
 
 
 def remapping_pays(found: Findings) -> bool:
-    """True if the tuned configuration is better than at 0 % by more than a little."""
+    """True if the tuned configuration is better than with 0 % of the layers by more than
+    `LITTLE`.
+    """
     return _gain_of_layers(found) > LITTLE
 
 
@@ -101,7 +111,7 @@ def _gives(found: Findings) -> str:
 
 
 def _caps(found: Findings) -> str:
-    """Clause on the percentages, where the first sentence does not mention them."""
+    """Clause on the percentages, if the first sentence does not mention them; else empty."""
     if any("max_percent" in change for change in found.changed):
         return ""
     return "; no max_percent was better than the one it has"
@@ -141,5 +151,5 @@ def _percent(part: float) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """``"a, b and c"``."""
+    """Names joined as ``"a, b and c"``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

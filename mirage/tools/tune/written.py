@@ -1,6 +1,6 @@
-"""``tuned.yaml``: the configuration that was asked about, with what was found. Pure.
+"""``tuned.yaml``: the configuration of the question with the values found. Pure.
 
-All keys stay. A value that was changed says in a comment beside it what it was.
+All keys stay. A comment beside each changed value has the old one.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import Any
 import yaml
 
 Changes = Mapping[str, tuple[Any, Any]]
-"""By the key as the file nests it (``tenants.0.share``): the value before, and now."""
+"""Old and new value of each changed key, by the key as the file nests it (``tenants.0.share``)."""
 LARGEST_COMMENT = 96
-"""Columns of the lines at the top."""
+"""Most characters of a comment line at the top."""
 
 
 def tuned(raw: Mapping[Any, Any], changes: Changes, reasons: Sequence[str]) -> str:
-    """The file's text. `raw` is the file as it stands; `reasons` are said at the top."""
+    """Text of the file. `raw` is the content of the original; `reasons` become comments at the
+    top.
+    """
     content = yaml.safe_load(yaml.safe_dump(raw))  # a copy, without aliases
     for key, (_, now) in changes.items():
         _set(content, key.split("."), now)
@@ -45,7 +47,7 @@ def _set(content: Any, path: Sequence[str], value: Any) -> None:
 
 
 def _lines_of(node: Any, where: str = "") -> dict[str, int]:
-    """The last line of each scalar's value, by its dotted key."""
+    """Line on which each scalar's value begins, by its dotted key."""
     if isinstance(node, yaml.MappingNode):
         pairs = [(key.value, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):

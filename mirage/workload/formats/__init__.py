@@ -1,1 +1,3 @@
-"""Formats of trace files: one module each, and a registry that knows a file by its beginning."""
+"""Formats of trace files: one module for each, and a registry that recognises a file by its
+beginning.
+"""

@@ -1,8 +1,8 @@
-"""Alpaca's instructions: a JSON array, or a JSON object a line, without times and lengths.
+"""Alpaca's instructions: a JSON array, or one JSON object a line, without times and lengths.
 
-Fields ``instruction``, ``input`` (may be empty) and ``output``, as
-https://github.com/tatsu-lab/stanford_alpaca#data-release tells. A prompt is the instruction and,
-after a blank line, the input. Lengths are estimated (`CHARACTERS_PER_TOKEN`).
+Fields ``instruction``, ``input`` (may be empty) and ``output``, as described in
+https://github.com/tatsu-lab/stanford_alpaca#data-release. A prompt is the instruction and, after a
+blank line, the input. Lengths are estimated (`CHARACTERS_PER_TOKEN`).
 """
 
 from __future__ import annotations

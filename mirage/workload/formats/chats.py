@@ -1,7 +1,7 @@
-"""Conversations of a timed trace, in which a row may name its chat and the chat before it.
+"""Conversations of a timed trace whose rows may name their chat and the chat before it.
 
-Qwen's traces of Bailian have ``chat_id`` and ``parent_chat_id``, -1 for the first one. All that go
-back to the same first chat are one session.
+Qwen's traces of Bailian have ``chat_id`` and ``parent_chat_id``, which is -1 for the first chat.
+All chats that go back to the same first one are one session.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from mirage.workload.formats.checks import session
 NAME, CHAT, BEFORE = "session_id", "chat_id", "parent_chat_id"
 NONE = "-1"
 KEPT = 100_000
-"""Chats whose session is remembered: memory stays flat over a trace of millions."""
+"""Most chats whose session is remembered. Memory stays constant over a trace of millions of
+rows.
+"""
 
 
 class Chats:
-    """Sessions of the rows of one trace, given in their order."""
+    """Sessions of the rows of one trace; rows are given in order."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, str] = OrderedDict()
 
     def session(self, entry: dict[str, Any], where: str) -> str | None:
-        """The name of a row's conversation; None if it has none. Raises `TraceError`."""
+        """Name of a row's session; None if it has none. Raises `TraceError`."""
         given = session(entry, NAME, where)
         chat, before = session(entry, CHAT, where), session(entry, BEFORE, where)
         found = given or self._of(before) or self._of(chat)
@@ -35,5 +37,7 @@ class Chats:
         return found
 
     def _of(self, chat: str | None) -> str | None:
-        """The session of a chat, that of its own name if nothing of it is known."""
+        """Session of a chat: the one noted before, else the chat's own name; None without a
+        chat.
+        """
         return None if chat in (None, NONE) else self._sessions.get(chat, chat)

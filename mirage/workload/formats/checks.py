@@ -1,4 +1,6 @@
-"""Fields of a row, checked: each either is what it should be, or a `TraceError` names it."""
+"""Checks of a row's fields. Each returns the value, or raises a `TraceError` that names the
+field.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from mirage.workload.formats.request import MAX_TOKENS, TraceError
 from mirage.workload.formats.telling import shown
 
 CHARACTERS_PER_TOKEN = 4
-"""Characters a token of texts whose tokens nobody counted, as for English in the vocabularies of
-large models.
+"""Characters of a token, assumed for texts without a count of tokens: that of English with the
+vocabularies of large models.
 """
 
 NANOSECONDS = 10**9
@@ -22,14 +24,16 @@ _DECIMAL = re.compile(r"(\d{1,11})(?:\.(\d{1,9})0*)?", re.ASCII)
 
 
 class Clock:
-    """Arrivals since the first row, from times of any beginning."""
+    """Converts times with any origin into arrivals since the first row."""
 
     def __init__(self) -> None:
         self._first: int | None = None
         self._last = 0
 
     def since_first(self, nanoseconds: int, written: str, where: str) -> float:
-        """Seconds. Raises `TraceError` if time goes back; `written` is how the file has it."""
+        """Seconds since the first row. Raises `TraceError` if time goes back; `written` is the time
+        as in the file.
+        """
         if self._first is None:
             self._first = self._last = nanoseconds
         if nanoseconds < self._last:
@@ -40,14 +44,16 @@ class Clock:
 
 
 def tokens_written(text: str, what: str, where: str, least: int = 1) -> int:
-    """A number of tokens in a column of a CSV file; 472.0, as pandas writes it, counts as 472."""
+    """A number of tokens in a column of a CSV file; 472.0, as pandas writes it, counts as 472.
+    Raises `TraceError`.
+    """
     match = _WHOLE.fullmatch(text)
     count = int(match[1]) if match else -1
     return _in_bounds(count, text[:80], what, where, least)
 
 
 def tokens(value: Any, what: str, where: str, least: int = 1) -> int:
-    """A number of tokens in a JSON field; 10.0 counts as 10."""
+    """A number of tokens in a JSON field; 10.0 counts as 10. Raises `TraceError`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     count = value if isinstance(value, int) and not isinstance(value, bool) else -1
@@ -55,7 +61,7 @@ def tokens(value: Any, what: str, where: str, least: int = 1) -> int:
 
 
 def seconds_written(text: str, where: str) -> int:
-    """Nanoseconds of seconds in a column of a CSV file."""
+    """Nanoseconds of a number of seconds in a column of a CSV file. Raises `TraceError`."""
     match = _DECIMAL.fullmatch(text)
     if not match:
         raise TraceError(f"{where}: Timestamp {text[:80]!r}, expected seconds, as 862919 or 45.5")
@@ -63,7 +69,7 @@ def seconds_written(text: str, where: str) -> int:
 
 
 def moment(value: Any, what: str, where: str, unit: int) -> int:
-    """Nanoseconds of a number of units, each of `unit` nanoseconds."""
+    """Nanoseconds of a JSON number of units, each of `unit` nanoseconds. Raises `TraceError`."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     most = _MOST_SECONDS * NANOSECONDS // unit
     if not number or not 0 <= value <= most:
@@ -72,7 +78,7 @@ def moment(value: Any, what: str, where: str, unit: int) -> int:
 
 
 def text(entry: dict[str, Any], key: str, where: str) -> str:
-    """A field that is a text. Raises `TraceError`, also if it is missing."""
+    """A text field. Raises `TraceError` if it is missing or no text."""
     if key not in entry:
         raise TraceError(f"{where}: has no {key!r}, only {_names(entry)}: add it")
     value = entry[key]
@@ -82,14 +88,16 @@ def text(entry: dict[str, Any], key: str, where: str) -> str:
 
 
 def field(entry: dict[str, Any], key: str, where: str) -> Any:
-    """A field that must be there."""
+    """A field of any kind. Raises `TraceError` if it is missing."""
     if key not in entry:
         raise TraceError(f"{where}: has no {key!r}, only {_names(entry)}: add it")
     return entry[key]
 
 
 def session(entry: dict[str, Any], key: str, where: str) -> str | None:
-    """The name of a conversation, a text or a number; None if the row has none."""
+    """Name of a session, written as a text or a number; None if the row has none. Raises
+    `TraceError`.
+    """
     found = entry.get(key)
     if found is not None and (isinstance(found, bool) or not isinstance(found, (int, str))):
         raise TraceError(f"{where}: {key} {shown(found)}, expected a text or a number")
@@ -97,7 +105,9 @@ def session(entry: dict[str, Any], key: str, where: str) -> str | None:
 
 
 def estimated(characters: int, what: str, where: str) -> int:
-    """Tokens of a text, by `CHARACTERS_PER_TOKEN`, at least one."""
+    """Estimated tokens of a text of so many characters, at least 1. Raises `TraceError` if they are
+    too many.
+    """
     count = max(1, math.ceil(characters / CHARACTERS_PER_TOKEN))
     return _in_bounds(count, count, what, where, 1)
 

@@ -1,4 +1,4 @@
-"""Contract of a module of this folder: its format's name, its mark, and its reader."""
+"""Contract of a format's module: the format's name, how it is recognised, and its reader."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ class Format:
 
     name: str
     looks: str
-    """Look of such a file, in a few words for messages."""
+    """Description of such a file in a few words, for messages."""
     fits: Callable[[Head], bool]
-    """True if a file that begins so may be of this format."""
+    """Function that is True if a file with this beginning may be of this format."""
     read: Callable[[Source], Iterator[TraceRequest]]
-    """Requests in order, one at a time. Raises `TraceError` for what is damaged."""
+    """Function that yields the requests in order, one at a time. Raises `TraceError` for damaged
+    rows.
+    """
     has_arrivals: bool = True
-    """False if all of its requests arrive at 0."""
+    """False if the format has no arrivals: then all requests arrive at 0."""
     nearly: Callable[[Head], str | None] = lambda head: None
-    """Reason why a file that fits no format is not of this one, and what to do; None if unknown."""
+    """For a file that fits no format: the reason why it is not of this one, and what to do; None if
+    unknown.
+    """
     doubt: Callable[[Head], str | None] = lambda head: None
-    """Evidence against this format in a file that fits it, and what to do; None without any."""
+    """For a file that fits this format: evidence against it, and what to do; None if there is
+    none.
+    """

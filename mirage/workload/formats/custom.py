@@ -1,6 +1,6 @@
-"""Custom data sets of ``vllm bench``: a JSON object a line, without times.
+"""Custom data sets of ``vllm bench``: one JSON object a line, without times.
 
-Fields ``prompt`` and perhaps ``output_tokens``. Lengths of prompts are estimated
+Fields ``prompt`` and optionally ``output_tokens``. Lengths of prompts are estimated
 (`CHARACTERS_PER_TOKEN`).
 """
 
@@ -15,7 +15,9 @@ from mirage.workload.formats.request import TraceError, TraceRequest
 from mirage.workload.formats.source import Source
 
 OUTPUT_TOKENS = 256
-"""Output tokens of a request whose file does not say: the default of vLLM's --custom-output-len."""
+"""Output tokens of a request without ``output_tokens``: the default of vLLM's
+--custom-output-len.
+"""
 
 
 def _fits(head: Head) -> bool:

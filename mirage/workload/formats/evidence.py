@@ -1,7 +1,7 @@
-"""Timed rows at a file's beginning: evidence for its format in their hashes and times. Pure.
+"""Evidence for the format of timed rows, from the hashes and times at a file's beginning. Pure.
 
-Formats that share the fields differ in the unit of the times and in the tokens of a hash. A file
-does not say which it has; its rows together mostly do.
+Formats with the same fields differ in the unit of times and in the tokens of a hash. A file does
+not state either; its rows together usually show both.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from mirage.workload.formats.telling import shown
 TIME, ASKED, ANSWERED, HASHES = "timestamp", "input_length", "output_length", "hash_ids"
 FIELDS = {TIME, ASKED, ANSWERED}
 SIZES = (16, 512)
-"""Tokens that a hash stands for, by format."""
+"""Numbers of tokens that one hash stands for, in the known formats."""
 SLOWEST_S = 60.0
-"""Largest mean gap, in seconds, of a trace that is taken for one in seconds."""
+"""Largest mean gap, in seconds, at which times may be in seconds."""
 CLOSEST_MS = 1.0
-"""Smallest mean gap, in milliseconds, of one in milliseconds: a thousand requests a second."""
+"""Smallest mean gap, in milliseconds, at which times may be in milliseconds: a thousand requests a
+second.
+"""
 TEXTS = ("text_input", "messages", "payload", "delay")
-"""Fields that AIPerf takes in place of lengths and times."""
+"""Fields that AIPerf accepts in place of lengths and times."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The first rows of a timed trace, by which its format is told."""
+    """Properties of the first rows of a timed trace, by which its format is recognised."""
 
     sizes: frozenset[int]
-    """Members of `SIZES` that fit all rows, but for rows that none of them fits."""
+    """Members of `SIZES` that fit all rows; rows that fit none of them are ignored."""
     hashed: bool
     pointed: bool
-    """True if any time is written with a point, as 0.2 or 5.0."""
+    """True if any time is written with a decimal point, as 0.2 or 5.0."""
     fraction: bool
-    """True if any time is no whole number."""
+    """True if any time is not a whole number."""
     gap: float
-    """The mean gap, in the file's unit; 0 of one row."""
+    """Mean gap between rows, in the file's unit; 0 for one row."""
 
     @property
     def in_seconds(self) -> bool | None:
-        """True for seconds, false for milliseconds, by how times are written and their mean gap.
-
-        None where both are possible.
+        """True for seconds, False for milliseconds, by the spelling of times and their mean gap;
+        None if both are possible.
         """
         if self.pointed and self.gap <= SLOWEST_S:
             return True
@@ -53,7 +54,9 @@ class Rows:
 
 
 def rows(head: Head) -> Rows | None:
-    """First rows of a timed trace; None if the first is not timed, or its hashes fit no size."""
+    """Properties of the first rows; None if the first row is not timed, or its hashes fit no
+    size.
+    """
     first = head.fields
     sizes = frozenset(size for size in SIZES if _fits(first, size))
     if not sizes:
@@ -74,22 +77,24 @@ def rows(head: Head) -> Rows | None:
 
 
 def may_be_seconds(found: Rows) -> bool:
-    """True if times that are taken for milliseconds may as well be seconds."""
+    """True if times that are read as milliseconds could also be seconds."""
     return 0 < found.gap <= SLOWEST_S
 
 
 def may_be_milliseconds(found: Rows) -> bool:
-    """True if times that are taken for seconds may as well be milliseconds."""
+    """True if times that are read as seconds could also be milliseconds."""
     return found.gap >= CLOSEST_MS
 
 
 def say(name: str) -> str:
-    """Advice to read a file as the format `name`, for messages."""
+    """Advice to read a file as the format `name`, as a part of a message."""
     return f"give --trace-format {name} (or workload.trace_format)"
 
 
 def why_none(head: Head) -> str | None:
-    """Reason why rows like a timed trace's are none, and what to do; None for other rows."""
+    """Reason why rows that look like a timed trace are invalid, and what to do; None for other
+    rows.
+    """
     fields = head.fields
     missing = [name for name in (TIME, ASKED, ANSWERED) if name not in fields]
     texts = [name for name in TEXTS if name in fields]
@@ -115,7 +120,7 @@ def _hashes_of_none(written: Any, hashes: Any) -> str:
 
 
 def _fits(row: dict[str, Any], size: int) -> bool:
-    """True if a row is timed, and its hashes, if any, may stand for `size` tokens each."""
+    """True if a row is timed, and its hashes, if any, can stand for `size` tokens each."""
     asked, hashes = _whole(row.get(ASKED)), row.get(HASHES) or []
     if not set(row) >= FIELDS or asked is None:
         return False
@@ -124,7 +129,7 @@ def _fits(row: dict[str, Any], size: int) -> bool:
 
 
 def _timed(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows up to the first that is damaged."""
+    """Rows up to the first damaged one."""
     for row in found:
         time = row.get(TIME)
         if not _number(time) or not set(row) >= FIELDS:
@@ -133,7 +138,7 @@ def _timed(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _number(value: Any) -> bool:
-    """True for a number, not a bool, of a size that JSON and clocks have."""
+    """True for a number below 1e18 in size that is not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18
 
 

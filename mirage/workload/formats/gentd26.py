@@ -1,9 +1,9 @@
-"""GenTD26, Alibaba's trace of a service of image models: when which of 87 models was asked.
+"""GenTD26, Alibaba's trace of a service for image models: the times of requests to 87 models.
 
 Columns are found by name. The times, and the models that rows name, are real; the rows are requests
-for images, so lengths are drawn, as ShareGPT's, from the seed. Requests that failed, and those that
-name no model, are skipped.
-Schema: https://github.com/alibaba/clusterdata/tree/master/cluster-trace-v2026-GenAI
+for images, so lengths are drawn from ShareGPT's distribution by the seed. Failed requests, and rows
+that name no model, are skipped. Schema:
+https://github.com/alibaba/clusterdata/tree/master/cluster-trace-v2026-GenAI
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Mooncake's fields as GuideLLM takes them: a JSON object a line, with times in seconds.
+"""Mooncake's fields in GuideLLM's form: one JSON object a line, with times in seconds.
 
-Fields ``timestamp``, ``input_length``, ``output_length`` and ``hash_ids``, one for each 512
-tokens of the prompt. GuideLLM tells the format in
+Fields ``timestamp``, ``input_length``, ``output_length`` and ``hash_ids``, one for each 512 tokens
+of the prompt. GuideLLM describes the format in
 https://github.com/vllm-project/guidellm/blob/main/docs/guides/trace_replay.md
 """
 
@@ -21,7 +21,9 @@ HASH_TOKENS = 512
 
 
 def _fits(head: Head) -> bool:
-    """True for rows with hashes and times with a point, as Mooncake's are not; chats need none."""
+    """True for rows with hashes of 512 tokens and times with a decimal point, which Mooncake's have
+    not; rows with a chat need no such times.
+    """
     found = evidence.rows(head)
     if found is None or not found.hashed or HASH_TOKENS not in found.sizes:
         return False

@@ -1,4 +1,4 @@
-"""Beginning of a trace file, by which its format is known."""
+"""Beginning of a trace file, by which its format is recognised."""
 
 from __future__ import annotations
 
@@ -14,38 +14,43 @@ import msgspec
 from mirage.workload.formats.opened import CHUNK
 
 MAX_HEAD = 2**20
-"""Bytes that are looked at to tell a file's format."""
+"""Most bytes that are read to recognise a file's format."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Head:
-    """Beginning of a file: its first line, and the fields of its first JSON object, if it has one.
+    """Beginning of a file: its first line, and the fields of its first JSON object, if there is
+    one.
 
-    Fields beyond `MAX_HEAD` bytes are missing.
+    Fields beyond the first `MAX_HEAD` bytes are missing.
     """
 
     line: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
     further: Callable[[], Iterator[dict[str, Any]]] = field(default=lambda: iter(()))
-    """Returns the JSON objects in some more bytes of the file, before any is read as a row."""
+    """Function that returns the JSON objects in some more bytes of the file, without consuming
+    them.
+    """
 
 
 def is_array(begin: bytes) -> bool:
-    """True if a file with these first bytes is one JSON array."""
+    """True if a file with these first bytes is a JSON array."""
     return begin.lstrip().startswith(b"[")
 
 
 def objects(begin: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON objects that lie whole in these bytes, of an array or one a line."""
+    """JSON objects that are complete in these bytes, from an array or one a line."""
     values = _entries(begin) if is_array(begin) else _decoded(begin)
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         yield from takewhile(lambda value: isinstance(value, dict), values)
 
 
 def look(file: io.RawIOBase) -> tuple[bytes, Head]:
-    """The bytes read, and what they say. No more is read than that takes: a pipe may be slow."""
+    """Read the beginning of a file; return the bytes, and what they show. No more is read than
+    needed, since a pipe may be slow.
+    """
     begin = b""
     while True:
         more = file.read(CHUNK)
@@ -58,7 +63,7 @@ def look(file: io.RawIOBase) -> tuple[bytes, Head]:
 
 
 def _entries(begin: bytes) -> Iterator[Any]:
-    """JSON values of one array, which may be cut."""
+    """JSON values of an array, which may be cut off."""
     from mirage.workload.formats import pieces
 
     with suppress(*pieces.MALFORMED):
@@ -66,7 +71,7 @@ def _entries(begin: bytes) -> Iterator[Any]:
 
 
 def _decoded(begin: bytes) -> Iterator[Any]:
-    """JSON values, one a line; the last line may be cut."""
+    """JSON values, one a line; the last line may be cut off."""
     return (msgspec.json.decode(line) for line in io.BytesIO(begin) if line.strip())
 
 

@@ -1,4 +1,4 @@
-"""Requests drawn from a seed, one at a time and without end, as a `Synthetic` asks for them."""
+"""Requests of a `Synthetic` trace, drawn from a seed, one at a time and without end."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from mirage.workload.formats.synthetic_schema import Synthetic
 
 
 def requests(asked: Synthetic, seed: int) -> Iterator[TraceRequest]:
-    """In order of arrival, the first at 0. Arrivals stay as they are if other keys change."""
+    """Endless requests in order of arrival, the first at 0 s. Arrivals do not change with other
+    keys.
+    """
     draws = _Draws(asked, seed)
     return _conversations(draws) if asked.sessions else map(draws.single, draws.starts())
 
 
 @dataclass(slots=True)
 class _Session:
-    """A conversation, before its next turn."""
+    """The state of a session before its next turn."""
 
     name: str
     prefix: int | None
     said: int
-    """Tokens of the prompts and answers so far; at first those of the prefix."""
+    """Tokens of all prompts and answers so far; before the first turn those of the shared
+    prefix.
+    """
 
 
 def _conversations(draws: _Draws) -> Iterator[TraceRequest]:
-    """Turns of all sessions by their time; as many sessions are held as go on at once."""
+    """Turns of all sessions ordered by time; only the open sessions are held in memory."""
     due: list[tuple[float, int, _Session]] = []
     for number, start_s in enumerate(draws.starts()):
         while due and due[0][0] <= start_s:
@@ -54,7 +58,7 @@ class _Draws:
         self._shapes, self._weights = asked.shapes
 
     def starts(self) -> Iterator[float]:
-        """Times in seconds at which requests come, or sessions begin."""
+        """Endless times in seconds at which single requests arrive, or sessions begin."""
         asked = self._asked
         rate = asked.rate / (asked.sessions.turns if asked.sessions else 1)
         if asked.cv is None:
@@ -64,7 +68,7 @@ class _Draws:
         return accumulate((gap / rate for gap in gaps), initial=0.0)
 
     def single(self, at_s: float) -> TraceRequest:
-        """A request that belongs to no session."""
+        """A request without a session."""
         prefix = self._prefix()
         prompt, output = self._tokens()
         return self._request(at_s, self._prefix_tokens(prefix) + prompt, output, None, prefix)
@@ -74,7 +78,7 @@ class _Draws:
         return _Session(str(number), prefix, self._prefix_tokens(prefix))
 
     def turn(self, session: _Session, at_s: float) -> TraceRequest:
-        """The next one; the session then holds its prompt and its answer."""
+        """The next request of a session, whose prompt and answer are then added to it."""
         fresh, output = self._tokens()
         prompt = min(session.said + fresh, MAX_TOKENS)
         session.said = prompt + output
@@ -105,7 +109,7 @@ class _Draws:
         return _cut(prompt, bounds.prompt), _cut(output, bounds.output)
 
     def _prefix(self) -> int | None:
-        """The number of a beginning that others share."""
+        """Number of a shared prefix for a request or session; None for no prefix."""
         known = self._asked.prefixes
         if known is None or self._prefixes.random() >= known.share:
             return None

@@ -1,6 +1,6 @@
-"""Kinds of files that a trace is taken for, by their first bytes. Pure.
+"""Kinds of files that users name as a trace, by their first bytes. Pure.
 
-Packed ones are unpacked as they are read. All others are named, with what to do about them.
+Packed files are unpacked while they are read. Files of other kinds are refused with advice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNPACKERS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
 }
 """Packings by a file's first bytes: the name, and the function that makes an unpacking reader."""
 SIGNATURE = max(map(len, UNPACKERS))
-"""Bytes that identify a packed file."""
+"""Most bytes needed to recognise a packed file."""
 DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)
 """Exceptions that an unpacker raises for a damaged file."""
 
@@ -59,7 +59,9 @@ _XML = re.compile(rb"\s*<(\?xml|!--|[a-zA-Z!])")
 _TAR = b"ustar"
 _TAR_AT = 257
 _TEXT_BYTES = 1024
-"""Bytes in which other kinds of text are sought; a zero byte in the first line means no text."""
+"""Number of first bytes in which other kinds of text are recognised; a zero byte in the first line
+means that the file is no text.
+"""
 
 
 def unpacker(begin: bytes) -> tuple[str, Callable[[Any], Any]] | None:
@@ -68,9 +70,9 @@ def unpacker(begin: bytes) -> tuple[str, Callable[[Any], Any]] | None:
 
 
 def what_else(begin: bytes) -> str | None:
-    """A file that is no text of a trace: what it is, and what to do. None if it may be one.
+    """Description of a file that is no text of a trace, and what to do; None if it may be a trace.
 
-    `begin` has no mark of UTF-8 before it.
+    `begin` has no byte order mark of UTF-8.
     """
     known = next(((what, do) for mark, what, do in _KINDS if begin.startswith(mark)), None)
     what, do = known or _text_of_another_kind(begin) or ("", "")
@@ -80,7 +82,9 @@ def what_else(begin: bytes) -> str | None:
 
 
 def _text_of_another_kind(begin: bytes) -> tuple[str, str] | None:
-    """Texts, and what only looks like one."""
+    """Description and advice for a text of another kind, or for a file that is no text; None for a
+    possible trace.
+    """
     if not begin:
         return "is empty", "fetch it anew, or name another file"
     if pointer := _LFS.match(begin[:_TEXT_BYTES]):

@@ -1,7 +1,7 @@
-"""Mooncake's traces: a JSON object a line, with times in milliseconds.
+"""Mooncake's traces: one JSON object a line, with times in milliseconds.
 
-Fields ``timestamp``, ``input_length``, ``output_length`` and ``hash_ids``, one for each 512
-tokens of the prompt. Its owners tell the format in
+Fields ``timestamp``, ``input_length``, ``output_length`` and ``hash_ids``, one for each 512 tokens
+of the prompt. Its owners describe the format in
 https://github.com/kvcache-ai/Mooncake/tree/main/FAST25-release
 """
 
@@ -21,7 +21,9 @@ HASH_TOKENS = 512
 
 
 def _fits(head: Head) -> bool:
-    """The chats of Qwen's traces are of timed ones."""
+    """True for timed rows with hashes of 512 tokens whose times may be milliseconds. Rows with a
+    chat are Qwen's, which are `timed`.
+    """
     found = evidence.rows(head)
     if found is None or CHAT in head.fields:
         return False

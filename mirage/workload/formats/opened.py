@@ -1,4 +1,4 @@
-"""The bytes of a file, unpacked if it is packed, of which the next can be looked at first."""
+"""The bytes of a file, unpacked if it is packed, with a way to look at the next ones first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHUNK = 64 * 1024
 
 
 class Resumed(io.RawIOBase):
-    """The bytes that were looked at, then the rest of the file."""
+    """A stream of the bytes that were read already, followed by the rest of the file."""
 
     def __init__(self, begin: bytes, file: io.RawIOBase) -> None:
         self._begin = memoryview(begin)
         self._file = file
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, which stay; fewer where the file ends."""
+        """The next `size` bytes without consuming them; fewer at the end of the file."""
         parts, length = [bytes(self._begin)], len(self._begin)
         while length < size and (more := self._file.read(size - length)):
             parts.append(more)
@@ -42,10 +42,10 @@ class Resumed(io.RawIOBase):
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a packed file as they were. Raises `TraceError` where it is damaged."""
+    """The unpacked bytes of a packed file. Raises `TraceError` if it is damaged."""
 
     def __init__(self, path: Path, name: str, file: Any) -> None:
-        """`file` gives bytes by `read1`; `name` is how it was packed."""
+        """`file` is the unpacking reader; `name` is the packing's name for messages."""
         self._path, self._name, self._file = path, name, file
 
     def readable(self) -> bool:
@@ -68,7 +68,7 @@ class _Unpacked(io.RawIOBase):
 def plain(path: Path, file: io.FileIO) -> io.RawIOBase:
     """Stream of a file's bytes, unpacked if it is packed.
 
-    Raises `TraceError` for a file that was packed twice; the stream does for a damaged one.
+    Raises `TraceError` for a file that was packed twice; reading a damaged one raises it later.
     """
     begin = b""
     while len(begin) < kinds.SIGNATURE and (more := file.read(CHUNK)):

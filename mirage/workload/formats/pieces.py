@@ -1,4 +1,6 @@
-"""JSON that is read piece by piece: the one module with ijson, loaded when a trace is JSON."""
+"""JSON that is parsed in pieces. Only this module imports ijson, and it is loaded for JSON traces
+alone.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,16 @@ except ImportError:
     ) from None
 
 MALFORMED = (ijson.JSONError, ValueError, RecursionError)
-"""Errors of what is no JSON; ValueError is raised by ijson's own Python code."""
+"""Errors that ijson raises for invalid JSON; ValueError comes from its own Python code."""
 
 
 def entries(file: io.RawIOBase | io.BytesIO) -> Iterator[Any]:
-    """Values of the one array that `file` is. Raises one of `MALFORMED`."""
+    """Values of a file that is one JSON array. Raises one of `MALFORMED`."""
     return iter(ijson.items(file, "item", use_float=True, buf_size=CHUNK))
 
 
 def first_object(begin: bytes, in_array: bool) -> tuple[dict[str, Any], bool]:
-    """Fields of the first JSON object, and whether it ends in these bytes."""
+    """Fields of the first JSON object, and True if it is complete in these bytes."""
     builder, depth, whole = ijson.ObjectBuilder(), 0, False
     outside = 1 if in_array else 0
     with suppress(*MALFORMED):

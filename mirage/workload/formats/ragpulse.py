@@ -1,9 +1,9 @@
-"""RAGPulse: requests to a service that answers by retrieved passages, a JSON object a line.
+"""RAGPulse: requests to a service that answers with retrieved passages, one JSON object a line.
 
 Fields ``timestamp`` (a text, in seconds), ``input_length``, ``output_length``, ``session_id`` and
-``hash_ids``, an object with a list for each part of the prompt. The parts stand in the prompt as
-`PARTS` has them. A part's length is in other files; those of the system prompt, which many
-requests share, are 512 tokens each up to the last, and all are taken for such.
+``hash_ids``, an object with a list for each part of the prompt. The parts stand in the prompt in
+the order of `PARTS`. The lengths of parts are in other files. Parts of the system prompt, which
+many requests share, have 512 tokens each except the last, so this length is assumed for all parts.
 Schema: https://github.com/flashserve/RAGPulse#components
 """
 

@@ -1,4 +1,4 @@
-"""Every format that is read. A new one is a module beside this, and a line in `_KNOWN`."""
+"""All formats that are read. A new one is a module in this folder, and a line in `_KNOWN`."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ FORMATS = {each.name: each for each in _KNOWN}
 
 
 def named(name: str) -> Format:
-    """Raises `TraceError` for a name that no format has."""
+    """The format of that name. Raises `TraceError` if there is none."""
     if name not in FORMATS:
         raise TraceError(f"trace format {name!r}: choose from {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
 def of(source: Source) -> Format:
-    """The format that a file says it has. Raises `TraceError` if none fits, or several."""
+    """The format that a file's beginning fits. Raises `TraceError` if none fits, or several."""
     fitting = [each for each in FORMATS.values() if each.fits(source.head)]
     if len(fitting) == 1:
         (form,) = fitting

@@ -7,34 +7,36 @@ from dataclasses import dataclass
 from mirage.errors import InputRefused
 
 MAX_TOKENS = 10_000_000
-"""More than this in one request is taken for a damaged row."""
+"""Most tokens of a prompt or an output; more count as a damaged row."""
 
 
 class TraceError(InputRefused):
-    """A trace that cannot be replayed; the message is one line with file and line number."""
+    """A trace cannot be replayed; the message is one line with file and line number."""
 
 
 class EndlessTrace(TraceError):
-    """A trace without end, of which nobody said what part is meant."""
+    """A trace is endless, and the part to use was not specified."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """Arrival in seconds since the first row (or the window's start), lengths in tokens.
+    """One request: its arrival in seconds since the first row (or the window's start), lengths in
+    tokens.
 
-    What follows the lengths is there if the file has it.
+    Fields after the lengths are set if the file has them.
     """
 
     arrival_s: float
     context_tokens: int
     output_tokens: int
     session: str | None = None
-    """Requests of one conversation have the same."""
+    """Name of the conversation that the request belongs to; None for no conversation."""
     prefix_hashes: tuple[int, ...] = ()
-    """One for each `hash_tokens` tokens of the prompt, from its beginning; where two requests
-    begin with the same hashes, their prompts begin with the same tokens."""
+    """One hash for each `hash_tokens` tokens of the prompt, from its beginning. Prompts with the
+    same first hashes begin with the same tokens.
+    """
     hash_tokens: int = 0
     prompt: str | None = None
-    """The text that is asked; of a later turn of a session only what that turn adds."""
+    """Text of the prompt; for a later turn of a session only the text that this turn adds."""
     model: str | None = None
-    """Model that was asked, where one file has requests to several."""
+    """Name of the requested model, in a file with requests to several."""

@@ -1,11 +1,11 @@
-"""ServeGen: what one client of a production service asked, in windows of ten minutes.
+"""ServeGen: statistics of one client's requests to a production service, in windows of ten minutes.
 
 A file ``…-trace.csv`` has no header. A row is the beginning of a window in seconds, requests a
 second, their coefficient of variation, and the law of their gaps: ``Gamma`` or ``Weibull`` with
-shape and scale, or nothing where nobody asked. A file ``…-dataset.json`` beside it has the lengths:
-for some windows, which count up to the next, how often each number of tokens was asked, and
-answered.
-Without it lengths are drawn as ShareGPT's. Requests are drawn from the seed, a window at a time.
+shape and scale, or nothing in a window without requests. A file ``…-dataset.json`` beside it has
+the lengths: for some windows, each valid until the next one, the frequency of each number of prompt
+tokens and of output tokens. Without it lengths are drawn from ShareGPT's distribution. Requests are
+drawn from the seed, a window at a time.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from mirage.workload.formats.source import Source
 from mirage.workload.lengths import Lengths, lengths
 
 WINDOW_S = 600.0
-"""Seconds of the last window, which no other ends."""
+"""Seconds of a window that is the only one; otherwise the last window is as long as the one before
+it.
+"""
 LAWS = ("", "Gamma", "Weibull")
 FIELDS = 6
 TRACE, DATASET = "-trace.csv", "-dataset.json"
 LENGTHS = "sharegpt"
 MOST_RATE = 1e6
 Drawn = tuple[list[int], list[float]]
-"""Numbers of tokens in rising order, and how often each or a smaller one is."""
+"""Numbers of tokens in ascending order, and the cumulative frequency of each."""
 
 
 class ClientWindow(NamedTuple):
-    """Requests of one client from `begin_s` on."""
+    """Requests of one client from `begin_s` seconds on."""
 
     begin_s: float
     rate: float
@@ -48,7 +50,7 @@ class ClientWindow(NamedTuple):
     shape: float
 
     def gap(self, rng: random.Random) -> float:
-        """A gap between two requests, on any scale."""
+        """A gap between two requests, in an arbitrary unit."""
         if self.law == "Gamma":
             return rng.gammavariate(self.shape, 1.0)
         return rng.weibullvariate(1.0, self.shape)
@@ -83,7 +85,9 @@ def _with_ends(
 
 
 def _arrivals(window: ClientWindow, end_s: float, rng: random.Random) -> Iterator[float]:
-    """Seconds. As many as the rate says on average; the gaps fill the window."""
+    """Arrivals in seconds. Their number follows the rate on average, and the gaps fill the
+    window.
+    """
     count = int(window.rate * (end_s - window.begin_s) + rng.random())
     if not count:
         return
@@ -122,14 +126,14 @@ def _window(line: str, where: str) -> ClientWindow:
 
 
 class TokenLengths:
-    """Lengths of a client's requests, by the time from which they count."""
+    """Lengths of a client's requests, by the begin in seconds of the windows that have lengths."""
 
     def __init__(self, windows: dict[float, tuple[Drawn, Drawn]], otherwise: Lengths) -> None:
         self._windows, self._otherwise = windows, otherwise
         self._begins = sorted(windows)
 
     def draw(self, time_s: float, rng: random.Random) -> tuple[int, int]:
-        """Tokens of a prompt and of its answer."""
+        """Tokens of a prompt and of its answer, for a window that begins at `time_s` seconds."""
         if not self._begins:
             return drawing.lengths(rng, self._otherwise)
         place = max(0, bisect_right(self._begins, time_s) - 1)
@@ -143,7 +147,7 @@ def _one(drawn: Drawn, rng: random.Random) -> int:
 
 
 def _lengths(source: Source) -> TokenLengths:
-    """Lengths of the file beside a trace."""
+    """Lengths from the file beside a trace, or ShareGPT's without such a file."""
     beside = source.path.with_name(source.path.name.removesuffix(TRACE) + DATASET)
     found: dict[float, tuple[Drawn, Drawn]] = {}
     if beside.is_file():
@@ -154,7 +158,7 @@ def _lengths(source: Source) -> TokenLengths:
 
 
 def _dataset(path: Path) -> dict[float, tuple[Drawn, Drawn]]:
-    """Windows that have lengths."""
+    """Lengths by the begin of each window that has them. Raises `TraceError`."""
     try:
         raw = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
         found = {
@@ -171,7 +175,9 @@ def _dataset(path: Path) -> dict[float, tuple[Drawn, Drawn]]:
 
 
 def _drawn(text: str) -> Drawn:
-    """``{120: 0.25, 121: 0.75}``. Raises `ValueError` and others."""
+    """Parse frequencies as ``{120: 0.25, 121: 0.75}``. Raises `ValueError`, `SyntaxError` or
+    `TypeError`.
+    """
     each = ast.literal_eval(text).items()
     parts = sorted((max(1, int(tokens)), float(part)) for tokens, part in each)
     sums = list(accumulate(part for _, part in parts))

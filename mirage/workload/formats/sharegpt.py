@@ -1,9 +1,9 @@
-"""ShareGPT's conversations: a JSON array, or a JSON object a line, without times and lengths.
+"""ShareGPT's conversations: a JSON array, or one JSON object a line, without times and lengths.
 
-Each entry has ``conversations``, a list of turns ``{"from": "human" | "gpt", "value": text}``.
-A human turn that a turn of the model follows is a request, and an entry is a session. A request's
-prompt counts all that was said before in its session, since a chat's server is sent all of it.
-Lengths are estimated (`CHARACTERS_PER_TOKEN`).
+Each entry has ``conversations``, a list of turns ``{"from": "human" | "gpt", "value": text}``. A
+human turn followed by one of the model is a request, and an entry is a session. A request's prompt
+counts all text before it in its session, since a chat's server receives all of it. Lengths are
+estimated (`CHARACTERS_PER_TOKEN`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trace file that is read once, front to back, a little at a time; a pipe will do as well."""
+"""A trace file that is read once from front to back, in small parts, so that it may be a pipe."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from mirage.workload.formats.request import TraceError
 from mirage.workload.formats.telling import SHOWN, first_line, shown
 
 MAX_FURTHER = 2**18
-"""Bytes that are looked at where the first object does not tell the format."""
+"""Bytes that are looked at if the first object does not show the format."""
 MAX_LINE = 16 * 2**20
-"""Bytes of a row. Longer ones are taken for a file of another kind, and never held."""
+"""Most bytes of a row. A file with a longer row is no trace, and the row is never held in
+memory.
+"""
 MAX_TOLD = 1024
-"""Warnings that are remembered, so as not to be repeated."""
+"""Most warnings that are remembered in order not to repeat them."""
 
 log = logging.getLogger(__name__)
 
 
 class Source:
-    """An open trace. A reader takes its `lines` or its `objects`, and `skip`s what it leaves out.
+    """An open trace. A reader uses its `lines` or its `objects`, and calls `skip` for rows it
+    leaves out.
 
-    Lines and objects come with where they stand, for messages.
+    Lines and objects come with their place in the file, for messages.
     """
 
     def __init__(
@@ -46,12 +49,11 @@ class Source:
         bounded: bool = False,
         named: bool = False,
     ) -> None:
-        """Raises `OSError`, and `TraceError` for a file that is no text, as `kinds` knows them.
+        """Open the file and read its beginning; a packed file is unpacked.
 
-        Reads as much as it takes to see how the file begins. A packed file is unpacked.
-
-        `seed` is for formats that draw, and `bounded` says that whoever reads stops by itself,
-        so that a trace without end may be read; `named`, that somebody said the file's format.
+        Raises `OSError`, and `TraceError` for a file that is no text (`kinds`). `seed` is for
+        formats that draw. `bounded` means that the reader stops by itself, so that an endless trace
+        may be read. `named` means that the user gave the file's format.
         """
         self.path = path
         self.seed = seed
@@ -78,20 +80,24 @@ class Source:
         self._file.close()
 
     def skip(self, why: str) -> None:
-        """Count a row that is no request."""
+        """Count a row that is no request, by the reason `why`."""
         self.skipped[why] += 1
 
     def say(self, what: str) -> None:
-        """Warn the reader of a log of what is not as the file has it, once in a process."""
+        """Log a warning about this file, once in a process."""
         _warned(f"{self.path}: {what}")
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Every line without blanks at its ends; bytes that are no UTF-8 become marks."""
+        """Place and text of every line, without blanks at its ends; invalid UTF-8 becomes
+        replacement characters.
+        """
         for where, line in self._lines():
             yield where, line.decode(errors="replace")
 
     def objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The JSON objects of one array, or one a line."""
+        """Place and content of each JSON object, from one array or one a line. Raises
+        `TraceError`.
+        """
         empty = True
         for where, value in self._entries() if self._is_array else self._values():
             if not isinstance(value, dict):
@@ -102,7 +108,7 @@ class Source:
             raise TraceError(f"{self.path}: holds no JSON objects: nothing to replay")
 
     def text(self, most: int) -> str:
-        """The whole file. Raises `TraceError` for more than `most` bytes, and for no UTF-8."""
+        """The whole file. Raises `TraceError` if it has more than `most` bytes or is not UTF-8."""
         content = io.BufferedReader(self._rest, CHUNK).read(most + 1)
         if len(content) > most:
             raise TraceError(f"{self.path}: over {most // 2**10} KiB long: this is none")
@@ -161,5 +167,5 @@ class Source:
 
 @lru_cache(maxsize=MAX_TOLD)
 def _warned(line: str) -> None:
-    """A trace is read again and again, and nothing new is found in it."""
+    """Log a line unless it was logged before, since a trace is read several times."""
     log.warning("%s", line)

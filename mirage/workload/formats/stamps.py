@@ -1,4 +1,4 @@
-"""Times of day as files write them."""
+"""Timestamps of the form ``2023-11-16 18:17:03.9799600``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _STAMP = re.compile(
 
 
 def nanoseconds(text: str, where: str) -> int:
-    """Since 1970. By hand, since `strptime` refuses seven digits and a float loses them.
+    """Nanoseconds since 1970; a timestamp without a zone is UTC. Raises `TraceError`.
 
-    One without a zone is UTC. Raises `TraceError`.
+    Parsed by hand, because `strptime` refuses seven digits of a fraction and a float loses them.
     """
     match = _STAMP.fullmatch(text)
     try:

@@ -1,7 +1,7 @@
-"""Synthetic traces: a YAML file says what the requests shall be like, and a seed draws them.
+"""Synthetic traces: a YAML file describes the requests, and a seed draws them.
 
-They are drawn one at a time, so that little is held in memory however many there are: the
-sessions that go on, if there are any. `Synthetic` has the keys.
+They are drawn one at a time, so that of any number only the open sessions are held in memory.
+`Synthetic` has the keys.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ def _known(name: str) -> str:
 
 
 LengthsName = Annotated[str, AfterValidator(_known)]
-"""A name in `configs/lengths.yaml`."""
+"""Name of a distribution in `configs/lengths.yaml`."""
 
 
 class LengthBounds(Strict):
-    """Fewest and most tokens; what is drawn beyond is cut to them."""
+    """Fewest and most tokens; drawn numbers beyond them are cut."""
 
     prompt: FewestMost = (1, MAX_TOKENS)
-    """Fewest and most prompt tokens that a turn adds to its session."""
+    """Fewest and most prompt tokens of a request; of a session's turn only those that it adds."""
     output: FewestMost = (1, MAX_TOKENS)
 
     @model_validator(mode="after")
@@ -43,26 +43,27 @@ class LengthBounds(Strict):
 
 
 class Prefixes(Strict):
-    """Beginnings that requests share, as system prompts: `count` of so many tokens each."""
+    """Prefixes that requests share, as system prompts: `count` prefixes of `tokens` tokens each."""
 
     count: Count
     tokens: Tokens
     share: float = Field(default=1.0, ge=0, le=1)
-    """Part of the requests, or of the sessions, that begin with one of them."""
+    """Part of the requests, or of the sessions, that begin with one of the prefixes."""
 
 
 class Sessions(Strict):
-    """Requests come in conversations: each prompt begins with the prompt before, and has room for
-    its answer."""
+    """Sessions: the prompt of each turn begins with the previous prompt, and has room for its
+    answer.
+    """
 
     turns: float = Field(ge=1, le=10_000)
-    """Mean number; it is geometric."""
+    """Mean number of turns; the distribution is geometric."""
     think_s: float = Field(ge=0, le=1e6)
-    """Mean seconds from one turn's arrival to the next one's; they are exponential."""
+    """Mean seconds between the arrivals of two turns; the distribution is exponential."""
 
 
 def _check_shape(shape: Lengths) -> None:
-    """Beyond this the arithmetic of floats ends."""
+    """Raises `ValueError` for values with which floating-point numbers would overflow."""
     for key, most in (("mean", MAX_TOKENS), ("sigma", 10)):
         for what in ("prompt", "output"):
             value = getattr(shape, f"{what}_{key}")
@@ -71,30 +72,31 @@ def _check_shape(shape: Lengths) -> None:
 
 
 class Synthetic(Strict):
-    """Arrivals, lengths, what prompts share, and where it ends."""
+    """A synthetic trace: its arrivals, lengths, shared prefixes, and end."""
 
     kind: Literal["synthetic"]
     rate: float = Field(gt=0, le=1e6)
-    """Requests a second on average, turns of sessions included."""
+    """Requests a second on average, counting turns of sessions."""
     arrivals: Literal["poisson", "gamma"] = "poisson"
-    """Gaps between requests, or between the beginnings of sessions."""
+    """Distribution of gaps between requests, or between the beginnings of sessions."""
     cv: float | None = Field(default=None, ge=0.05, le=100)
     """Coefficient of variation of gamma gaps: their standard deviation over their mean."""
     lengths: LengthsName | None = None
-    """Distribution of all lengths; `sharegpt` where neither `mix` nor `shape` is given."""
+    """Name of the distribution of all lengths; `sharegpt` if `mix` and `shape` are left out too."""
     mix: dict[LengthsName, Annotated[float, Field(gt=0, le=1e6)]] | None = None
-    """Names of lengths, each with its weight: each request draws one."""
+    """Names of distributions with weights: each request draws one of them."""
     shape: Lengths | None = None
-    """Lengths of one's own."""
+    """A distribution given by its numbers."""
     bounds: LengthBounds = LengthBounds()
     prefixes: Prefixes | None = None
     sessions: Sessions | None = None
     requests: Count | None = None
     duration_s: float | None = Field(default=None, gt=0, le=1e11)
-    """End of the trace in seconds. It ends at this or at the count of requests, whichever is first.
+    """End of the trace in seconds. It ends here or after `requests` requests, whichever comes
+    first.
     """
     seed: int | None = None
-    """Left out: that of the command."""
+    """Seed of this trace; if left out, that of the command."""
 
     @model_validator(mode="after")
     def _says_each_thing_once(self) -> Synthetic:
@@ -111,7 +113,7 @@ class Synthetic(Strict):
 
     @property
     def shapes(self) -> tuple[list[Lengths], list[float]]:
-        """Lengths to choose from, and how often each is chosen."""
+        """Distributions to choose from, and their weights."""
         if self.shape is not None:
             return [self.shape], [1.0]
         weights = self.mix or {self.lengths or "sharegpt": 1.0}

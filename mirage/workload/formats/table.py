@@ -1,6 +1,6 @@
-"""CSV files whose first line names their columns: rows by those names, in any order.
+"""CSV files with a header line: rows by the names of their columns, in any order.
 
-Columns beside the wanted ones are left alone, such as the index that pandas writes.
+Columns that are not wanted are ignored, such as the index that pandas writes.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from mirage.workload.formats.request import TraceError
 from mirage.workload.formats.source import Source
 
 SEPARATORS = (";", "\t", "|")
-"""Column separators other than the comma: messages name them, and no reader takes them."""
+"""Column separators other than the comma, which are not read: messages name them."""
 
 
 def columns(head: Head) -> list[str]:
-    """The first line's names, in lower case."""
+    """Names of the columns in the first line, in lower case."""
     return [name.lower() for name in _fields(head.line)]
 
 
 def has(head: Head, wanted: Sequence[str]) -> bool:
-    """True if all wanted columns are there, in upper or lower case."""
+    """True if the header has all wanted columns, in upper or lower case."""
     return {name.lower() for name in wanted} <= set(columns(head))
 
 
 def separated_otherwise(head: Head, wanted: Sequence[str]) -> str | None:
-    """Advice if the header has the wanted columns between other separators than commas, or None."""
+    """Advice if the header has the wanted columns with another separator than the comma; None
+    otherwise.
+    """
     for mark in SEPARATORS:
         if mark in head.line and has(Head(head.line.replace(mark, ",")), wanted):
             return f"columns are separated by {mark!r}: write commas"
@@ -35,9 +37,9 @@ def separated_otherwise(head: Head, wanted: Sequence[str]) -> str | None:
 
 
 def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """File and line of each row, and its fields by the lower-case names of their columns.
+    """Place of each row, and its fields by the lower-case names of their columns.
 
-    Raises `TraceError` for a header without a wanted column, a row of another length, and no rows.
+    Raises `TraceError` for a header without a wanted column, a row of another length, or no rows.
     """
     if not has(source.head, wanted):
         raise TraceError(
@@ -61,7 +63,7 @@ def rows(source: Source, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str,
 
 
 def _fields(line: str) -> list[str]:
-    """Fields of a line, without quotes and the blanks around them; none if one is too long."""
+    """Fields of a line without quotes and surrounding blanks; empty if a field is too long."""
     try:
         split = next(csv.reader([line]), []) if '"' in line else line.split(",")
     except csv.Error:  # a field of more than its 128 KiB

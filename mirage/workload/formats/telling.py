@@ -1,18 +1,18 @@
-"""Excerpts of a file for messages: the beginning of a value or an error, on one line. Pure."""
+"""Excerpts for messages: the beginning of a value or of an error, in one line. Pure."""
 
 from __future__ import annotations
 
 SHOWN = 80
-"""Characters of an excerpt at most."""
+"""Most characters of an excerpt."""
 
 
 def shown(value: object) -> str:
-    """A value as Python writes it."""
+    """Beginning of a value's `repr`."""
     text = repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
 def first_line(error: Exception) -> str:
-    """A library's word about what it could not read."""
+    """Beginning of the first line of a library's error message."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:SHOWN]

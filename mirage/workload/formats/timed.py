@@ -1,8 +1,8 @@
-"""Timed traces of ``vllm bench``: a JSON object a line, with times in seconds.
+"""Timed traces of ``vllm bench``: one JSON object a line, with times in seconds.
 
-Fields ``timestamp``, ``input_length``, ``output_length`` and perhaps ``hash_ids``, one for each
-16 tokens of the prompt: Alibaba's traces of Qwen are such, and these are vLLM's defaults.
-A ``session_id`` is kept, and chats are followed (`chats`).
+Fields ``timestamp``, ``input_length``, ``output_length`` and optionally ``hash_ids``, one for each
+16 tokens of the prompt. Alibaba's traces of Qwen have this form, and these are vLLM's defaults. A
+``session_id`` is kept, and chats are followed (`chats`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ UNANSWERED = "requests without output (output_length 0)"
 def requests(
     source: Source, unit: int, hash_tokens: int, whole: bool = False
 ) -> Iterator[TraceRequest]:
-    """The requests of a timed trace; `unit` is that of its times in nanoseconds.
+    """Requests of a timed trace whose times count in units of `unit` nanoseconds. Raises
+    `TraceError`.
 
-    With `whole`, a time that is no whole number is refused: the unit was taken for a wrong one.
+    With `whole`, a time that is not a whole number is refused, since the unit was guessed wrongly.
     """
     clock, chats = Clock(), Chats()
     for where, entry in source.objects():

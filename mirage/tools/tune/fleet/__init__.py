@@ -1,1 +1,3 @@
-"""`mirage tune --devices`: how many devices a traffic needs, and what each step saves of them."""
+"""`mirage tune --devices`: the number of devices that a workload needs, and the saving by each
+step.
+"""

@@ -1,4 +1,4 @@
-"""`mirage tune --devices`: from an experiment's file to a table and a page."""
+"""`mirage tune --devices`: a table and a page from an experiment's file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USUAL = Slo(ttft_ms=2000.0, tpot_ms=100.0)
 
 @dataclass(frozen=True)
 class SizeWish:
-    """Kinds of devices by their profiles, limits, and seconds of a window."""
+    """Profiles of the kinds of devices, limits, seconds of a window, seed, and processes."""
 
     kinds: list[str]
     slo: Slo
@@ -35,7 +35,7 @@ class SizeWish:
 
 
 def parse_kinds(text: str) -> list[str]:
-    """``h100,gh200``. Raises `ConfigError` with one line."""
+    """Kinds of devices in a text as ``h100,gh200``. Raises `ConfigError` with one line."""
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise ConfigError(f"--devices {text!r}: write kinds of devices once each, as h100,gh200")
@@ -43,9 +43,9 @@ def parse_kinds(text: str) -> list[str]:
 
 
 def size(path: Path, wish: SizeWish, output: Path) -> result.Result:
-    """Count devices for an experiment's traffic, write the files, print a table for each kind.
+    """Count the devices for an experiment's workload, write the files, print a table for each kind.
 
-    Raises `ConfigError` and `TraceError` for what cannot be counted.
+    Raises `ConfigError` and `TraceError` for experiments for which devices cannot be counted.
     """
     raw = read_yaml(path)
     if not isinstance(raw, dict) or "workload" not in raw:
@@ -75,7 +75,7 @@ def size(path: Path, wish: SizeWish, output: Path) -> result.Result:
 
 
 def _words(path: Path, wish: SizeWish, output: Path) -> list[str]:
-    """Command that gives the same answer again."""
+    """Words of the command that finds the same answer again."""
     words = ["mirage", "tune", str(path), "--devices", ",".join(wish.kinds)]
     words += ["--slo", str(wish.slo), "--window", f"{wish.seconds:g}"]
     return [*words, "--seed", str(wish.seed), "--output", str(output)]

@@ -24,7 +24,7 @@ from mirage.tools.tune.fleet.steps import PARTS, STEPS, SizeStep
 from mirage.tools.tune.fleet.trial import NO_LIMIT_MS, enough
 
 MOST = 512
-"""Devices; who needs more gets no number."""
+"""Most devices that are tried; a step that needs more has no number."""
 Placement = dict[str, list[str]]
 Rows = dict[str, list[SentRow]]
 DISK_BYTES_S = 2e9
@@ -32,7 +32,7 @@ DISK_BYTES_S = 2e9
 
 @dataclass(frozen=True)
 class AskedWindow:
-    """An experiment as far as its requests go, with their models looked up."""
+    """One window of an experiment's requests, with the models looked up."""
 
     experiment: Experiment
     models: Mapping[str, Model]
@@ -44,7 +44,7 @@ class AskedWindow:
         return next(t for t in self.experiment.tenants if t.name == name)
 
     def max_len(self, tenant: str) -> int:
-        """Tokens of the longest request."""
+        """Most tokens of a request to this tenant, prompt and output together."""
         longest, own = self.models[tenant].max_len, self.tenant(tenant).max_model_len
         return min(own or self.experiment.limits.max_model_len or longest, longest)
 
@@ -58,17 +58,19 @@ class AskedWindow:
 
 @dataclass(frozen=True)
 class CountJob:
-    """A window to simulate on one kind of device, to count the devices that it needs."""
+    """Job that counts the devices of one kind that a window needs."""
 
     window: AskedWindow
     before: AskedWindow
-    """Window whose requests are known when this one begins."""
+    """Window whose requests are known when `window` begins."""
     near: Path
     hardware: str
     slo: Slo
 
     def run(self, begun: Callable[[Any], None] = lambda world: None) -> dict[str, Any]:
-        """Devices by step, None where no number was enough; and requests of the window."""
+        """Devices for each step, None if no number was enough; and the number of the window's
+        requests.
+        """
         rows = self.window.rows()
         search = _CountSearch(self, rows, self.before.rows())
         counts: dict[str, int | None] = {}
@@ -84,7 +86,7 @@ class CountJob:
 
 
 class _CountSearch:
-    """Counts of devices, step by step."""
+    """Search for the number of devices, step by step."""
 
     def __init__(self, job: CountJob, rows: Rows, before: Rows) -> None:
         self._job, self._rows, self._rows_before = job, rows, before
@@ -92,15 +94,19 @@ class _CountSearch:
             profiles.hardware(job.hardware, job.near), job.window.experiment
         )
         self._alone: dict[str, int] | None = None
-        """Replicas of each model that has its devices to itself."""
+        """Number of replicas of each model while models share no device."""
         self._before: int | None = None
-        """Devices of the step before."""
+        """Devices of the previous step."""
         self._standing: dict[int, Placement | None] = {}
-        """Placement that was enough for the window before, by the number of devices."""
+        """Placement that was enough for the previous window, by the number of devices; None if none
+        was.
+        """
         self.trials = 0
 
     def fewest(self, step: SizeStep) -> int | None:
-        """The fewest devices found for a step, which comes after those before it."""
+        """The fewest devices found for a step; None if no number is enough. Steps must be given in
+        order.
+        """
         if not step.shared:
             self._before = self._dedicated(step)
             return self._before
@@ -150,14 +156,14 @@ class _CountSearch:
         return found is not None and self._tried(step, number, found, self._rows, before)
 
     def _first(self, step: SizeStep, number: int, rows: Rows) -> Placement | None:
-        """The first placement that is enough for those requests."""
+        """The first proposed placement that is enough for these requests; None without one."""
         proposed = self._proposed(step, number, rows)
         return next((each for each in proposed if self._tried(step, number, each, rows)), None)
 
     def _proposed(self, step: SizeStep, number: int, rows: Rows) -> Iterator[Placement]:
-        """Placements of all models, by their loads.
+        """Proposed placements of all models, by their loads.
 
-        For requests that are not known yet, the one that leaves most room comes first.
+        For requests that are not known yet, placements that leave more room come first.
         """
         assert self._alone is not None
         pressures = Pressures(self._facts(rows, number, step))
@@ -187,7 +193,7 @@ class _CountSearch:
         return enough(job.window.experiment, job.near, job.hardware, devices, *args)
 
     def _facts(self, rows: Rows, number: int, step: SizeStep) -> PlacementFacts:
-        """Facts of `number` devices and of models with the requests `rows`."""
+        """Facts of `number` devices, and of the models with the load of `rows`."""
         job, hardware = self._job, self._hardware
         window, asked = job.window, job.window.experiment
         models = tuple(
@@ -220,7 +226,7 @@ def _names(number: int) -> list[str]:
 
 
 def _upwards(first: int) -> Iterator[int]:
-    """Numbers to try where a step may need more devices than the one before it."""
+    """Ascending numbers of devices to try; a step may need more than the one before it."""
     number = first
     while number <= min(MOST, 2 * first + 2):
         yield number

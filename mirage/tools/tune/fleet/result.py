@@ -1,4 +1,4 @@
-"""Devices at each step over the windows, as intervals: for JSON, the terminal, and a page."""
+"""Devices at each step over the windows, with intervals: as JSON, a table, sentences and a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOUNDS = (
 
 Result = Mapping[str, Any]
 Counts = Mapping[str, int | None]
-"""Devices by step, of one window."""
+"""Devices by step, for one window."""
 
 
 def build(
@@ -45,12 +45,12 @@ def build(
 
 
 def as_json(result: Result) -> str:
-    """The same bytes for the same result."""
+    """The result as JSON text; the same bytes for the same result."""
     return json.dumps(result, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def rows(steps: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row for each step of one kind of device."""
+    """A row of the table for each step, for one kind of device."""
     for step in STEPS:
         found = steps[step.name]
         each = ", ".join("none" if n is None else str(n) for n in found["windows"])
@@ -58,7 +58,9 @@ def rows(steps: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def sentences(result: Result) -> Iterator[str]:
-    """The answer for each kind of device: the step with the fewest, and what each one saves."""
+    """A sentence for each kind of device: the step with the fewest devices, and the saving by each
+    step.
+    """
     for kind, steps in result["kinds"].items():
         known = [step.name for step in STEPS if steps[step.name]["devices"] is not None]
         if not known:
@@ -76,7 +78,7 @@ def sentences(result: Result) -> Iterator[str]:
 
 
 def page(result: Result) -> str:
-    """One HTML page."""
+    """The result as an HTML page."""
     counts = ", ".join(f"{n:,}" for n in result["requests"])
     told = {
         "limits": result["slo"],
@@ -100,7 +102,9 @@ def page(result: Result) -> str:
 
 
 def _steps(counts: Sequence[Counts]) -> dict[str, Any]:
-    """Devices of each step, and what it saves where there was a number before it as well."""
+    """Devices of each step, and its saving against the step before in windows where both have a
+    number.
+    """
     found = {STEPS[0].name: _step(counts, STEPS[0].name, [])}
     for before, step in pairwise(STEPS):
         pairs = [(of[before.name], of[step.name]) for of in counts]

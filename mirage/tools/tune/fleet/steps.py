@@ -1,4 +1,4 @@
-"""Steps from one model a device to models that move, each by one thing more than before. Data."""
+"""Steps from one model per device to models that move; each step allows one thing more. Data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SizeStep:
-    """One step of a ladder."""
+    """One step: the freedoms that a placement has."""
 
     name: str
     meaning: str
@@ -15,12 +15,16 @@ class SizeStep:
     shared: bool = True
     """True if several models may be on one device."""
     chosen: bool = True
-    """True if the number of replicas may be any; else as many as one model a device takes."""
+    """True if a model may have any number of replicas; False: as many as with one model per
+    device.
+    """
     sleeps: bool = False
     stands: bool = False
-    """True if the placement is made for the window before, of which alone something is known."""
+    """True if the placement is made with the load of the previous window, as when later load is
+    unknown.
+    """
     moves: bool = False
-    """True if the placement changes meanwhile."""
+    """True if the placement changes during the window."""
 
 
 STEPS = (
@@ -53,4 +57,6 @@ STEPS = (
     ),
 )
 PARTS = (4.0, 2.5, 1.6, 1.0, 0.65, 0.4, 0.25)
-"""Pressures below which replicas keep their model on devices of its own, tried in this order."""
+"""Largest pressure on a replica for models that share no device; the values are tried in this
+order.
+"""

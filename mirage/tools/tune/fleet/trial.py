@@ -1,4 +1,4 @@
-"""One placement under one policy, simulated with a window's requests: is it good enough?"""
+"""Trial of one placement under one policy: it is simulated with a window's requests and judged."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from mirage.tools.tune.fleet.steps import SizeStep
 from mirage.tools.tune.goals import CompletedRequest
 
 ENOUGH, ENOUGH_EACH = 0.99, 0.95
-"""Part of all requests, and of those of each model, that must keep the limits."""
+"""Part of all requests, and part of each model's, that must keep the limits."""
 
 
 DECISIONS, PIECES, EVALUATIONS = 10, 5, 20
-"""Decisions in a window, the parts of it whose loads they look at, and what each has judged."""
+"""Decisions in a window, parts of it whose loads they use, and placements that each decision
+evaluates.
+"""
 NO_LIMIT_MS = 1e8
 
 
 class Hopeless(Exception):
-    """Too many requests have missed their limits already."""
+    """Too many requests have missed their limits for the placement to be enough."""
 
 
 class Judge(FleetObserver):
-    """Counts requests that miss the limits, and gives up when they are too many."""
+    """Counts requests that miss the limits; raises `Hopeless` when there are too many."""
 
     def __init__(self, rows: Mapping[str, Sequence[SentRow]], slo: Slo) -> None:
         self.slo, self.missed = slo, Counter[str]()
@@ -48,7 +50,7 @@ class Judge(FleetObserver):
         return JudgedDevice(device, world, self)
 
     def sees(self, tenant: str, request: SimulatedRequest, now: int) -> None:
-        """An answer has ended. Raises `Hopeless`."""
+        """Judge a finished request. Raises `Hopeless`."""
         after = max(1, request.output - 1)
         took = CompletedRequest(
             (request.first - request.arrival) / PS,
@@ -65,7 +67,7 @@ class Judge(FleetObserver):
 
 
 class JudgedDevice(DeviceObserver):
-    """Observer of one device that reports each answer to a `Judge`."""
+    """Observer of one device that passes each finished request to a `Judge`."""
 
     def __init__(self, device: PlacedDevice, world: World, judge: Judge) -> None:
         super().__init__(device, world)
@@ -88,9 +90,9 @@ def enough(
     slo: Slo,
     before: Mapping[str, Sequence[SentRow]] | None = None,
 ) -> bool:
-    """True if a placement on devices of one kind keeps the limits; False where it does not fit.
+    """True if a placement on devices of one kind keeps the limits; False also if it does not fit.
 
-    One that moves knows of the requests of the window `before`.
+    With `before`, the placement moves, and knows the requests of that earlier window.
     """
     own = {name: getattr(asked, name) for name in Experiment.model_fields}
     rates = {name: max(LEAST_RATE, len(each) / seconds) for name, each in rows.items()}
@@ -130,7 +132,7 @@ def enough(
 
 
 def moving(seconds: float, slo: Slo) -> SimulatedMoving:
-    """Moves within a window of so many seconds: decided ten times, by fifths of it."""
+    """Settings of a placement that moves within a window of `seconds`."""
     return SimulatedMoving(
         decide_s=seconds / DECISIONS,
         window_s=seconds / PIECES,
@@ -144,7 +146,7 @@ def moving(seconds: float, slo: Slo) -> SimulatedMoving:
 def _requests(
     rows: Mapping[str, Sequence[SentRow]], later: int = 0
 ) -> dict[str, Iterator[SimulatedRequest]]:
-    """Requests of each model, with arrival times later by `later` picoseconds."""
+    """Requests of each model, with arrivals shifted by `later` picoseconds."""
     return {
         name: iter(
             [

@@ -1,4 +1,6 @@
-"""Windows of an experiment's traffic: of a trace evenly over it, of drawn arrivals by seeds."""
+"""Windows of an experiment's requests: parts spread over a trace, or arrivals drawn with several
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ WINDOWS = 5
 
 
 def windows(asked: Experiment, near: Path, seed: int, seconds: float) -> list[AskedWindow]:
-    """`WINDOWS` of them, of so many seconds. Raises `ConfigError` and `TraceError`."""
+    """`WINDOWS` windows of `seconds` seconds. Raises `ConfigError` and `TraceError`."""
     models = {tenant.name: profiles.model(tenant.model, near) for tenant in asked.tenants}
     asked.workload.check_tenants(models)
     if asked.workload.arrivals != "trace":
@@ -34,7 +36,9 @@ def windows(asked: Experiment, near: Path, seed: int, seconds: float) -> list[As
 
 
 def _drawn(asked: Experiment, seconds: float) -> Workload:
-    """So many requests as come in that time on average."""
+    """The workload with the mean number of requests in `seconds`, and no peak. Raises
+    `ConfigError`.
+    """
     if without := [tenant.name for tenant in asked.tenants if tenant.rate is None]:
         raise ConfigError(f"tenant {without[0]!r} has no rate: write requests a second")
     requests = round(seconds * sum(tenant.rate or 0.0 for tenant in asked.tenants))
@@ -44,14 +48,18 @@ def _drawn(asked: Experiment, seconds: float) -> Workload:
 
 
 def _part(asked: Experiment, start: float, end: float) -> Experiment:
-    """The requests that arrive from `start` to `end`, in seconds as they are replayed."""
+    """The experiment with the part of its trace from `start` to `end`, in seconds after scaling of
+    time.
+    """
     scale = asked.workload.time_scale
     window = {"window": (start / scale, end / scale)}
     return asked.model_copy(update={"workload": asked.workload.model_copy(update=window)})
 
 
 def _length(workload: Workload, seed: int) -> float:
-    """Seconds until the last request of a trace, or of the shortest of several."""
+    """Seconds, after scaling of time, until the last request of the trace, or of the shortest
+    trace. Raises `ConfigError`.
+    """
     if workload.rate is not None or workload.window is not None or workload.requests is not None:
         raise ConfigError(
             "workload: rate, requests and window are for one run: leave them out, time_scale "
