@@ -1,4 +1,4 @@
-"""Check of `engine_args` and the environment: vLLM's spellings, and the tables of rules. Pure."""
+"""Check of a tenant's `engine_args`, and of the environment, against the tables of rules. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ALIASES = {
     "sc": "speculative_config",
     "tp": "tensor_parallel_size",
 }
-"""vLLM's other spellings, each with the name of its argument."""
+"""Short and other spellings of vLLM's arguments, each with the name of its argument."""
 
 
 SWITCHES = {
@@ -50,10 +50,10 @@ SWITCHES = {
     "grpc",
     "headless",
 }
-"""Arguments without a ``--no-`` flag: false leaves the flag out."""
+"""Arguments without a ``--no-`` flag: for the value false the flag is left out."""
 
 OPPOSITES = {"enable_": "disable_", "disable_": "enable_"}
-"""Beginnings of the two names that vLLM has for one choice."""
+"""Prefixes of opposite arguments: ``enable_x`` with one value is ``disable_x`` with the other."""
 
 JSON_LISTS = {"allowed_headers", "allowed_methods", "allowed_origins"}
 """Lists that vLLM takes as one word of JSON; other lists are several words."""
@@ -94,7 +94,10 @@ def normalised(engine_args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_names(engine_args: Mapping[str, Any]) -> None:
-    """Raises `ArgumentRefused` for the first argument, or value, that MIRAGE does not serve."""
+    """Raise `ArgumentRefused` for the first argument that MIRAGE does not serve with its value.
+
+    Also for one that is given twice, and for one that contains a secret.
+    """
     normalised(engine_args)  # raises if two spellings of one argument disagree
     for written, given in engine_args.items():
         name, value = _spelled_out(str(written), given)
@@ -108,7 +111,10 @@ def check_names(engine_args: Mapping[str, Any]) -> None:
 
 
 def refusal(name: str, value: Any) -> str | None:
-    """Reason to refuse `value` of vLLM's argument `name`, to stand behind the name; else None."""
+    """Reason to refuse `value` of vLLM's argument `name`; None if it is served.
+
+    The text is to follow the argument's name in a message.
+    """
     if (rule := TABLE.get(name)) is None:
         return _unknown(name)
     if rule.verdict is Verdict.OURS:
@@ -139,16 +145,17 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 
 def blamed(error: str, environment: Mapping[str, str]) -> str:
-    """Names of vLLM's variables whose value an error of vLLM's quotes, to stand behind it.
+    """Hint at the variables whose values an error of vLLM's quotes; empty if there is none.
 
-    vLLM reads a value when it needs it, and says of one that is no number no more than that.
+    The hint is to be appended to the error. vLLM reads a variable when it needs it, and its error
+    for a value that is no number does not name the variable.
     """
     names = [n for n in sorted(environment) if n in ENVIRONMENT and repr(environment[n]) in error]
     return f" ({' or '.join(names)} in the environment: correct it, or unset it)" if names else ""
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """``"; nearest: a, b"``, or nothing if none is near."""
+    """Up to three names of `known` that resemble `name`, as ``"; nearest: a, b"``; else empty."""
     close = get_close_matches(name, known, n=3, cutoff=0.7)
     return f"; nearest: {', '.join(close)}" if close else ""
 
@@ -179,7 +186,10 @@ def _plain(value: Any) -> bool:
 
 
 def _spelled_out(written: str, value: Any) -> tuple[str, Any]:
-    """vLLM's name of one argument, and its value. Raises `ArgumentRefused`."""
+    """Name and value of the argument that the user wrote as `written`, as vLLM has them.
+
+    Raises `ArgumentRefused` for a dotted key that is empty or ends in ``+``.
+    """
     flag, *keys = written.lstrip("-").split(".")
     name = flag.replace("-", "_")
     if level := re.fullmatch(r"O=?([0-9]+)", name):
@@ -195,7 +205,7 @@ def _spelled_out(written: str, value: Any) -> tuple[str, Any]:
 
 
 def _opposite(name: str) -> str | None:
-    """The argument that says the contrary under another name; None if there is none."""
+    """Argument that vLLM has for the negation of the argument `name`; None if there is none."""
     if name.startswith("no_"):
         return name.removeprefix("no_")
     for begins, other in OPPOSITES.items():

@@ -47,7 +47,7 @@ AS_VARIABLES = {Verdict.OURS: "set", Verdict.WORKS: "passed", Verdict.REFUSED: "
 
 
 def page() -> str:
-    """The whole page."""
+    """Text of docs/arguments.md."""
     rows = [_row(name, TABLE[name]) for name in sorted(TABLE)]
     variables = [_variable(name, ENVIRONMENT[name]) for name in sorted(ENVIRONMENT)]
     return "\n".join([HEAD, TABLE_HEAD, *rows, VARIABLES, *variables, ""])

@@ -10,30 +10,35 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """Treatment of an argument."""
+    """Decision about an argument."""
 
     OURS = "ours"
-    """It follows from MIRAGE's configuration."""
+    """MIRAGE sets it from its own configuration; a user must not give it."""
     WORKS = "works"
-    """Any value that vLLM takes."""
+    """Served with any value that vLLM takes."""
     REFUSED = "refused"
-    """No value but those that are named."""
+    """Refused, except with the values or keys that the rule names."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One argument, or one key inside of a JSON value."""
+    """Rule for one argument or environment variable, or for one key inside of a JSON value."""
 
     verdict: Verdict
     words: str
-    """Ours: what to use instead. Works: why. Refused: the reason, without the argument's name."""
+    """Text for the user: the key to use instead (ours), why any value works (works), or the reason
+    of the refusal, without the argument's name (refused).
+    """
     but: tuple[Any, ...] = ()
     """Values of a refused argument that are fine, mostly what MIRAGE does anyway."""
     inside: Mapping[str, Rule] = field(default_factory=dict)
     """Keys of a JSON value that have rules of their own; other keys are refused."""
 
     def problem(self, value: Any) -> tuple[str, Any, str] | None:
-        """(path inside the value, the value there, the reason) of what is refused, if any."""
+        """First part of `value` that is refused: (path inside the value, value there, reason).
+
+        None if all of it is served.
+        """
         if self.verdict is Verdict.WORKS or any(same(value, fine) for fine in self.but):
             return None
         if (parts := self._parts(value)) is None:
@@ -46,7 +51,10 @@ class Rule:
         return None
 
     def _parts(self, value: Any) -> dict[str, Any] | None:
-        """A JSON value's keys, if this rule looks inside; written as text it is JSON as well."""
+        """Keys and values of a JSON object, given as such or as text.
+
+        None if it is no object, or if this rule has no rules for keys.
+        """
         if not self.inside:
             return None
         if isinstance(value, str):
@@ -58,7 +66,10 @@ class Rule:
 
 
 def same(value: Any, fine: Any) -> bool:
-    """Equal as the words of a command line: ``0``, ``0.0``, ``"0"``; ``true`` is not ``1``."""
+    """True if both are the same on a command line.
+
+    ``0`` equals ``0.0`` and ``"0"``, and case does not matter in text; ``true`` is not ``1``.
+    """
     if isinstance(value, bool) or isinstance(fine, bool) or value is None or fine is None:
         return value is fine
     if isinstance(value, (int, float)) and isinstance(fine, (int, float)):
@@ -69,24 +80,29 @@ def same(value: Any, fine: Any) -> bool:
 
 
 def ours(use: str, *names: str) -> dict[str, Rule]:
-    """Arguments that follow from the configuration; `use` is the key to use instead."""
+    """Table of arguments that MIRAGE sets from its configuration; `use` is the key to use
+    instead.
+    """
     return dict.fromkeys(names, Rule(Verdict.OURS, use))
 
 
 def works(why: str, *names: str) -> dict[str, Rule]:
-    """Arguments that may have any value."""
+    """Table of arguments that may have any value; `why` is the reason that users read."""
     return dict.fromkeys(names, Rule(Verdict.WORKS, why))
 
 
 def refused(
     why: str, *names: str, but: tuple[Any, ...] = (), inside: Mapping[str, Rule] | None = None
 ) -> dict[str, Rule]:
-    """Arguments that may have the values `but` alone, or the keys `inside`."""
+    """Table of arguments that are refused, except with the values `but` or the keys `inside`.
+
+    `why` is the reason that users read.
+    """
     return dict.fromkeys(names, Rule(Verdict.REFUSED, why, but, inside or {}))
 
 
 def merged(*lists: Mapping[str, Rule]) -> dict[str, Rule]:
-    """One table of all. Raises `ValueError` if an argument is in two lists."""
+    """Join tables into one. Raises `ValueError` if an argument is in two of them."""
     table: dict[str, Rule] = {}
     for rules in lists:
         if twice := table.keys() & rules.keys():

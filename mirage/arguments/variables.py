@@ -380,4 +380,4 @@ ENVIRONMENT = merged(
     refused(DECLARED, "VLLM_ALLOW_RUNTIME_LORA_UPDATING", but=("0", "false")),
     refused(DECLARED, "VLLM_LORA_RESOLVER_CACHE_DIR", "VLLM_LORA_RESOLVER_HF_REPO_LIST"),
 )
-"""Variables of vLLM's that engines would inherit, and the values that do no harm."""
+"""Rule of each environment variable that vLLM reads."""

@@ -1,6 +1,7 @@
-"""Books of masters: which there are, which engines use them, and which goes. Pure.
+"""Record of masters: which exist, which engines use each, and which is dropped. Pure.
 
-A member is an engine that asks for one master; it has a number. Methods return what is to be done.
+A member is an engine that asks for one master; it has a number. Methods for events return orders,
+which the keeper's process carries out.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import NamedTuple
 
 
 class GiveMaster(NamedTuple):
-    """Hand a whole master to a member."""
+    """Order: hand a complete master to the member."""
 
     member: int
     identity: str
 
 
 class LetFill(NamedTuple):
-    """Let a member fill a new one."""
+    """Order: let the member fill a new master."""
 
     member: int
     identity: str
@@ -43,28 +44,35 @@ KeeperDeed = GiveMaster | LetFill | TurnAway | DropMaster
 
 @dataclass(slots=True)
 class MasterBook:
-    """One master. While it has a `filler` it is not whole, and others wait for that."""
+    """One master. `filler` is the member that fills it, None once it is complete.
+
+    Members in `waiting` want the master when it is complete.
+    """
 
     filler: int | None
     nbytes: int
     users: set[int] = field(default_factory=set)
     waiting: list[int] = field(default_factory=list)
     tenants: set[str] = field(default_factory=set)
-    """Tenants whose newest engine has used it. If it is kept for none it goes once it is idle."""
+    """Tenants whose newest engine has used this master. It is dropped once it is idle and none of
+    them is a tenant for which masters are kept.
+    """
     left: int = 0
-    """Number that grows with each last user's end: the least goes first."""
+    """Number that is higher the later the last user ended; the idle master with the lowest is
+    dropped first.
+    """
     unfit: bool = False
 
     @property
     def idle(self) -> bool:
-        """True if no engine uses or fills it."""
+        """True if no engine uses or fills this master."""
         return self.filler is None and not self.users
 
 
 class KeeperBooks:
-    """Books of all masters. `idle_bytes` bounds those that no engine uses, `most_bytes` all.
+    """Record of all masters. `idle_bytes` bounds masters that no engine uses, `most_bytes` all.
 
-    Those in use are never dropped: only idle ones make room.
+    Only idle masters are dropped. Masters in use stay, even if they alone exceed `most_bytes`.
     """
 
     def __init__(self, idle_bytes: int, most_bytes: int) -> None:
@@ -76,7 +84,9 @@ class KeeperBooks:
         """Reasons why weights are not kept, by their identity."""
         self._ends = count(1)
         self._for: frozenset[str] | None = None
-        """Tenants for which idle masters are kept; None until that is told, for all."""
+        """Tenants for which idle masters are kept; None, until `keeps_for` is called, stands for
+        all.
+        """
 
     # -- what is known ------------------------------------------------------------------
 
@@ -92,14 +102,19 @@ class KeeperBooks:
 
     @property
     def tenants(self) -> list[str]:
-        """Tenants whose weights are there."""
+        """Sorted names of the tenants for which a complete master is kept."""
         whole = (m for m in self.masters.values() if m.filler is None and not m.unfit)
         return sorted(tenant for master in whole for tenant in self._kept_for(master))
 
     # -- events -------------------------------------------------------------------------
 
     def asked(self, member: int, tenant: str, identity: str, nbytes: int) -> list[KeeperDeed]:
-        """A new member wants the master of these weights, which would take about `nbytes`."""
+        """A new member asks for the master of the weights `identity`, of about `nbytes`.
+
+        Orders: the member fills it if there is none, gets it if it is complete, and is turned away
+        if these weights are unfit. While another member fills it there are none: the new member
+        waits.
+        """
         if (why := self._unfit.get(identity)) is not None:
             return [TurnAway(member, why)]
         self._members[member] = (identity, tenant)
@@ -112,7 +127,10 @@ class KeeperBooks:
         return [self._given(member, master), *self._make_room()]
 
     def filled(self, member: int, nbytes: int) -> list[KeeperDeed]:
-        """The master that a member fills is whole. Raises `KeyError` if it fills none."""
+        """`member` has filled its master, of `nbytes`: members that wait for it get it.
+
+        Raises `KeyError` if `member` fills none.
+        """
         identity, _ = self._members[member]
         master = self.masters[identity]
         if master.filler != member:
@@ -123,7 +141,10 @@ class KeeperBooks:
         return [*(self._given(one, master) for one in waiting), *self._make_room()]
 
     def unfit(self, member: int, why: str) -> list[KeeperDeed]:
-        """The weights of a member's master are not kept from now on; it lets go of it."""
+        """`member` reports that the weights it asked for cannot be kept, and leaves their master.
+
+        Members that wait for these weights, or ask for them later, are turned away.
+        """
         identity, _ = self._members.pop(member)
         self._unfit[identity] = why
         master = self.masters[identity]
@@ -135,7 +156,10 @@ class KeeperBooks:
         return [*turned, *self._left(member, identity)]
 
     def gone(self, member: int) -> list[KeeperDeed]:
-        """A member has ended; no error if it was turned away before."""
+        """`member` has ended. If it was filling a master, the next that waits fills a new one.
+
+        There are no orders for a member that was turned away before.
+        """
         if (known := self._members.pop(member, None)) is None:
             return []
         identity, master = known[0], self.masters[known[0]]
@@ -148,12 +172,15 @@ class KeeperBooks:
         return self._left(member, identity)
 
     def keeps_for(self, tenants: Iterable[str]) -> list[KeeperDeed]:
-        """Keep idle masters for these tenants alone from now on."""
+        """Keep idle masters only for these tenants from now on; the orders drop the others."""
         self._for = frozenset(tenants)
         return self._make_room()
 
     def forgets(self, tenant: str) -> list[KeeperDeed]:
-        """A tenant does not come back for its weights; an engine that it has keeps them."""
+        """Keep no idle master for `tenant`, which will not start again.
+
+        An engine of this tenant that still runs keeps its master.
+        """
         for master in self.masters.values():
             master.tenants.discard(tenant)
         return self._make_room()
@@ -183,7 +210,9 @@ class KeeperBooks:
         return self._make_room()
 
     def _make_room(self) -> list[KeeperDeed]:
-        """Drop idle masters: all of no tenant, then those that have been idle for longest."""
+        """Orders that drop idle masters: first all that are kept for no tenant, then the longest
+        idle ones until both bounds hold.
+        """
         return list(self._drops())
 
     def _drops(self) -> Iterator[DropMaster]:

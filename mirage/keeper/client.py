@@ -1,4 +1,7 @@
-"""An engine's end of the keeper: one master is asked for, perhaps filled, and brought again."""
+"""Connection of an engine to the keeper of weights, for one master.
+
+The engine asks for it, fills it if it is new, and brings it to keepers that come later.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from mirage.wire import Broken, Channel
 logger = logging.getLogger("mirage.keeper.client")
 
 WAIT_S = 120.0
-"""Seconds to wait for another engine that fills the same master; then this one keeps its own."""
+"""Seconds to wait for the keeper, which answers only when another engine has filled the same
+master. After that this engine keeps its weights itself.
+"""
 PAUSE_S = 1.0
 """Seconds between attempts to reach another keeper."""
 
@@ -35,10 +40,16 @@ class MasterRefused(Exception):
 
 
 class KeeperClient:
-    """A master in the keeper's memory. It is in use until the connection ends with this process."""
+    """Master in the keeper's memory, behind the descriptor `fd`.
+
+    The keeper counts it as used until this connection ends, at the latest with this process.
+    """
 
     def __init__(self, path: Path, tenant: str, identity: str, nbytes: int) -> None:
-        """Wait until it is whole, or this engine may fill it. Raises `MasterRefused`."""
+        """Ask for the master, and wait until it is complete or this engine may fill it.
+
+        `nbytes` is its size, about. Raises `MasterRefused`.
+        """
         self._path, self._asks = path, AskMaster(tenant, identity, nbytes)
         self.fd = -1
         try:
@@ -50,7 +61,7 @@ class KeeperClient:
             raise MasterRefused(answer.why if isinstance(answer, NoMaster) else str(answer))
         self.fd = descriptors[0]
         self.whole = isinstance(answer, MasterHere)
-        """True if it is there; False if it is to be filled."""
+        """True if the master is complete; False if this engine has to fill it."""
 
     def filled(self) -> None:
         """Tell the keeper that the master is complete and not mapped for writing here.
@@ -66,7 +77,7 @@ class KeeperClient:
             raise MasterRefused(str(answer))
 
     def outlive(self) -> None:
-        """Bring the whole master to each keeper that comes after this one, from now on."""
+        """From now on bring the complete master to each keeper that replaces the present one."""
         threading.Thread(target=self._bring, name="mirage-keeper-client", daemon=True).start()
 
     def unfit(self, why: str) -> None:
@@ -83,7 +94,10 @@ class KeeperClient:
             self.fd = -1
 
     def _ask(self, wait_s: float | None) -> tuple[ToAsking, list[int]]:
-        """Connect, and wait for the answer. Raises `OSError`, `Broken`; nothing is left then."""
+        """Connect, ask for the master, and return the answer with its file descriptors.
+
+        `wait_s` None waits without limit. Raises `OSError` or `Broken`, with the connection closed.
+        """
         there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         there.settimeout(wait_s)
         self._channel: Channel[ToAsking] = Channel(there, ToAsking, most_descriptors=1)

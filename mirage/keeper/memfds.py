@@ -16,7 +16,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 class HugePages(NamedTuple):
-    """Huge pages that were set aside (vm.nr_hugepages), in bytes."""
+    """Huge pages that were set aside (vm.nr_hugepages): bytes of one page, of free ones, of all."""
 
     page: int
     free: int
@@ -24,7 +24,7 @@ class HugePages(NamedTuple):
 
 
 def huge_pages(meminfo: Path = MEMINFO) -> HugePages:
-    """All 0 where Linux does not tell."""
+    """Huge pages of this machine by /proc/meminfo; all fields are 0 if it cannot be read."""
     found = {"Hugepagesize": 0, "HugePages_Free": 0, "HugePages_Total": 0}
     with suppress(OSError):
         for line in meminfo.read_text().splitlines():
@@ -36,9 +36,9 @@ def huge_pages(meminfo: Path = MEMINFO) -> HugePages:
 
 
 def new_file(nbytes: int) -> int:
-    """An empty one that may grow to about `nbytes`; the descriptor is the caller's.
+    """Make an empty memory file that may grow to about `nbytes`; return its descriptor.
 
-    In huge pages if enough are free. Raises `OSError`.
+    The caller closes it. The file is in huge pages if enough of them are free. Raises `OSError`.
     """
     if 0 < nbytes + nbytes // 16 <= huge_pages().free:
         with suppress(OSError):
@@ -47,7 +47,10 @@ def new_file(nbytes: int) -> int:
 
 
 def _tried_in_huge_pages() -> int:
-    """Raises `OSError` if none can be had here, as a container may forbid."""
+    """Make an empty file in huge pages. Raises `OSError` if one page cannot be written to.
+
+    That is so in a container that may use none.
+    """
     fd = os.memfd_create(NAME, ANY | os.MFD_HUGETLB)
     try:
         page = os.fstat(fd).st_blksize

@@ -11,20 +11,20 @@ from mirage.wire import Message
 
 
 def keeper_beside(control_socket: Path) -> Path:
-    """The keeper's socket, in the folder of the run's other ones."""
+    """Path of the keeper's socket, in the folder of `control_socket`."""
     return control_socket.with_name("keeper.sock")
 
 
 class AskMaster(Message, frozen=True):
-    """Engine to keeper, first of all: the master of these weights, for a tenant.
+    """Engine to keeper, the first message: asks for the master of these weights, for a tenant.
 
-    An engine that has it from a keeper that is gone brings its file descriptor along.
+    An engine that has the master from an earlier keeper sends its file descriptor along.
     """
 
     tenant: str
     identity: str
     nbytes: int
-    """Bytes that it would take, about."""
+    """Size of the master in bytes, about."""
 
 
 class MasterFilled(Message, frozen=True):
@@ -32,7 +32,7 @@ class MasterFilled(Message, frozen=True):
 
 
 class MasterUnfit(Message, frozen=True):
-    """Engine to keeper: these weights cannot be kept, or what is kept is not what was asked for."""
+    """Engine to keeper: these weights cannot be kept, or the master is one of other weights."""
 
     why: str
 
@@ -50,7 +50,7 @@ class MasterSealed(Message, frozen=True):
 
 
 class NoMaster(Message, frozen=True):
-    """Keeper to engine: it reads its checkpoint, and keeps its weights itself."""
+    """Keeper to engine: there is no master for it. It reads its checkpoint itself."""
 
     why: str
 
@@ -71,13 +71,13 @@ class MastersTold(Message, frozen=True):
 
 
 class ListenAgain(Message, frozen=True):
-    """Server to keeper: the socket has been removed."""
+    """Server to keeper: listen at a new socket, because the file of the old one was removed."""
 
 
 class KeepFor(Message, frozen=True):
     """Server to keeper: the only tenants for which masters without an engine are kept.
 
-    Others have theirs as long as their engines live, which may bring them to another keeper.
+    The masters of other tenants are kept as long as their engines live.
     """
 
     tenants: list[str]
@@ -90,13 +90,13 @@ class KeeperLease(Message, frozen=True):
 
 
 class EndKeeper(Message, frozen=True):
-    """Server to keeper, last of all: it ends now, whatever its lease."""
+    """Server to keeper, the last message: end at once, whatever the lease."""
 
 
 class NewServer(Message, frozen=True):
-    """Another server to the keeper whose server is gone, instead of an engine's first message.
+    """New server to the keeper of a server that has gone, on a connection like an engine's.
 
-    The keeper is that one's from now on, and answers with `KeeperReady`.
+    From then on the keeper serves the new server. It answers with `KeeperReady`.
     """
 
 

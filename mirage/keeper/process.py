@@ -1,7 +1,8 @@
-"""The process that has the masters: `python -m mirage.keeper.process`.
+"""Process that holds the masters in memory files: `python -m mirage.keeper.process`.
 
-Engines ask it at a socket and map what they get. It ends with the server, or if that was killed at
-the end of its lease, unless another server comes by then; what engines have mapped stays theirs.
+Engines ask for a master at its socket, and map it. The process ends when the server tells it to, or
+when the server's connection ends and the lease after that is over without a new server. Memory that
+engines have mapped stays theirs.
 """
 
 from __future__ import annotations
@@ -38,20 +39,25 @@ Asking = Channel[FromAsking]
 
 
 class WeightKeeper:
-    """The keeper. `server`: channel to `mirage serve`; engines ask at `path`. Raises `OSError`."""
+    """Keeper of masters. `server` is the channel to `mirage serve`; engines connect at `path`.
+
+    Raises `OSError`.
+    """
 
     def __init__(self, server: Channel[ToKeeper], path: Path, books: KeeperBooks) -> None:
         self._server, self._path, self._books = server, path, books
         self._files: dict[str, int] = {}
         """Descriptors of the masters, by the weights' identity."""
         self._members: dict[int, Asking] = {}
-        """Engines by the numbers of their sockets; a number is used again once that is closed."""
+        """Engines by the numbers of their sockets; a number is used again once its socket is
+        closed.
+        """
         self._wanted: dict[int, said.AskMaster] = {}
         self._brought: dict[int, list[int]] = {}
         """Descriptors that engines brought along, until they are masters or the engine ends."""
         self._told: said.MastersTold | None = None
         self._lease_s, self._until = 0.0, inf
-        """Seconds without a server; time at which they are over, infinite while there is one."""
+        """Seconds of the lease; monotonic time of its end, infinite while there is a server."""
         self._ended = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(server, selectors.EVENT_READ)
@@ -59,7 +65,7 @@ class WeightKeeper:
         server.say(said.KeeperReady())
 
     def run(self) -> None:
-        """Serve until the server has gone, and its lease with it."""
+        """Serve until the server says `EndKeeper`, or has gone and the lease is over."""
         while not self._ended and time.monotonic() < self._until:
             left = None if self._until == inf else max(0.0, self._until - time.monotonic())
             for key, events in self._selector.select(left):
@@ -82,7 +88,9 @@ class WeightKeeper:
             self._until = time.monotonic() + self._lease_s
 
     def _changes_server(self, member: int) -> None:
-        """Have the server that came as an engine does. Raises `Broken` if there is one."""
+        """Take the connection of `member` as that of the new server. Raises `Broken` if there is a
+        server.
+        """
         if self._until == inf:
             raise Broken("there is a server")
         came = self._members.pop(member)
@@ -173,14 +181,19 @@ class WeightKeeper:
                 self._carry_out(self._books.unfit(member, why))
 
     def _seal(self, member: int) -> None:
-        """Raises `OSError` if it could still write to it, `KeyError` if it fills none."""
+        """Seal the master that `member` has filled, and hand it to the members that wait.
+
+        Raises `OSError` if a writable mapping is left, `KeyError` if `member` fills none.
+        """
         nbytes = memfds.seal(self._files[self._wanted[member].identity])
         deeds = self._books.filled(member, nbytes)
         self._members[member].tell(said.MasterSealed())
         self._carry_out(deeds)
 
     def _dismiss(self, member: int) -> None:
-        """It has ended, and so has its mapping; or it ends by that."""
+        """Close the connection of an engine that has ended or broke the protocol; note it in the
+        books.
+        """
         self._members.pop(member).close()
         self._wanted.pop(member, None)
         for fd in self._brought.pop(member, ()):
@@ -223,7 +236,10 @@ class WeightKeeper:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Serve until the server ends."""
+    """Run the keeper with the arguments `words`, by default those of this process.
+
+    Returns when `WeightKeeper.run` does.
+    """
     parser = argparse.ArgumentParser(prog="keeper")
     kinds = (("path", Path), ("server", int), ("idle_bytes", int), ("most_bytes", int))
     for name, kind in kinds:

@@ -4,8 +4,8 @@ A question names a role, a function of the process that answers. It comes over a
 form of `mirage.wire`, and so does the answer; `mirage.processes.asking` is the other end. Questions
 are answered one after the other.
 
-A process that answers in forks has imported what takes long, vLLM for one: that saves each fork
-seven seconds. Nothing runs in the process itself but the wait for the next question.
+A process that answers in forks imports slow modules such as vLLM once, which saves each fork seven
+seconds. The process itself only waits for the next question.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirage.wire import Broken, Channel, Message
 Role = Callable[[Any], Any]
 Roles = Mapping[str, Role]
 LONGEST = 2**28
-"""Bytes of a question or an answer: the times of many steps."""
+"""Most bytes of a question or an answer, which may hold the times of many steps."""
 
 
 class Query(Message, frozen=True):
@@ -53,9 +53,9 @@ Reply = Answer | ForkEnd
 
 
 def answer(roles: Roles) -> None:
-    """Answer in this process until the asker has gone.
+    """Answer the questions of one asker in this process, until the asker has gone.
 
-    The socket is an inherited descriptor, the last word of the command line.
+    The socket is an inherited descriptor, whose number is the last word of the command line.
     """
     with closing(_channel(socket.socket(fileno=int(sys.argv[-1])))) as asker:
         for query in asker.until_end():
@@ -63,7 +63,10 @@ def answer(roles: Roles) -> None:
 
 
 def answer_in_forks(listener: socket.socket, roles: Roles) -> None:
-    """Answer until this process is killed. No other thread may run here: forks would lack it."""
+    """Answer one question of each connection, in a fork, until this process is killed.
+
+    No other thread may run here: forks would lack it.
+    """
     while True:
         with closing(_channel(listener.accept()[0])) as asker, suppress(Broken):
             _answer_in_fork(asker, roles)  # one who asked and is gone needs no answer
@@ -86,10 +89,10 @@ def _answer_in_fork(asker: Channel[Query], roles: Roles) -> None:
 
 
 def _become(asker: Channel[Query], roles: Roles, query: Query) -> int:
-    """Send the answer from the fork, and return the exit code.
+    """Send the answer from the fork, and return its exit code.
 
-    The caller leaves by `os._exit`: there is nothing to tidy up, and the interpreter would take
-    seconds for it.
+    The caller ends the fork by `os._exit`: the interpreter's clean-up would take seconds, and is
+    not needed.
     """
     try:
         os.environ.update(query.environment)

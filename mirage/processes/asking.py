@@ -1,4 +1,4 @@
-"""Asking of the processes that `mirage.processes.answering` has: one of ours, or at an address."""
+"""Questions to processes that run `mirage.processes.answering`: a child, or one at an address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirage.processes.answering import LONGEST, ForkEnd, Query, Reply
 from mirage.wire import Broken, Channel
 
 Waiting = Callable[[float], None]
-"""Hears the seconds so far, now and then; what it raises ends the wait."""
+"""Called now and then with the seconds waited so far; an exception that it raises ends the wait."""
 EVERY_S = 0.5
 
 
@@ -31,7 +31,7 @@ class ForkEnded(Exception):
 
 
 def nobody_waits(seconds: float) -> None:
-    """A `Waiting` that wants to know nothing."""
+    """A `Waiting` that does nothing."""
 
 
 def ask(
@@ -43,10 +43,10 @@ def ask(
     waiting: Waiting = nobody_waits,
     every_s: float = EVERY_S,
 ) -> Any:
-    """Answer of a fork of the process at `address`, once it has ended. Its output goes to `log`.
+    """Ask the process at `address`; return the answer of its fork, once the fork has ended.
 
-    `environment` is added to that of the process. Raises `ForkEnded`, and `OSError` if the process
-    itself is gone.
+    The fork's output goes to `log`, and `environment` is added to its variables. `waiting` is
+    called every `every_s` seconds. Raises `ForkEnded`, and `OSError` if the process itself is gone.
     """
     query = Query(role, asked, str(log), dict(environment or {}))
     there = socket.socket(socket.AF_UNIX)
@@ -64,13 +64,13 @@ def ask(
 
 
 class AskedChild:
-    """A child process that answers; it ends when it is `over`."""
+    """Child process that answers questions, until `over` or `kill` ends it."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel[Reply]) -> None:
         self.process, self._channel = process, channel
 
     def ask(self, role: str, asked: Any, waiting: Waiting = nobody_waits) -> Any:
-        """Answer of the child's function `role` to `asked`; `waiting` hears how long it takes.
+        """Answer of the child's function `role` to `asked`; `waiting` hears the seconds so far.
 
         Raises `Broken` if the child ends without an answer.
         """
@@ -86,7 +86,10 @@ class AskedChild:
         return reply.value
 
     def over(self, waiting: Waiting = nobody_waits) -> int:
-        """Let it end, and wait for that; its exit code. Idempotent."""
+        """Close the connection, wait until the child ends for that, and return its exit code.
+
+        `waiting` hears the seconds so far. Idempotent.
+        """
         self._channel.close()
         began = monotonic()
         while True:
@@ -96,7 +99,7 @@ class AskedChild:
                 waiting(monotonic() - began)
 
     def kill(self) -> None:
-        """End it at once, with all of its group. Idempotent."""
+        """Kill the child with all of its process group (SIGKILL), and wait for it. Idempotent."""
         self._channel.close()
         kill_group(self.process)
 
@@ -105,10 +108,11 @@ class AskedChild:
 def asked_child(
     words: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> Iterator[AskedChild]:
-    """A program of Python's that calls `answering.answer`, with a process group of its own.
+    """Context with a Python program that calls `answering.answer`, in its own process group.
 
-    Its group ends with the block, and at once where something is raised inside, a signal's
-    exception too: it may have children.
+    At the end of the block the program ends, and what is left of its group is killed. If the block
+    raises, a signal's exception too, the whole group is killed at once: the program may have
+    children.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with closing(_channel(ours)) as channel:
@@ -124,7 +128,10 @@ def asked_child(
 def start(
     words: Sequence[str], inherited: socket.socket, log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A program of Python's that leads a process group; its last word is the socket's number."""
+    """Start a Python program that leads a process group; its output goes to `log`.
+
+    The last word of its command line is the number of the socket that it inherits.
+    """
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, *words, str(inherited.fileno())],
@@ -138,7 +145,7 @@ def start(
 
 
 def kill_group(leader: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for a child and all of the process group that it leads. Idempotent."""
+    """Kill a child, with all of the process group that it leads, and wait for it. Idempotent."""
     with suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
     leader.wait()
@@ -149,7 +156,10 @@ def _channel(there: socket.socket) -> Channel[Reply]:
 
 
 def _reply(channel: Channel[Reply], waiting: Waiting, every_s: float) -> Reply:
-    """Raises `Broken`, and what `waiting` raises."""
+    """Wait for a reply, and call `waiting` every `every_s` seconds.
+
+    Raises `Broken`, and what `waiting` raises.
+    """
     began = monotonic()
     while (heard := channel.next()) is None:
         if select.select([channel], [], [], every_s)[0]:

@@ -1,7 +1,8 @@
 """Child process that leads a session of its own, and whose end this process can wait for.
 
-A program waits until it is told to begin, and ends if this process does before: by then others know
-of it, who end it or go on with it. A process that nobody knew of would be left for good.
+A program that is started waits for `begin`, and ends if this process ends before that. So the
+caller can first tell others of it, such as the reaper, which end the program or go on with it; a
+program that nobody knew of would be left for good.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ class Child(Protocol):
     def pid(self) -> int: ...
 
     def poll(self) -> int | None:
-        """The exit status; negative is a signal, None if it still runs."""
+        """Exit status, negative for a signal; None while the process runs."""
 
     def wait(self) -> int:
-        """Wait for its end; the exit status."""
+        """Wait until the process has ended, and return its exit status."""
 
     def send_signal(self, sig: int, /) -> None:
-        """Nothing happens if it has ended."""
+        """Send a signal; nothing happens if the process has ended."""
 
 
 class NewChild(Child, Protocol):
-    """One that has just been started."""
+    """Child that has just been started, and waits for `begin`."""
 
     def begin(self) -> None:
-        """Let it begin. It may have ended."""
+        """Let the program run; nothing happens if it has ended."""
 
 
 Start = Callable[[list[str], Mapping[str, str], Path], NewChild]
-"""Starts a command line in an environment. What it prints is added to the log."""
+"""Function that starts a command line in an environment; output is appended to the log file."""
 
 GATE = """
 import os, sys
@@ -48,7 +49,9 @@ if os.read(0, 1):
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Program that becomes another one in its place once a byte comes, and ends without one."""
+"""Program that becomes the command in its arguments once a byte comes on its standard input, and
+ends if the input is closed without one.
+"""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -87,7 +90,7 @@ def adopt_orphans() -> None:
 class AdoptedChild:
     """A `Child` that another process forked, and that is an orphan now.
 
-    This process has to `adopt_orphans`.
+    This process has to call `adopt_orphans` before it becomes one.
     """
 
     def __init__(self, pid: int) -> None:
@@ -95,7 +98,7 @@ class AdoptedChild:
         self._status: int | None = None
 
     def begin(self) -> None:
-        """Nothing: it has begun."""
+        """Do nothing: the process already runs."""
 
     def poll(self) -> int | None:
         """See `Child`."""

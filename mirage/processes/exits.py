@@ -10,7 +10,7 @@ from typing import NoReturn
 from mirage.errors import CommandFailed, InputRefused
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
-"""Exit codes: what went wrong, what the user can correct, Ctrl-C."""
+"""Exit codes: a failure, input that the user can correct, Ctrl-C."""
 
 
 @contextmanager
@@ -18,9 +18,10 @@ def exits(
     interrupted: str = "interrupted",
     failures: tuple[type[Exception], ...] = (CommandFailed, OSError),
 ) -> Iterator[None]:
-    """`InputRefused`, one of `failures` or Ctrl-C in the block ends the process, with one line.
+    """Context that ends the process with one line on stderr and an exit code.
 
-    `interrupted` is said on Ctrl-C. Other errors are faults of the program, and pass.
+    It does so for `InputRefused`, for one of `failures`, and for Ctrl-C, whose line is
+    `interrupted`. Other exceptions are faults of the program, and pass.
     """
     try:
         yield
@@ -37,14 +38,16 @@ def exits(
 
 
 def end(message: str, code: int) -> NoReturn:
-    """Say it on stderr, in one line, and exit; nothing is said if there is no message."""
+    """Print `message` on stderr in one line, unless it is empty, and exit with `code`."""
     if message:
         print(f"mirage: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
 
 
 def _is_of_interrupt(error: BaseException | None) -> bool:
-    """Ctrl-C itself, or what a library made of it: pydantic wraps what its callbacks raise."""
+    """True for Ctrl-C, also inside an error of a library: pydantic wraps what its callbacks
+    raise.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

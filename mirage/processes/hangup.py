@@ -7,10 +7,10 @@ import signal
 
 
 class HangUps:
-    """Meaning of SIGHUP to this process, by how it was started. Make it before handlers are set.
+    """Meaning of SIGHUP to this process, by how it was started. Create before handlers are set.
 
-    One that was started with SIGHUP ignored, as by nohup, takes none. One that had a terminal which
-    is gone by now has to end. Any other was sent by somebody who means it.
+    A process that was started with SIGHUP ignored, as by nohup, ignores it. For a process whose
+    terminal has gone it means: end. Otherwise somebody has sent it on purpose.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class HangUps:
 
     @property
     def terminal_is_gone(self) -> bool:
-        """True if there was one when this was made, and is none now."""
+        """True if this process had a terminal when this object was made, and has none now."""
         return self._had_terminal and not _has_terminal()
 
 

@@ -1,4 +1,4 @@
-"""Signals that end a command take the way of Ctrl-C, so that it can clean up; or wait."""
+"""Contexts for signals that end a command: all act like Ctrl-C, or wait until the block ends."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
-"""A terminal sends them to all processes of a command at once."""
+"""Signals that a terminal sends to all processes of a command at once."""
 
 
 @contextmanager
 def terminate_like_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that no process is left running.
+    """Context in which SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that the command cleans up.
 
-    A shell starts what runs in its background with SIGINT ignored: that is undone here.
+    SIGINT does so too, even where a shell started the command in its background with SIGINT
+    ignored.
     """
     handler: Callable[..., None] = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
     handlers = {
@@ -32,11 +33,12 @@ def terminate_like_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Ctrl-C and SIGHUP come after the block; processes that start inside it never hear of them.
+    """Context that delays Ctrl-C and SIGHUP to its end; processes started inside never get them.
 
-    They inherit that both are blocked. That alone does not keep them away here: a thread that does
-    not block them, a library's own for one, takes the signal, and Python calls its handler in the
-    main thread all the same. So the handlers wait as well. Main thread only.
+    They inherit that both are blocked. For this process blocking is not enough: a thread that does
+    not block them, such as a library's, takes the signal, and Python calls its handler in the main
+    thread. So the handlers only note the signal, and the first is raised at the end. Main thread
+    only.
     """
     came: list[int] = []
     before = {number: signal.signal(number, lambda n, _: came.append(n)) for number in OF_TERMINALS}

@@ -1,6 +1,6 @@
-"""Marks by which a process is known again: its number alone may be another one's by then.
+"""Marks that identify a process: its number alone may be another process's later.
 
-The time at which it started is counted from the boot, so the boot has to be the same as well.
+The start is counted in ticks from the boot, so marks of two boots must not be compared.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mirage.processes.pidfd import exit_status
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 DEAD = "ZX"
-"""States of a process that has ended."""
+"""States in /proc/PID/stat of a process that has ended."""
 STARTED = 19
-"""Field of /proc/PID/stat behind the name: ticks from the boot to its start."""
+"""Index of the start, in ticks from the boot, in the fields of /proc/PID/stat behind the name."""
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class ProcessMark(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """Name of this boot of the machine."""
+    """Identifier of this boot of the machine, by the kernel."""
     return BOOT.read_text().strip()
 
 
@@ -45,16 +45,16 @@ def mark_of(pid: int) -> ProcessMark | None:
 
 
 class MarkedProcess:
-    """A process that lives and is no child of this one, held by its pidfd. See `found`."""
+    """Living process that is no child of this one, held by its pidfd. Made by `found`."""
 
     def __init__(self, mark: ProcessMark, descriptor: int) -> None:
-        """Takes over the descriptor."""
+        """`descriptor` is the pidfd, which this object closes."""
         self.pid = mark.pid
         self._descriptor = descriptor
 
     @classmethod
     def found(cls, mark: ProcessMark) -> MarkedProcess | None:
-        """The process of that mark; None if it has ended."""
+        """Open the process with this mark; None if it has ended."""
         try:
             descriptor = os.pidfd_open(mark.pid)
         except OSError:
@@ -65,15 +65,20 @@ class MarkedProcess:
         return None
 
     def lives(self) -> bool:
-        """False once it has ended."""
+        """True until the process has ended."""
         return not select.select([self._descriptor], [], [], 0)[0]
 
     def poll(self) -> int | None:
-        """Exit status as a child's; `UNKNOWN_STATUS` if it cannot be read."""
+        """Exit status, negative for a signal; None while it runs, `UNKNOWN_STATUS` if it cannot be
+        read.
+        """
         return None if self.lives() else self._exit_status()
 
     def wait(self, limit_s: float | None = None) -> int:
-        """Wait for its end; the exit status. Raises `TimeoutError`."""
+        """Wait until the process has ended; return its exit status as `poll` does.
+
+        Raises `TimeoutError` after `limit_s` seconds; None waits without limit.
+        """
         if not select.select([self._descriptor], [], [], limit_s)[0]:
             raise TimeoutError(f"process {self.pid} has not ended in {limit_s:g} s")
         return self._exit_status()
@@ -82,23 +87,23 @@ class MarkedProcess:
         return exit_status(self.pid, self._descriptor, UNKNOWN_STATUS)
 
     def send_signal(self, sig: int, /) -> None:
-        """Nothing happens if it has ended."""
+        """Send a signal; nothing happens if the process has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, sig)
 
     def close(self) -> None:
-        """Let go of it. Idempotent."""
+        """Close the pidfd. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 UNKNOWN_STATUS = 1 << 16
-"""Exit status of which nobody tells: no process has such a one."""
+"""Exit status of a process whose real one cannot be read; no process has this one."""
 
 
 def gone(pid: int, limit_s: float) -> bool:
-    """True once no process `pid` runs; False after `limit_s` seconds."""
+    """Wait for the end of process `pid`: True once it has ended, False after `limit_s` seconds."""
     until = time.monotonic() + limit_s
     while mark_of(pid) is not None:
         if time.monotonic() >= until:

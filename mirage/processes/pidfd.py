@@ -1,4 +1,4 @@
-"""The end of a process that may be another one's child, by its pidfd."""
+"""End and exit status of a process, which may be a child of another one, by its pidfd."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from typing import TypeVar
 INFO = struct.Struct("=QQ11Ii")
 """The kernel's ``struct pidfd_info``: a mask, a cgroup, eleven ids, the status as of waitpid."""
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
-"""``PIDFD_GET_INFO``."""
+"""Number of the ioctl ``PIDFD_GET_INFO``."""
 WITH_EXIT = 1 << 3
-"""``PIDFD_INFO_EXIT``: Linux 6.15 keeps the status for whoever holds a pidfd."""
+"""Flag ``PIDFD_INFO_EXIT``: since Linux 6.15 the exit status can be read from a pidfd."""
 ENDED = "ZX"
 STATUS = 49
-"""Field of /proc/PID/stat behind the name: the status as of waitpid, of a process that ended."""
+"""Index of an ended process's status, as of waitpid, in the fields of /proc/PID/stat behind the
+name.
+"""
 
 
 T = TypeVar("T")
 
 
 def exit_status(pid: int, pidfd: int, unknown: T) -> int | T:
-    """Exit code or minus a signal of process `pid`, once it has ended; `unknown` if nobody tells.
+    """Exit code of process `pid`, or minus its signal, once it has ended; else `unknown`.
 
-    Whether its parent has reaped it does not matter, but before Linux 6.15.
+    Before Linux 6.15 it is also `unknown` once the parent has reaped the process.
     """
     for status in (_of_zombie(pid, pidfd), _of_reaped(pidfd)):
         if status is not None:
@@ -37,7 +39,7 @@ def exit_status(pid: int, pidfd: int, unknown: T) -> int | T:
 
 
 def _of_zombie(pid: int, pidfd: int) -> int | None:
-    """Status that a parent would be told; None if it has been told, or the process lives."""
+    """Status of an ended process that its parent has not reaped, as of waitpid; else None."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         signal.pidfd_send_signal(pidfd, 0)  # so the number was not another one's by then
@@ -59,9 +61,9 @@ def _of_reaped(pidfd: int) -> int | None:
 
 
 class ProcessEnd:
-    """Waits for the end of process `pid`, of which the caller knows that it has not been reaped.
+    """Waits for the end of process `pid`. The caller must know that it has not been reaped.
 
-    Raises `OSError` if there is no such process. `close` lets go of the descriptor.
+    Raises `OSError` if there is no such process. `close` closes the pidfd.
     """
 
     def __init__(self, pid: int) -> None:
@@ -72,7 +74,7 @@ class ProcessEnd:
         asyncio.get_running_loop().add_reader(self._descriptor, self._on_end)
 
     async def wait(self) -> None:
-        """Wait until the process has ended: its memory and its files are gone."""
+        """Wait until the process has ended, with its memory freed, or until `close` is called."""
         await asyncio.shield(self._ended)
 
     def status(self) -> int | None:
@@ -82,12 +84,12 @@ class ProcessEnd:
         return self._status
 
     def kill(self) -> None:
-        """SIGKILL, for no other process; nothing happens if it has ended."""
+        """Send SIGKILL to this process and to no other; nothing happens if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the process: calls that wait return. Idempotent."""
+        """Close the pidfd; calls of `wait` return. Idempotent."""
         if self._descriptor >= 0:
             self._on_end()
             os.close(self._descriptor)

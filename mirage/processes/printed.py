@@ -1,4 +1,4 @@
-"""Standard output that cannot be written ends a command with one line."""
+"""Standard output whose first write error ends a command with one line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mirage.processes.exits import FAILED
 
 
 class PrintedFile(io.FileIO):
-    """Standard output. Once something cannot be written, nothing more is tried."""
+    """Standard output. After a write has failed, all later ones are discarded without an error."""
 
     _failed = False
 
     def write(self, data: Any, /) -> int:
-        """Raises `CommandFailed`, `BrokenPipeError`."""
+        """Write `data`. Raises `BrokenPipeError` if the reader has gone, else `CommandFailed`."""
         if self._failed:
             return memoryview(data).nbytes
         try:
@@ -34,9 +34,10 @@ class PrintedFile(io.FileIO):
 
 @contextmanager
 def printed() -> Iterator[None]:
-    """Context whose standard output raises `CommandFailed` when it cannot be written.
+    """Context in which a failed write to standard output raises `CommandFailed`.
 
-    A reader that has gone needs no words.
+    If the reader has gone when the rest is written at the end, the process exits with `FAILED` and
+    without a message.
     """
     before = sys.stdout
     if before is None:  # it was closed before the start

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STOPPED = "Tt"
-"""States of a process that was stopped, by a signal or by a debugger."""
+"""States in /proc/PID/stat of a process that a signal or a debugger has stopped."""
 
 
 class ProcStat(NamedTuple):
-    """Fields of /proc/PID/stat."""
+    """State and processor times of a process."""
 
     state: str
-    """One letter."""
+    """One letter, such as ``R`` for running."""
     cpu_s: float
-    """Seconds that processors have computed for it."""
+    """Seconds of processor time that the process itself has used."""
     waited_s: float
-    """The same for its children that have ended and that it has waited for."""
+    """Seconds of processor time of its children that have ended and that it has waited for."""
 
 
 def proc_stat(pid: int) -> ProcStat | None:

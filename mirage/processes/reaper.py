@@ -1,13 +1,15 @@
-"""The last one to leave: ends what a killed supervisor could not end itself.
+"""Reaper: ends the processes that a killed supervisor left, and removes its files.
 
 Run as a plain script beside the supervisor, in a session of its own. Its arguments are the
-supervisor's id, the ready file, empty if there is none, and lines that count as said. Its standard
-input is a pipe from the supervisor: ``+N`` and ``-N`` lines say that process group N came or went,
-``=N NAME INODE`` that it made that semaphore, ``@S`` that what is left goes on for S seconds, and
-``/PATH`` that this folder is the run's too. However the supervisor dies, the pipe closes; then its
-ready file is removed, and after that lease the groups that are left are killed, and the folders and
-semaphores are removed. Unless another server has taken them by then: it has the lock of the last
-folder. Imports nothing of the project, so that it starts at once and stays small.
+supervisor's process id, the path of the ready file (empty if there is none), and lines as of the
+pipe. Its standard input is a pipe from the supervisor. The line ``+N`` says that process group N
+came, ``-N`` that it went, ``=N NAME INODE`` that it made that semaphore, ``@S`` that groups go on
+for S seconds after the supervisor (the lease), and ``/PATH`` that this folder is one of the run.
+
+When the supervisor dies the pipe closes. The reaper then removes the ready file, and waits for the
+lease. If another server has taken over by then, and so has the lock of the last folder, the reaper
+ends. Else it kills the groups that are left, and removes semaphores and folders. It imports nothing
+of the project, so that it starts at once and stays small.
 """
 
 from __future__ import annotations
@@ -28,23 +30,23 @@ from typing import NamedTuple
 
 PATIENCE_S = 5.0
 LOOK_S = 0.5
-"""Seconds between two looks during a lease whether anything is left."""
+"""Seconds between two checks during a lease whether the folder and a process group are left."""
 LET_GO_S = 2.0
-"""Seconds in which the kernel lets go of the lock of a process that has just died."""
+"""Seconds to wait until the kernel releases the lock of a process that has just died."""
 DEAD = "ZX"
 """States of /proc/PID/stat: a zombie, or dying."""
 SHARED = Path("/dev/shm")
 SEMAPHORE = "sem."
 NAMED = "sem.mp-"
-"""Semaphores of multiprocessing; they are mapped under a name that they had before."""
+"""Prefix of multiprocessing's semaphores in /dev/shm; memory maps show them under older names."""
 
 
 def kill_members(group: int) -> int:
-    """SIGKILL for the members of a process group; how many there were.
+    """Send SIGKILL to the members of a process group; return how many, without those spared.
 
-    Multiprocessing's resource trackers are spared, and continued if they are stopped: when the
-    others are dead they remove the semaphores that those left in /dev/shm, and end by themselves.
-    Raises `OSError` where this process may open no file to look for them; nobody is killed then.
+    Multiprocessing's resource trackers are spared, and continued if they are stopped: once the
+    other members are dead, they remove the semaphores that those left in /dev/shm, and end. Raises
+    `OSError` where this process may open no file to look for members; no process is killed then.
     """
     members = {pid: _is_tracker(pid) for pid in members_of(group)}
     for pid, spared in members.items():
@@ -54,7 +56,7 @@ def kill_members(group: int) -> int:
 
 
 def kill_all(group: int) -> int:
-    """SIGKILL for a process group, trackers too; 0 if it is gone."""
+    """Send SIGKILL to a process group, trackers too; return 1, or 0 if the group is gone."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -70,7 +72,9 @@ def _kill(group: int) -> int:
 
 
 def members_of(group: int) -> Iterator[int]:
-    """Processes of a group that have not ended. Raises `OSError` as `kill_members` does."""
+    """Ids of the processes of a group that have not ended. Raises `OSError` as `kill_members`
+    does.
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             # After the name, which may hold anything: state, parent, process group.
@@ -84,7 +88,10 @@ def _is_tracker(pid: int) -> bool:
 
 
 def _read(path: Path) -> str:
-    """Content of a file, empty if the process is gone. Raises `OSError` if none can be opened."""
+    """Content of a file, empty if it cannot be read, as when its process has ended.
+
+    Raises `OSError` if this process may open no more files.
+    """
     try:
         return path.read_text(errors="replace")
     except OSError as error:
@@ -96,15 +103,16 @@ def _read(path: Path) -> str:
 def semaphores_of(group: int) -> dict[str, int]:
     """Semaphores in /dev/shm that a process group has mapped: their inodes, by their names.
 
-    Raises `OSError` where this process may open no file to look.
+    Raises `OSError` where this process may open no file to look for them.
     """
     return _named(_mapped(members_of(group)))
 
 
 def remove_semaphores(made: Mapping[str, int]) -> None:
-    """Remove what groups have `made` that are dead, if it is still there and nobody has it mapped.
+    """Remove the semaphores that dead groups have `made`: inodes by their names.
 
-    Their resource trackers do so, unless they were killed with them.
+    One that a process still has mapped stays. Resource trackers remove them too, unless they were
+    killed with their group.
     """
     if left := made.items() & _named(set(made.values())).items():
         everybody = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
@@ -115,7 +123,7 @@ def remove_semaphores(made: Mapping[str, int]) -> None:
 
 
 def _mapped(pids: Iterable[int]) -> set[int]:
-    """Inodes of semaphores in these processes' memory."""
+    """Inodes of the semaphores that these processes have mapped."""
     lines = (line for pid in pids for line in _read(Path(f"/proc/{pid}/maps")).splitlines())
     return {int(line.split()[4]) for line in lines if f"{SHARED}/{SEMAPHORE}" in line}
 
@@ -128,16 +136,18 @@ def _named(inodes: set[int]) -> dict[str, int]:
 
 
 class Watched(NamedTuple):
-    """Processes and folders that a supervisor has left, and the seconds that they have."""
+    """Process groups and folders that a supervisor has left, and its lease in seconds."""
 
     groups: dict[int, dict[str, int]]
-    """Process groups, each with its semaphores."""
+    """Process groups, each with its semaphores: inodes by their names."""
     folders: list[str]
     lease_s: float
 
 
 def watch(lines: Iterable[str]) -> Watched:
-    """Read until the pipe closes; what is left."""
+    """Read lines until the pipe closes; return the groups and folders that are left, and the
+    lease.
+    """
     groups: dict[int, dict[str, int]] = {}
     folders: list[str] = []
     lease_s = 0.0
@@ -164,8 +174,9 @@ def _count(groups: dict[int, dict[str, int]], line: str) -> None:
 def wait_for_successor(groups: set[int], folder: Path, lease_s: float) -> bool:
     """Wait until the lease is over, all process groups have ended, or the folder is gone.
 
-    False if the lock cannot be had, as another server has it. After True the lock is ours, so that
-    no server can take over, unless the folder is gone.
+    Groups that have ended are removed from `groups`. Then the folder is locked: False if another
+    server has the lock. After True this process has it, so that no server can take over, or the
+    folder is gone.
     """
     end = time.monotonic() + lease_s
     while time.monotonic() < end and folder.exists() and groups:
@@ -188,7 +199,7 @@ def _lives(group: int) -> bool:
 
 
 def _lock(folder: Path) -> bool:
-    """Lock a folder for as long as this process lives; False if that cannot be."""
+    """Lock a folder for as long as this process lives; False if the lock cannot be had."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -202,7 +213,7 @@ def _lock(folder: Path) -> bool:
 
 
 def unsay(ready_file: Path, pid: int) -> None:
-    """Remove the file that calls process `pid` ready; another one's stays."""
+    """Remove the ready file if it names process `pid`; the file of another process stays."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(ready_file.read_text())["pid"] == pid:
             ready_file.unlink()

@@ -20,58 +20,66 @@ from mirage.processes.stopped import end_if_stopped
 logger = logging.getLogger("mirage.processes.reaper")
 
 SHORT_S = 1.0
-"""A reaper that lived no longer is not replaced at once."""
+"""Seconds of life of a reaper below which another one is started only after `RETRY_S`."""
 RETRY_S = 10.0
 
 
 class ReaperClient:
-    """Holds the reaper of a run's folders; when this process dies, the reaper acts.
+    """Starts the reaper of a run's folders, which acts when this process dies.
 
-    A reaper that dies or is stopped is replaced: a thread waits for that.
+    A thread replaces a reaper that dies or is stopped.
     """
 
     def __init__(self, *folders: Path, ready_file: Path | None = None) -> None:
-        """`ready_file` goes with this process too. Raises `OSError` if no reaper can be started."""
+        """`ready_file` is removed by the reaper too. Raises `OSError` if no reaper can be
+        started.
+        """
         said = "" if ready_file is None else str(ready_file.absolute())
         self._words = [str(os.getpid()), said]
         self._folders = [str(folder.absolute()) for folder in folders]
         self._groups: dict[int, dict[str, int]] = {}
-        """Process groups, each with its semaphores."""
+        """Process groups, each with its semaphores: inodes by their names."""
         self._lease_s = 0.0
         self._lock = threading.Lock()
-        """Around the groups and the reaper that was told of them."""
+        """Held while the groups change, and while the reaper is told so or replaced."""
         self._closing = threading.Event()
         self._process = self._start()
         threading.Thread(target=self._watch, name="mirage-reaper-watch", daemon=True).start()
 
     def began(self, group: int) -> None:
-        """A process group that must not outlive this process."""
+        """Tell the reaper of a process group, which must not outlive this process."""
         with self._lock:
             self._groups[group] = {}
             _tell(self._process, f"+{group}")
 
     def over(self, group: int) -> None:
-        """A process group of which nothing is left."""
+        """Tell the reaper that nothing is left of a process group."""
         with self._lock:
             self._groups.pop(group, None)
             _tell(self._process, f"-{group}")
 
     def made(self, group: int, semaphores: Mapping[str, int]) -> None:
-        """Semaphores of a process group, to be removed when it is dead: inodes by their names."""
+        """Tell the reaper of semaphores that a process group has made: inodes by their names.
+
+        They are removed when the group is dead.
+        """
         with self._lock:
             if group in self._groups:
                 self._groups[group] |= semaphores
                 self._tell_made(group, semaphores)
 
     def owns(self, *folders: Path) -> None:
-        """Folders of another run are ones of this run from now on, that go with it."""
+        """Tell the reaper that folders of another run belong to this one from now on.
+
+        They are removed with this run's own.
+        """
         with self._lock:
             for folder in folders:
                 self._folders.append(str(folder.absolute()))
                 _tell(self._process, str(folder.absolute()))
 
     def leases(self, seconds: float) -> None:
-        """Groups that are left go on for so long if this process is killed; 0 ends them with it."""
+        """Let groups go on for `seconds` if this process is killed; with 0 they end with it."""
         with self._lock:
             self._lease_s = seconds
             _tell(self._process, f"@{seconds}")
@@ -90,7 +98,7 @@ class ReaperClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let the reaper end, and wait for it."""
+        """Close the pipe, with no lease, and wait until the reaper has done its work and ended."""
         with self._lock:
             self._closing.set()
             _tell(self._process, "@0")
@@ -113,7 +121,7 @@ class ReaperClient:
             self._replace()
 
     def _replace(self) -> None:
-        """Start another reaper, that knows all groups there are, as soon as one can be started."""
+        """Start another reaper, which knows all present groups; try every `RETRY_S` seconds."""
         said = False
         while not self._replaced(said):
             said = True
@@ -147,7 +155,9 @@ class ReaperClient:
             _tell(self._process, f"={group} {name} {inode}")
 
     def _known(self) -> list[str]:
-        """Lines that a new reaper knows from its start: it may be needed before another is read."""
+        """Lines in the arguments of a new reaper, which may have to act before it has read its
+        pipe.
+        """
         return [*self._folders, f"@{self._lease_s}", *(f"+{group}" for group in self._groups)]
 
     def _start(self) -> subprocess.Popen[str]:

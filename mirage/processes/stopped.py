@@ -1,4 +1,4 @@
-"""A process that was stopped, as by SIGSTOP, and is not continued: it is ended."""
+"""Processes that were stopped, as by SIGSTOP, and are not continued: they are killed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mirage.processes.marks import MarkedProcess
 from mirage.processes.proc_stat import STOPPED, proc_stat
 
 TICK_S = 0.5
-"""Seconds between two looks, and the most that a pause of this process counts for."""
+"""Seconds between two looks at a process; a pause of this process counts for no more."""
 
 
 def end_if_stopped(pid: int, patience_s: float) -> None:
-    """Wait until child `pid` has ended, and end it once it has been stopped for `patience_s`.
+    """Wait until child `pid` has ended; kill it once it has been stopped for `patience_s` seconds.
 
     Seconds count only while this process runs: after a pause of both the child has time to be
-    continued. It is not reaped here. Returns at once if another thread has reaped it.
+    continued. The child is not reaped here. Returns at once if another thread has reaped it.
     """
     with contextlib.suppress(ChildProcessError, ProcessLookupError):
         while _is_stopped(pid):
@@ -30,7 +30,10 @@ def end_if_stopped(pid: int, patience_s: float) -> None:
 
 
 def end_adopted_if_stopped(process: MarkedProcess, patience_s: float) -> None:
-    """Do so with a process that is no child of this one: it is looked at twice a second."""
+    """Wait until a process, no child of this one, has ended; kill it if it stays stopped.
+
+    It is looked at twice a second, and killed once it has been stopped for `patience_s` seconds.
+    """
     looks = 0
     while process.lives():
         told = proc_stat(process.pid)
@@ -41,7 +44,9 @@ def end_adopted_if_stopped(process: MarkedProcess, patience_s: float) -> None:
 
 
 def watch_for_stops(process: int | MarkedProcess, patience_s: float) -> None:
-    """Do so with either, in a thread of its own."""
+    """Run `end_if_stopped` for a child's id, else `end_adopted_if_stopped`, in a thread of its
+    own.
+    """
     if isinstance(process, int):
         pid, work = process, partial(end_if_stopped, process, patience_s)
     else:
@@ -59,6 +64,9 @@ def _stays_stopped(pid: int, patience_s: float) -> bool:
 
 
 def _is_stopped(pid: int, how: int = 0) -> bool:
-    """True if it is stopped. Waits until it is, or has ended, unless `how` says otherwise."""
+    """True if child `pid` is stopped. Waits until it is stopped or has ended.
+
+    With WNOHANG in `how` it does not wait.
+    """
     found = os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | how)
     return found is not None and found.si_code == os.CLD_STOPPED

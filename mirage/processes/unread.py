@@ -1,7 +1,7 @@
-"""Standard error that nobody has to read: a thread writes there, and nobody else waits for it.
+"""Standard error that never blocks a writer: a thread of its own writes the text.
 
-A stopped terminal (Ctrl-S), or a pipe whose reader sleeps, blocks whoever writes. A server that
-blocks decides about no memory and beats for no engine.
+A stopped terminal (Ctrl-S), or a pipe whose reader sleeps, blocks each process that writes there. A
+blocked server would decide about no memory, and send its engines no sign of life.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from typing import TextIO, cast
 
 MOST_CHARACTERS = 1 << 20
-"""Most characters that wait to be written; more of them are lost, and counted."""
+"""Most characters that wait to be written; text beyond them is lost, and its lines are counted."""
 PATIENCE_S = 1.0
-"""At the end, for what still waits."""
+"""Seconds to wait at the end for text that has not been written."""
 
 
 class Unread(io.TextIOBase):
-    """A text stream over a file descriptor, of which no call ever blocks."""
+    """Text stream over a file descriptor whose `write` never blocks."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -47,7 +47,7 @@ class Unread(io.TextIOBase):
         return self._descriptor
 
     def end(self, patience_s: float = PATIENCE_S) -> None:
-        """Write what is still buffered, as far as it is read within `patience_s` seconds."""
+        """Write the text that still waits; return after `patience_s` seconds at most."""
         with self._news:
             self._ended = True
             self._news.notify()
@@ -61,7 +61,7 @@ class Unread(io.TextIOBase):
                     data = data[os.write(self._descriptor, data) :]
 
     def _next(self) -> str | None:
-        """Lines to be written; None at the end."""
+        """Wait for text, and return all that is to be written; None at the end."""
         with self._news:
             self._news.wait_for(lambda: self._waiting or self._ended)
             if not self._waiting:
@@ -76,7 +76,7 @@ class Unread(io.TextIOBase):
 
 @contextlib.contextmanager
 def unread_stderr() -> Iterator[None]:
-    """Context in which output to standard error blocks nobody."""
+    """Context in which writing to standard error, or logging there, never blocks."""
     if sys.stderr is None:  # it was closed before the start
         yield
         return

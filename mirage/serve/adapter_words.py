@@ -1,4 +1,4 @@
-"""Adapters of tenants, as `mirage check` says them. Pure."""
+"""Lines of `mirage check` about the adapters of tenants. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from mirage.serve.adapters import takes_adapters
 
 
 def adapter_lines(config: Config, served: Collection[str]) -> list[str]:
-    """A line for each of the tenants `served` whose engine may load adapters while it runs."""
+    """A line for each tenant in `served` whose engine can load adapters while it runs.
+
+    Empty unless the configuration has `adapter_folders`.
+    """
     if not config.adapter_folders:
         return []
     some = [one for one in config.tenants if one.name in served and takes_adapters(one)]

@@ -1,8 +1,9 @@
-"""LoRA adapters of tenants: those of ``engine_args.lora_modules``, and those of ``adapters``.
+"""LoRA adapters of tenants, in two places of the configuration.
 
-The former come with the engine's start. vLLM takes ``name=path`` or a JSON object with name and
-path; in YAML the object may be written as such. A path is relative to the configuration's folder,
-as a model's is. The latter are loaded while the engine runs (`mirage.serve.adapting`).
+Adapters in ``engine_args.lora_modules`` are loaded when the engine starts. vLLM takes ``name=path``
+or a JSON object with name and path; in YAML the object may be written as such. A path is relative
+to the configuration's folder, as a model's is. Adapters in ``adapters`` are loaded while the engine
+runs (`mirage.serve.adapting`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from mirage.serve.adapting.allowed import check_allowed
 
 MODULES, ENABLE, RANK = "lora_modules", "enable_lora", "max_lora_rank"
 VLLMS_RANK = 16
-"""The largest rank without `RANK`."""
+"""Largest rank of adapters if the argument `RANK` is not given."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM takes for `RANK`."""
+"""Values that vLLM takes for the argument `RANK`."""
 
 
 def adapters_of(engine_args: Mapping[str, Any]) -> dict[str, str]:
-    """Folder of each adapter, by its name. Raises `ValueError` for what vLLM would refuse."""
+    """Folder of each adapter that an engine loads at its start, by name.
+
+    Raises `ValueError` for an entry that vLLM would refuse.
+    """
     adapters: dict[str, str] = {}
     for module in _modules(engine_args):
         if module["name"] in adapters:
@@ -37,15 +41,19 @@ def adapters_of(engine_args: Mapping[str, Any]) -> dict[str, str]:
 
 
 def beside(config: Config, folder: Path) -> Config:
-    """The configuration with adapters' paths made absolute. Raises `ConfigError`."""
+    """Configuration with absolute paths of adapters; relative ones count from `folder`.
+
+    Raises `ConfigError`.
+    """
     return config.model_copy(update={"tenants": [_beside(t, folder) for t in config.tenants]})
 
 
 def check(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Each tenant's adapters of its engine's start, and why one is refused: both by its name.
+    """Check the adapters of all tenants.
 
-    Refused is whose requests could not be told from another's by their ``model``, or who names
-    an adapter, of whatever kind, that is not there or may not be loaded.
+    Returns each tenant's adapters of its engine's start, and the reason for each tenant that is
+    refused, both by the tenant's name. A tenant is refused if an adapter's name is taken, or if one
+    of its adapters, of either kind, is missing or may not be loaded.
     """
     owners = dict(config.names)
     found: dict[str, dict[str, str]] = {}
@@ -67,7 +75,9 @@ def takes_adapters(tenant: TenantSection) -> bool:
 
 
 def with_declared(tenant: TenantSection) -> TenantSection:
-    """The tenant as if its engine started with all its adapters, for vLLM to look at them."""
+    """The tenant as if its engine loaded all its adapters at its start, so that vLLM checks them
+    all.
+    """
     if not tenant.adapters:
         return tenant
     declared = [{"name": name, "path": str(path)} for name, path in tenant.adapters.items()]
@@ -80,7 +90,10 @@ def with_declared(tenant: TenantSection) -> TenantSection:
 def _checked(
     tenant: TenantSection, owners: Mapping[str, str], allowed: Sequence[Path]
 ) -> dict[str, str]:
-    """The adapters of the start. Raises `ValueError`; names in `owners` are taken."""
+    """Adapters of the engine's start, after a check of all adapters.
+
+    Raises `ValueError`; `owners` are the names that are taken, with words about their owners.
+    """
     at_start = adapters_of(tenant.engine_args)
     if (at_start or tenant.adapters) and not takes_adapters(tenant):
         key = MODULES if at_start else "adapters"
@@ -102,7 +115,7 @@ def _checked(
 
 
 def _problem(folder: Path, engine_args: Mapping[str, Any]) -> str | None:
-    """Why vLLM could not load the adapter in `folder`; None if nothing speaks against it."""
+    """Reason why vLLM could not load the adapter in `folder`; None if none is known."""
     try:
         rank = read_adapter(folder).rank
     except ConfigError as error:
@@ -154,7 +167,10 @@ def _modules(engine_args: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _module(item: Any) -> dict[str, Any]:
-    """An adapter as vLLM's JSON has it; with a comma it is no ``name=path``, as for vLLM."""
+    """Adapter as the object that vLLM's JSON has. Raises `ValueError` for other values.
+
+    Text with a comma is not read as ``name=path``; vLLM does the same.
+    """
     module = item
     if isinstance(item, str) and "=" in item and "," not in item:
         name, _, path = item.partition("=")

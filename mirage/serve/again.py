@@ -1,4 +1,4 @@
-"""Keys, the certificate and the configuration, read again while a server runs."""
+"""Keys, certificate and configuration, read again while a server runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirage.serve.said import say
 
 
 class ReadAgain:
-    """Has a server do as its files say now."""
+    """Lets a server follow its files as they are now."""
 
     def __init__(
         self, http: HttpSection, keys: ServerKeys, desk: RouterDesk, applier: AppliesConfigs
@@ -22,13 +22,18 @@ class ReadAgain:
         self._http, self._keys, self._desk, self._applier = http, keys, desk, applier
 
     async def after_hangup(self) -> None:
-        """Read all again, and say so; what has a mistake stays as it was."""
+        """Read all files again, and print the results; after a mistake in one its old content stays
+        in use.
+        """
         await self._keys_again()
         await self._certificate_again()
         await self._file_again()
 
     async def keys(self) -> str:
-        """Have the keys that their source has now; a line about them. Raises `InputRefused`."""
+        """Read the keys again; return a line about them, once the router uses them.
+
+        Raises `InputRefused`.
+        """
         line = await self._keys.again()
         self._desk.holds(self._keys.table)
         await self._desk.seen()

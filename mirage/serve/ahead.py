@@ -1,4 +1,4 @@
-"""Weights that come before their model is served: each model once at a time, and how far it is."""
+"""Weights brought before their model is served: each model by one task, with its progress."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ from mirage.serve.stored import bring_model, is_here
 
 
 class WeightsAhead:
-    """Models that come into this machine's store. Made where an event loop runs."""
+    """Models that are brought into this machine's store. It is created inside a running event
+    loop.
+    """
 
     def __init__(self, section: Callable[[], WeightsSection], say: Say) -> None:
-        """`section` says where they come from, and who is asked."""
+        """`section` returns the section of the configuration about sources of weights."""
         self._section, self._say = section, say
         self._told: dict[str, WeightsComing] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.results: Counter[str] = Counter({AheadState.WHOLE: 0, AheadState.FAILED: 0})
-        """Models that were brought, or could not be."""
+        """Number of models that were brought (`WHOLE`) or could not be (`FAILED`)."""
         self.bytes = 0
-        """Bytes that have come."""
+        """Bytes that were brought so far."""
 
     @property
     def coming(self) -> list[WeightsComing]:
-        """All that come now."""
+        """Progress of all models that are being brought."""
         return [self._told[model] for model in self._tasks]
 
     def knows(self, model: str) -> bool:
-        """True of a model that comes, or of which nobody has heard how that ended."""
+        """True for a model that is being brought, or whose result `bring` has yet to return."""
         return model in self._told
 
     def bring(self, model: str) -> WeightsComing:
-        """Have a model in the store, and say how far that is; how it ended is said once."""
+        """Begin to bring a model unless the store has it; return the progress.
+
+        The result is returned once; a later call begins again.
+        """
         if model not in self._told:
             if is_here(self._section(), model):
                 return WeightsComing(model=model, state=AheadState.WHOLE)
@@ -49,7 +54,7 @@ class WeightsAhead:
         return self._told[model] if model in self._tasks else self._told.pop(model)
 
     async def stop(self) -> None:
-        """Leave what comes as far as it is. Idempotent."""
+        """Stop bringing; bytes that have come stay. Idempotent."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

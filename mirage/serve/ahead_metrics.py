@@ -1,4 +1,4 @@
-"""Weights that come into the store of this machine while it serves, as Prometheus metrics."""
+"""Metrics of weights that are brought into this machine's store while it serves."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mirage.serve.coming import WeightsComing
 
 
 class BroughtWeights(Protocol):
-    """Weights that come or have come."""
+    """Weights that are being brought, and those that were."""
 
     bytes: int
 
     @property
     def coming(self) -> Sequence[WeightsComing]:
-        """All that come now."""
+        """Progress of all models that are being brought."""
 
     @property
     def results(self) -> Mapping[str, int]:
-        """Models that were brought, by how that ended."""
+        """Number of models that were brought, by result."""
 
 
 def ahead_metrics(brought: BroughtWeights) -> Iterator[Metric]:
-    """Bytes that have come, those that are missing, and how bringing ended."""
+    """Metrics of bytes brought, bytes missing, and results."""
     text = "Bytes of weights that were brought to this machine's store"
     yield CounterMetricFamily("mirage_weights_brought_bytes", text, value=float(brought.bytes))
     text = "Bytes of weights that are being brought and have not come yet"

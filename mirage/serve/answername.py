@@ -1,7 +1,7 @@
-"""The name by which a client asked for its model, in the answer of an engine. Pure.
+"""Replacement of the model's name in an engine's answer by the name that the client used. Pure.
 
-An engine knows its model by the tenant's name alone, so that aliases come and go while it runs.
-JSON escapes quotes in text: what looks like a key with that value is one.
+An engine knows only its tenant's own name, so that aliases can change while it runs. JSON escapes
+quotes inside text, so bytes that look like a key ``model`` with that value are one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 import msgspec
 
 TYPES = ("application/json", "text/event-stream")
-"""Types of answers that name their model."""
+"""Media types of answers that name their model."""
 
 
 class AnswerName:
-    """Answer that comes in chunks, with `alias` where an engine has `name`."""
+    """An answer that comes in chunks, in which the engine's `name` is replaced by `alias`."""
 
     def __init__(self, name: str, alias: str) -> None:
         told = msgspec.json.encode(name)
@@ -25,7 +25,7 @@ class AnswerName:
         self._before, self._held = b"", b""
 
     def take(self, chunk: bytes) -> bytes:
-        """The next bytes of the answer; returns those that may be passed on."""
+        """Add the next bytes of the answer; return those that may be passed on."""
         text = self._found.sub(self._put, self._before + self._held + chunk)[len(self._before) :]
         kept = self._begun(text)
         passed, self._held = text[: len(text) - kept], text[len(text) - kept :]
@@ -40,7 +40,7 @@ class AnswerName:
         return self._alias
 
     def _begun(self, text: bytes) -> int:
-        """Bytes at the end that may be the beginning of the name."""
+        """Number of bytes at the end of `text` that may be the beginning of the name."""
         begin = max(0, len(text) - len(self._forms[-1]) + 1)
         while (begin := text.find(b'"', begin)) >= 0:
             if any(form.startswith(text[begin:]) for form in self._forms):

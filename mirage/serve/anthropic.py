@@ -1,4 +1,4 @@
-"""Anthropic's form of an error, which clients of ``/v1/messages`` read. Pure."""
+"""Errors in the form of Anthropic's API, for clients of ``/v1/messages``. Pure."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""Types of errors by status; of others `invalid_request_error` below 500, else `api_error`."""
+"""Type of the error for each status; others are `invalid_request_error` below 500, else
+`api_error`.
+"""
 
 
 def speaks(path: str) -> bool:
-    """True if `path` is answered in Anthropic's form, as all paths below its route are."""
+    """True if answers of `path` have Anthropic's form: ``/v1/messages`` and all paths below it."""
     return path == MESSAGES or path.startswith(f"{MESSAGES}/")
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
-    """The body of an answer, and the data of an event that ends a stream."""
+    """Body of an error answer, which is also the data of an error event in a stream."""
     usual = "invalid_request_error" if status < 500 else "api_error"
     return {"type": "error", "error": {"type": TYPES.get(status, usual), "message": message}}
 
 
 def translated(body: bytes, status: int) -> bytes:
-    """An engine's answer of an error `status`; vLLM has OpenAI's form for some, and own types.
+    """Body of an engine's error answer in Anthropic's form; vLLM uses OpenAI's form for some
+    errors.
 
-    What is no such answer stays as it is.
+    A body that is not such an error is returned unchanged.
     """
     try:
         error = json.loads(body)["error"]

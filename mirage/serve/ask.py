@@ -1,4 +1,6 @@
-"""vLLM's facts on every tenant's model, asked in a child process before any engine starts."""
+"""Facts about the tenants' models, for which vLLM is asked in a child process before engines
+start.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,24 @@ from mirage.serve.rundir import RunDir
 from mirage.wire import Broken
 
 Probe = tuple[str, ...] | Path
-"""Arguments of Python for a process that is started and asked, or the address of one that has
-imported vLLM (`mirage.engine.forkserver`): if that is gone, `PROBE` is started."""
+"""Arguments of Python for a process to start and ask, or the address of a process that has imported
+vLLM (`mirage.engine.forkserver`); if that is gone, `PROBE` is started.
+"""
 Answers = dict[str, Mapping[str, Any]]
-"""Answers by the tenant's name."""
+"""Answers by the tenants' names."""
 PROBE = ("-m", "mirage.engine.probe")
 ROLE = "probe"
 TIMEOUT_S = 120.0
-"""Seconds granted to import vLLM, before those for each tenant."""
+"""Seconds for importing vLLM, beside those for the tenants."""
 MORE_S = 120.0
-"""Seconds granted for each tenant, as in the probe; the largest models take a few."""
+"""Seconds for each tenant, as in the probe; the largest models take a few."""
 
 
 def ask(config: Config, probe: Probe = PROBE) -> tuple[dict[str, ModelFacts], dict[str, str]]:
-    """The facts of every tenant that vLLM takes, and why it refuses one; both by name.
+    """Ask vLLM about all tenants' models: facts, and reasons of refusals, both by tenant.
 
-    Takes some ten seconds, most to import vLLM. Raises `ConfigError` if it cannot be asked.
+    This takes some ten seconds, most of it for importing vLLM. Raises `ConfigError` if vLLM cannot
+    be asked about all of them.
     """
     with TemporaryDirectory(prefix="mirage-check-") as folder:
         log = Path(folder) / "log"
@@ -51,7 +55,10 @@ def ask(config: Config, probe: Probe = PROBE) -> tuple[dict[str, ModelFacts], di
 
 
 def _answers(config: Config, log: Path, probe: Probe) -> Answers:
-    """Answers that came before the process that was asked ended. Raises `ConfigError`."""
+    """Answers that came before the process that was asked has ended.
+
+    Raises `ConfigError` if they take too long.
+    """
     additional = {"additional_config": {"mirage": launcher.device_settings(config)}}
     questions: list[dict[str, Any]] = [
         {
@@ -89,7 +96,7 @@ def _of_a_child(
 
 
 def _until(limit_s: float) -> Waiting:
-    """Limit of a wait: raises `ConfigError` once `limit_s` seconds have passed from now on."""
+    """Callback that raises `ConfigError` once `limit_s` seconds have passed from now on."""
     begun = monotonic()
 
     def look(_: float) -> None:

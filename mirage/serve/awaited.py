@@ -1,4 +1,4 @@
-"""Answers that one tenant's engine owes: which requests wait for its next bytes, and since when."""
+"""Answers that one tenant's engine owes: requests that wait for its next bytes, and since when."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class AwaitedAnswers:
-    """Answers that are not whole yet. Their waits have numbers, which grow."""
+    """Requests to one engine whose answers are not complete. Each wait has a number; numbers
+    grow.
+    """
 
     def __init__(self) -> None:
         self._answers: set[AwaitedAnswer] = set()
@@ -19,33 +21,33 @@ class AwaitedAnswers:
         return sorted(one.wait for one in self._answers if one.wait)
 
     def take_long(self) -> list[int]:
-        """Waits that began before this was asked last."""
+        """Numbers of waits that began before the previous call of this method."""
         before, self._asked = self._asked, self._count
         return [wait for wait in self.waits if wait <= before]
 
     def give_up(self, waits: Iterable[int]) -> None:
-        """End each of these requests, unless bytes of its answer have come meanwhile."""
+        """End the requests with these waits, unless bytes of their answers have come meanwhile."""
         lost = set(waits)
         for one in self._answers:
             if one.wait in lost:
                 one.give_up()
 
     def next(self) -> int:
-        """Number of a wait that begins."""
+        """Number for a wait that begins."""
         self._count += 1
         return self._count
 
     def begin(self, answer: AwaitedAnswer) -> None:
-        """Begin a wait. Call `over` when it ends."""
+        """Add an answer that is awaited. Call `over` when it has ended."""
         self._answers.add(answer)
 
     def over(self, answer: AwaitedAnswer) -> None:
-        """The answer is whole, or nobody wants it any more."""
+        """Remove an answer that is complete or no longer wanted."""
         self._answers.discard(answer)
 
 
 class AwaitedAnswer:
-    """The answer to one request. A wait begins at once; each part of the answer ends it and
+    """Answer to one request. A wait begins at once; each part of the answer ends one wait and
     begins the next.
 
     Call `over` at the end.
@@ -54,29 +56,31 @@ class AwaitedAnswer:
     __slots__ = ("_book", "_scope", "lost", "wait")
 
     def __init__(self, book: AwaitedAnswers, scope: asyncio.Timeout) -> None:
-        """`scope` expires if the answer is given up."""
+        """`scope` is made to expire if the answer is given up."""
         self._book, self._scope = book, scope
         self.lost = False
         """True once neither the API server nor the engine core has the request any more."""
         self.wait = book.next()
-        """Number of the present wait, 0 between two of them."""
+        """Number of the present wait; 0 while nothing is awaited."""
         book.begin(self)
 
     def end(self) -> None:
-        """A part has come and goes to the client, or nobody wants it: nothing is awaited."""
+        """End the wait: a part has come and goes to the client, or the answer is no longer
+        wanted.
+        """
         self.wait = 0
 
     def again(self) -> None:
-        """The next part is awaited."""
+        """Begin to wait for the next part."""
         self.wait = self._book.next()
 
     def give_up(self) -> None:
-        """The answer never comes."""
+        """Give the answer up, since it will never come."""
         self.wait, self.lost = 0, True
         if not self._scope.expired():
             self._scope.reschedule(0)
 
     def over(self) -> None:
-        """End the wait for it. Idempotent."""
+        """End the wait, and remove this answer from the book. Idempotent."""
         self.wait = 0
         self._book.over(self)

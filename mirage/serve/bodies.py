@@ -15,14 +15,14 @@ from mirage.serve.openai import ApiError
 
 FORM = "multipart/form-data"
 MOST_PARTS = 1000
-"""Most parts of a form."""
+"""Most parts of a form that are read."""
 LONGEST_NAME = 1000
-"""Bytes; what is longer names no model."""
+"""Most bytes of a model's name."""
 FIELD = re.compile(rb'content-disposition:[^\r\n]*;\s*name="?([^";\r\n]+)"?', re.IGNORECASE)
 
 
 class Long(NamedTuple):
-    """Placeholder for a value that is too long to be a name."""
+    """Stands for a value that is too long to be a model's name."""
 
     bytes: int
 
@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def model_of(body: bytes, content_type: str) -> str:
-    """The request's ``model``. Raises `ApiError`."""
+    """Model's name in a request's body: JSON or a form. Raises `ApiError`."""
     if (boundary := _boundary(content_type)) is not None:
         return _named(_form_field(body, boundary, b"model"))
     try:
@@ -56,7 +56,7 @@ def model_of(body: bytes, content_type: str) -> str:
 
 
 def _value(text: bytes) -> object:
-    """Value of the model's name; a text that is too long for a name is not read."""
+    """Value of the key ``model``; a text that is too long for a name is not decoded."""
     return msgspec.json.decode(text) if len(text) <= LONGEST_NAME else Long(len(text))
 
 
@@ -67,7 +67,7 @@ def _named(model: object) -> str:
 
 
 def with_model(body: bytes, content_type: str, name: str) -> bytes:
-    """A body that `model_of` has read, with another model's name in it."""
+    """Copy of a body that `model_of` has read, with `name` as the model's name."""
     if (boundary := _boundary(content_type)) is not None:
         return _with_field(body, boundary, b"model", name.encode())
     end = body.rindex(b"}")  # the last of several keys counts
@@ -75,7 +75,9 @@ def with_model(body: bytes, content_type: str, name: str) -> bytes:
 
 
 def fingerprint(route: str, body: bytes, content_type: str) -> str:
-    """Equal for equal bodies on the same route, whatever boundary a form was given."""
+    """Digest that is equal for equal bodies on the same route; the boundary of a form does not
+    matter.
+    """
     digest = sha256(route.encode())
     boundary = _boundary(content_type)
     for part in [body] if boundary is None else _parts(body, boundary):
@@ -85,7 +87,7 @@ def fingerprint(route: str, body: bytes, content_type: str) -> str:
 
 
 def _boundary(content_type: str) -> bytes | None:
-    """None unless the body is a form of several parts."""
+    """Boundary of a form with several parts; None for other bodies."""
     if FORM not in content_type.lower():
         return None  # soon said of JSON
     message = Message()
@@ -97,7 +99,7 @@ def _boundary(content_type: str) -> bytes | None:
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
-    """Each with its own headers. Raises `ApiError` if there are too many."""
+    """Parts of a form, each with its own headers. Raises `ApiError` if there are too many."""
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_PARTS + 2)
     if len(parts) > MOST_PARTS + 2:
         raise ApiError(400, f"the form has more than {MOST_PARTS} parts: send fewer")
@@ -107,7 +109,7 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
 
 
 def _with_field(body: bytes, boundary: bytes, name: bytes, value: bytes) -> bytes:
-    """A form with another value in each field of that name."""
+    """Copy of a form with another value in each field of that name."""
     mark = b"\r\n--" + boundary
     parts = (b"\r\n" + body).split(mark)
     for at, part in enumerate(parts[1:], 1):

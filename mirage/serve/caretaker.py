@@ -1,6 +1,6 @@
-"""Keeps the folders and sockets of a run, which a cleaner of temporary files may take away.
+"""Keeps the folders and sockets of a run, which a cleaner of temporary files may remove.
 
-What is missing is made again. An engine's socket cannot be, so that engine is started again.
+A missing folder or socket is made again. An engine's socket cannot be, so that engine is restarted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ FRESH_S = 600.0
 """Seconds between two renewals of the files' times."""
 
 Listen = Callable[[], Awaitable[bool]]
-"""Makes a socket again; false if it is no longer wanted. May raise `OSError` and `ValueError`."""
+"""Function that makes a socket again; false if it is no longer wanted. It may raise `OSError` and
+`ValueError`.
+"""
 
 
 class Caretaker:
-    """Checks `rundir`, the engines and the sockets, and makes again what is gone."""
+    """Checks `rundir`, the engines and the sockets, and makes missing ones again."""
 
     def __init__(
         self,
@@ -44,14 +46,16 @@ class Caretaker:
         self._fresh = time.monotonic()
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Check every `LOOK_S`. Never returns."""
         while True:
             await self.mend()
             self._look_at_engines()
             await asyncio.sleep(LOOK_S)
 
     async def mend(self) -> None:
-        """Make again what is missing. What cannot be is told once, and tried again."""
+        """Make missing folders and sockets again; a failure is logged once, and tried again
+        later.
+        """
         try:
             async with self._mending:
                 made = self._rundir.mend()
@@ -91,9 +95,9 @@ class Caretaker:
 
 
 def unreachable(path: Path) -> str:
-    """Reason why no process listens at a Unix socket; empty if one does, even a busy one.
+    """Reason why no process listens at a Unix socket; empty if one does, even if it is busy.
 
-    Empty as well if this process may open no socket to try.
+    Empty as well if this process can open no socket to try.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as there:

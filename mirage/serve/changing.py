@@ -1,4 +1,4 @@
-"""Tenants of a device that is served become others: added, declared anew, removed."""
+"""Changes of a served device's tenants: some are added, declared anew, or removed."""
 
 from __future__ import annotations
 
@@ -31,33 +31,40 @@ OF_WEIGHTS = frozenset(
         *("interleave_mm_strings", "skip_mm_profiling"),
     }
 )
-"""Arguments of vLLM's that are part of the identity of weights (`mirage/engine/identity.py`)."""
+"""Arguments of vLLM that are part of the identity of weights (`mirage/engine/identity.py`)."""
 
 
 def weights_of(tenant: TenantSection) -> tuple[Path, dict[str, Any]]:
-    """Part of a tenant's section that decides which weights are kept for it."""
+    """Parts of a tenant's section that decide about its weights.
+
+    When they change, weights that are kept for the tenant are outdated.
+    """
     args = normalised(tenant.engine_args)
     return tenant.model, {key: args[key] for key in OF_WEIGHTS & args.keys()}
 
 
 class DomainChange(NamedTuple):
-    """A change of a device's tenants. `drain_s`: seconds in which running requests may
-    finish; None takes those of the rules."""
+    """Change of a device's tenants. Running requests have `drain_s` seconds to end.
+
+    None leaves the time to the roster's rules.
+    """
 
     config: Config
-    """All of it; no share is ``auto``."""
+    """Whole configuration after the change, with numbers for shares that are ``auto``."""
     removed: tuple[str, ...]
     declared: tuple[TenantSection, ...]
     """Tenants that are new, or declared anew."""
     fits: Mapping[str, Fit]
-    """Fits of those that are new, or whose engines have to start anew."""
+    """Fits of tenants that are new, or whose engines have to start anew."""
     adapters: Mapping[str, dict[str, str]]
     profiled: Mapping[str, Profiled] = UNPROFILED
     drain_s: float | None = None
 
 
 class TenantChanges:
-    """Carries a change out in all books at once. Engines follow as the roster orders."""
+    """Carries a change out in all parts of a server at once. Engines follow as the roster
+    orders.
+    """
 
     def __init__(
         self,
@@ -69,16 +76,16 @@ class TenantChanges:
         make: Callable[[TenantSection, DomainChange], None],
         unmake: Callable[[str], None],
     ) -> None:
-        """`make` makes all that belongs to a tenant, and has it kept.
+        """`make` creates all objects of a new tenant, and keeps its engine.
 
-        `unmake` takes it down again, once it has ended.
+        `unmake` removes them again, once the tenant has ended.
         """
         self._tenants, self._arbiter, self._tiers = tenants, arbiter, tiers
         self._weights = weights
         self._attendance, self._make, self._unmake = attendance, make, unmake
 
     def apply(self, change: DomainChange) -> None:
-        """Have these tenants from now on."""
+        """Replace the tenants, as the change has it."""
         self._weights.declares(change.config)
         self._attendance.roster.ruled(rules_of(change.config))
         for name in change.removed:
@@ -99,7 +106,10 @@ class TenantChanges:
             self._unmake(name)
 
     def _declare(self, tenant: TenantSection, change: DomainChange) -> None:
-        """Tell who decides. A process that may stay as it is has the same bytes and times."""
+        """Declare a tenant to the arbiter, the tiers and the roster.
+
+        If its engine need not start anew, its bytes and times stay as they are.
+        """
         self._arbiter.declares(entitled(tenant), change.profiled.get(tenant.name))
         self._tiers.declares(tenant)
         if tenant.name in change.fits:
@@ -130,7 +140,7 @@ class TenantChanges:
             self._restart(name, change.drain_s)
 
     def _restart(self, name: str, drain_s: float | None) -> None:
-        """A process that is there ends; one of a tenant that was not asleep comes again."""
+        """Restart the engine of a tenant, if it has one; a sleeping tenant is only stopped."""
         member = self._attendance.roster.members[name]
         self._attendance.roster.mended(name)
         if member.state is LifeState.SLEEPING:

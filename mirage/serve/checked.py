@@ -1,4 +1,4 @@
-"""One device as `mirage check` looks at it: findings, and what they say."""
+"""One device as `mirage check` examines it: results, and lines about them."""
 
 from __future__ import annotations
 
@@ -20,33 +20,36 @@ from mirage.serve.table import fit_table
 
 
 class CheckedDevice(NamedTuple):
-    """Findings about one device."""
+    """Results of the check of one device."""
 
     found: Preflight
     link: Speeds
 
     @property
     def refused(self) -> dict[str, str]:
-        """Tenants that cannot be served, and why."""
+        """Tenants that cannot be served, with the reasons."""
         return self.found.refused
 
     @property
     def names(self) -> list[str]:
-        """Names that requests may use."""
+        """Names that requests may use: of tenants, aliases and adapters."""
         served, adapters = self.found.config, self.found.adapters.values()
         names = [*served.names, *(name for named in adapters for name in named)]
         return names + [name for tenant in served.tenants for name in tenant.adapters]
 
 
 def checked(declared: Config, probe: Probe, say: Callable[[str], None]) -> CheckedDevice:
-    """Findings, without weights of models at a hub; `say` hears of those. Raises `ConfigError`."""
+    """Check one device, without fetching weights of hub models, about which `say` gets lines.
+
+    Raises `ConfigError`.
+    """
     check_tls(declared.http)
     with outlined(declared, say) as seen:
         return CheckedDevice(preflight(seen, probe), speeds(declared.device))
 
 
 def told(device: CheckedDevice) -> Iterator[str]:
-    """Lines for the terminal."""
+    """Lines for the terminal about one device."""
     link, served, fits = device.link, device.found.config, device.found.fits
     yield fit_table(served, fits)
     yield from master_lines(served, fits, bounds(served).idle)

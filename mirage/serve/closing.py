@@ -1,7 +1,7 @@
-"""The end of a server as its requests see it: new ones are refused, running ones get a moment.
+"""End of a server as requests see it: new ones are refused, running ones get some time.
 
-After that moment each is broken off and told that the server ends: by 503, or by an error event
-in a stream.
+After that time each is broken off with the message that the server ends: by 503, or by an error
+event in a stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mirage.serve.openai import ApiError
 
 T = TypeVar("T")
 DRAINING = "draining"
-"""Code of an answer that says so."""
+"""Code of an answer that refuses or breaks off a request because the server ends."""
 
 
 class Closing:
@@ -24,11 +24,11 @@ class Closing:
 
     def __init__(self) -> None:
         self.announced = False
-        """True once the end is told to who asks whether it is ready."""
+        """True once ``/ready`` and ``/health`` announce the end."""
         self.begun = False
         """True once new requests are refused."""
         self._waiting: set[asyncio.Timeout] = set()
-        """Scopes of requests that are with no engine yet."""
+        """Scopes of requests that have not been given to an engine yet."""
         self._none_runs = asyncio.Event()
         self._none_runs.set()
         self._running: set[asyncio.Timeout] = set()
@@ -40,12 +40,14 @@ class Closing:
             scope.reschedule(0)
 
     def runs(self, scope: asyncio.Timeout) -> None:
-        """A request is with an engine until `over`; `scope` expires if it is broken off."""
+        """Note that a request is with an engine, until `over`; `scope` is made to expire to break
+        it off.
+        """
         self._running.add(scope)
         self._none_runs.clear()
 
     def over(self, scope: asyncio.Timeout) -> None:
-        """The request has ended. Idempotent."""
+        """Note that a request has ended. Idempotent."""
         self._running.discard(scope)
         if not self._running:
             self._none_runs.set()
@@ -57,13 +59,13 @@ class Closing:
                 await self._none_runs.wait()
 
     def break_off(self) -> None:
-        """End what runs, see `runs`."""
+        """Break off all running requests, by their scopes."""
         for scope in self._running:
             if not scope.expired():
                 scope.reschedule(0)
 
     async def before(self, work: Awaitable[T]) -> T:
-        """The result of `work`. Raises `ApiError` if the end begins before there is one."""
+        """Result of `work`. Raises `ApiError` if the server begins to end before there is one."""
         scope = asyncio.timeout(0 if self.begun else None)
         self._waiting.add(scope)
         try:
@@ -78,6 +80,6 @@ class Closing:
 
 
 def ends() -> ApiError:
-    """Answer to a request that comes while the server ends."""
+    """Answer to a request that is refused or broken off because the server ends."""
     message = "the server is stopping: send this again when it is back"
     return ApiError(503, message, code=DRAINING, wait_s=LOOK_AGAIN_S)

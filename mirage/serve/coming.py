@@ -1,4 +1,4 @@
-"""Forms in which weights are told of that come into the store of a machine."""
+"""Forms for the progress of weights that are brought into a machine's store."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class AheadState(StrEnum):
 
 
 class WeightsComing(msgspec.Struct, frozen=True, kw_only=True):
-    """A model on its way into the store of a machine."""
+    """Model whose weights are brought into a machine's store."""
 
     model: str
-    """Its name or id in the store."""
+    """Name or id of the model in the store."""
     state: AheadState
     here: int = 0
-    """Bytes that have come, of those that were missing."""
+    """Bytes that have come, of those that were missing at the beginning."""
     missing: int = 0
-    """Bytes that were missing; 0 until that is known."""
+    """Bytes that were missing at the beginning; 0 until that is known."""
     why: str = ""
-    """Reason of a failure."""
+    """Reason of a failure; else empty."""

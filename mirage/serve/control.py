@@ -1,7 +1,7 @@
-"""The control server: engines on a Unix socket, the pure controller behind it.
+"""Control server: engines connect at a Unix socket, and the pure controller decides for them.
 
-The only place where the controller meets a clock and I/O. An engine's end of file is its
-death certificate; a connection that breaks the protocol is closed, and harms no other.
+It is the only place where the controller meets a clock and I/O. The end of an engine's connection
+is taken for its death. A connection that breaks the protocol is closed, and disturbs no other.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from mirage.wire import Broken, Decoder, encode, receive
 logger = logging.getLogger("mirage.serve.control")
 
 LONGEST_WAIT_S = 0.5
-"""Between two decisions, whatever was heard."""
+"""Most seconds between two decisions, also if nothing is heard."""
 HELLO_S = 10.0
-"""Seconds in which a new connection must introduce itself."""
+"""Seconds in which a new connection has to say hello."""
 LONGEST_TICK_S = 2 * BEAT_S
-"""Seconds that two beats further apart count for; see `RunningTime`."""
+"""Most seconds that count between two beats; see `RunningTime`."""
 
 
 ToTenant = Turn | Allotment | Refusal
-"""Messages that somebody decides to send."""
+"""Messages that the deciding object sends to engines."""
 _MESSAGES: Decoder[FromEngine] = Decoder(FromEngine)
 
 
 class Decides(Protocol):
-    """Deciding object: events in, messages out; `mirage.control.arbiter.Arbiter` is the real one.
+    """Deciding object: takes events and returns messages, as `mirage.control.arbiter.Arbiter` does.
 
-    A `DoesNotFitError` or `LedgerError` from an event means that the engine broke its promises.
+    A `DoesNotFitError` or `LedgerError` for an event means that the engine broke its promises.
     """
 
     def joined(self, hello: Hello, now: float) -> None: ...
@@ -82,41 +82,50 @@ class Decides(Protocol):
 
 
 class Keepers(Protocol):
-    """Keeper of the tenants' engines: starts them and ends them."""
+    """Receiver of news about engines, which starts and ends them."""
 
     def unwelcome(self, hello: Hello) -> str:
-        """Reason to send an engine away, which comes or comes back; empty to have it."""
+        """Reason to refuse an engine that connects for the first time or again; empty to accept
+        it.
+        """
 
     def came(self, tenant: str, pid: int) -> None:
-        """The tenant's engine said hello from process `pid`."""
+        """Note that the tenant's engine said hello from process `pid`."""
 
     def joined(self, tenant: str) -> None:
-        """The tenant's engine has its memory booked, and takes part."""
+        """Note that the tenant's engine has its memory in the ledger, and takes part."""
 
     def reported(self, tenant: str, report: Report) -> None:
-        """The tenant's engine has told its state, which is booked."""
+        """Note a report of the tenant's engine, which is in the ledger already."""
 
     def stepped(self, tenant: str, free_bytes: int, total_bytes: int) -> None:
-        """The tenant's model has computed its first request; bytes of the device are told."""
+        """Note that the tenant's model has computed its first request.
+
+        `free_bytes` and `total_bytes` are the device's memory after that.
+        """
 
     async def lost(self, tenant: str, reason: str | None) -> None:
-        """The engine's connection is closed, for a `reason` of ours, or by the engine (None).
+        """Handle the end of an engine's connection.
 
-        Returns once the process is dead: from then on its memory is lent to others.
+        `reason` is set if this server closed it, None if the engine did. Returns once the process
+        has ended: its memory is lent to others from then on.
         """
 
     def failed(self, tenant: str, error: str, fault: str) -> None:
-        """The engine's core ends over an exception of class `error`, maybe a `fault` of the GPU."""
+        """Note that the engine's core ends over an exception of class `error`.
+
+        `fault` names a fault of the GPU behind it; it is empty or unknown for other exceptions.
+        """
 
     def hangs(self, tenant: str, why: str) -> None:
-        """The engine shows no sign of life, or no progress: it is sent SIGKILL."""
+        """End an engine that shows no sign of life, or no progress."""
 
 
 class Unkept:
-    """`Keepers` of engines that nobody starts again, as where the server itself is measured."""
+    """`Keepers` that start and end no engines, as for measurements of the server itself."""
 
     def unwelcome(self, hello: Hello) -> str:
-        """Reason to send away any engine that comes back: none is awaited."""
+        """Reason to refuse an engine that comes back: none is expected. Empty for a new one."""
         return "" if hello.holdings is None else "nobody awaits it"
 
     def came(self, tenant: str, pid: int) -> None:
@@ -142,11 +151,13 @@ class Unkept:
 
 
 class ProtocolViolation(Exception):
-    """A connection that does not keep the protocol; the message says how."""
+    """Breach of the protocol by a connection; the message says which."""
 
 
 class ControlServer:
-    """Engines come and go, and `keepers` hears of it. Each must show that it lives."""
+    """Server for engines: it decides about their memory, tells `keepers` of them, and checks that
+    each lives.
+    """
 
     def __init__(
         self,
@@ -159,9 +170,9 @@ class ControlServer:
         on_host: bool = False,
         lease_s: float = 0.0,
     ) -> None:
-        """`hang_s`, `first_step_s` and `on_host` as in `Vitals`.
+        """`hang_s`, `first_step_s` and `on_host` are as in `Vitals`.
 
-        Engines go on for `lease_s` seconds if this process is killed.
+        Engines go on for `lease_s` seconds if this process is killed; 0 ends them with it.
         """
         self._lease_s = lease_s
         self._arbiter, self._registry, self._keepers = arbiter, registry, keepers
@@ -173,40 +184,43 @@ class ControlServer:
         """Number of decisions so far; one is made every `LONGEST_WAIT_S` at least."""
         self._news = asyncio.Event()
         self._parting = asyncio.Event()
-        """Set when the next engine is lost."""
+        """Set when the next engine is lost, then replaced by a new event."""
         self._server: asyncio.Server | None = None
         self._deciding: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._fault: asyncio.Future[None]
-        """Error that kept an engine from being ended; its memory stays booked then."""
+        """Gets the error of an engine whose end failed; its memory then stays in the ledger."""
 
     async def start(self, path: Path) -> None:
-        """Listen and begin to decide. Raises `OSError`."""
+        """Listen for engines, and begin to decide. Raises `OSError`."""
         await self.open(path)
         self.begin()
 
     async def open(self, path: Path) -> None:
-        """Listen, and decide nothing before `begin`. Raises `OSError`.
+        """Listen for engines, but decide nothing before `begin`. Raises `OSError`.
 
-        Engines that come until then report what they hold; that of later ones would count as free.
+        Engines that go on after a takeover have to connect before `begin`: the memory of a later
+        one would count as free.
         """
         self._fault = asyncio.get_running_loop().create_future()
         await self.listen(path)
 
     def begin(self) -> None:
-        """Decide, after `open`."""
+        """Begin to decide and to send beats, after `open`."""
         self._deciding = asyncio.create_task(self._decide(), name="decide")
         self._beating = asyncio.create_task(self._beat(), name="beat")
 
     async def listen(self, path: Path) -> None:
-        """Listen at `path`; connections stay. Raises `OSError`."""
+        """Listen at a new socket file; connected engines stay. Raises `OSError`."""
         before = self._server
         self._server = await asyncio.start_unix_server(self._connected, str(path))
         if before is not None:
             before.close()
 
     async def watch(self) -> None:
-        """Never returns; raises what stopped the deciding, the beats, or the end of an engine."""
+        """Wait for ever; raises the error that ended the deciding or the beats, or kept an engine
+        from being ended.
+        """
         assert self._deciding is not None and self._beating is not None, "start comes first"
         work = (self._deciding, self._beating, self._fault)
         done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
@@ -214,42 +228,44 @@ class ControlServer:
             task.result()
 
     def is_in_step(self, tenant: str) -> bool:
-        """True if its engine shows that it lives and makes a step that takes long."""
+        """True if the tenant's engine shows signs of life and makes a step that takes long."""
         vitals = self._vitals.get(tenant)
         return vitals is not None and vitals.is_in_step(self.running.seconds)
 
     def had_requests(self, tenant: str) -> float:
-        """Second of `running` at which its engine last had a request, or nobody knew."""
+        """Second of `running` at which the engine last had a request; now if that is not known."""
         now, vitals = self.running.seconds, self._vitals.get(tenant)
         return now if vitals is None else vitals.had_requests(now)
 
     async def parted(self, tenant: str) -> None:
-        """Returns once no engine of a tenant is connected, and its memory is booked as free."""
+        """Return once no engine of the tenant is connected, and its memory counts as free."""
         while tenant in self._engines:
             await self._parting.wait()
 
     def wake(self) -> None:
-        """Decide anew: something changed that no engine said."""
+        """Decide anew soon, because something changed that no engine reports."""
         self._news.set()
 
     def puts_to_sleep(self, tenant: str) -> None:
-        """Tell an engine to give all that it can; nothing to one that is not connected."""
+        """Tell an engine to give all memory that it can; nothing happens if it is not connected."""
         if tenant in self._vitals:
             self._tell(self._arbiter.sleeps(tenant, time.monotonic()))
             self._news.set()
 
     def wakes(self, tenant: str) -> None:
-        """Have a sleeping tenant take part again; nothing happens if it is not connected."""
+        """Let a sleeping tenant have memory again; nothing happens if it is not connected."""
         if tenant in self._vitals:
             self._arbiter.wakes(tenant, time.monotonic())
             self._news.set()
 
     def goes_on(self, tenant: str) -> None:
-        """Have an adopted engine awake: it wakes if it was told to sleep and did not."""
+        """Note that an adopted engine is awake: it is woken if it was told to sleep and has not
+        yet.
+        """
         self._arbiter.goes_on(tenant, time.monotonic())
 
     async def stop(self) -> None:
-        """Tell all engines to exit and close the socket. Idempotent."""
+        """Stop deciding, tell all engines to exit, and close the socket. Idempotent."""
         tasks = [task for task in (self._deciding, self._beating) if task is not None]
         for task in tasks:
             task.cancel()
@@ -279,7 +295,7 @@ class ControlServer:
     async def _listen(
         self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """From an engine's hello to its end."""
+        """Serve one connection from the engine's hello to its end."""
         tenant, reason = hello.tenant, None
         try:
             self._join(hello, writer)
@@ -292,7 +308,9 @@ class ControlServer:
             await self._lost(tenant, reason)
 
     def _known(self, hello: FromEngine | None) -> Hello:
-        """Raises `ProtocolViolation` unless this is the hello of a tenant that is awaited."""
+        """The first message as a hello. Raises `ProtocolViolation` unless it is one of an expected
+        engine.
+        """
         if hello is None:
             raise ProtocolViolation("it was closed before its hello")
         if not isinstance(hello, Hello):
@@ -369,7 +387,9 @@ class ControlServer:
     # -- deciding -----------------------------------------------------------------------
 
     async def _decide(self) -> None:
-        """Whenever something was heard, and when time alone changes what is right."""
+        """Decide whenever something was heard, and at each deadline of the arbiter. Never
+        returns.
+        """
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._wait_s()):
@@ -386,9 +406,9 @@ class ControlServer:
             self._send(tenant, command)
 
     async def _beat(self) -> None:
-        """Show every engine that there will be answers; one that does not listen is spared.
+        """Send signs of life to engines, and check theirs, every `BEAT_S`. Never returns.
 
-        And look whether each shows that it lives.
+        An engine that does not read its messages gets no more signs. One that hangs is ended.
         """
         while True:
             self.running.tick(time.monotonic())
@@ -414,7 +434,7 @@ class ControlServer:
 
 
 async def _next(reader: asyncio.StreamReader) -> FromEngine | None:
-    """The next message, None at the end. Raises `ProtocolViolation`."""
+    """Next message, None at the end of the connection. Raises `ProtocolViolation`."""
     try:
         return await receive(reader, _MESSAGES)
     except Broken as error:

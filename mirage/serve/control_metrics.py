@@ -20,7 +20,7 @@ from mirage.serve.registry import AttendedTenants, DecidedMemory
 
 
 def decision_metrics(decided: DecidedMemory, tenants: Collection[str]) -> Iterator[Metric]:
-    """Metrics of one device's arbiter; times of each of `tenants`, be there none yet."""
+    """Metrics of one device's arbiter. All `tenants` have rows of times, also those without any."""
     text = "Messages about memory to an engine, by the reasons of what they follow"
     family = CounterMetricFamily("mirage_decisions", text, labels=["tenant", "reason"])
     for labels, count in decided.decisions.counts.items():
@@ -31,7 +31,7 @@ def decision_metrics(decided: DecidedMemory, tenants: Collection[str]) -> Iterat
 
 
 def roster_metrics(attended: AttendedTenants, tenants: Collection[str]) -> Iterator[Metric]:
-    """Metrics of one device's roster; times as in `decision_metrics`."""
+    """Metrics of one device's roster. All `tenants` have rows of times, also those without any."""
     text = "Time in which a tenant that slept came to be ready"
     yield _times("mirage_wake_seconds", text, attended.wakes, tenants)
     text = "Time in which an engine started"

@@ -1,7 +1,7 @@
-"""Pages of other origins: which may ask for models, and the headers by which browsers know.
+"""Requests from web pages of other origins: the routes that they may use, and headers for browsers.
 
-Keys come in headers that a page sets itself. Cookies and what else a browser adds by itself are
-never allowed, so that a page has no more rights than its own key. An operator's routes stay closed.
+Pages send keys in headers that they set themselves. Cookies and other credentials that browsers add
+are never allowed, so a page has only the rights of its own key. Operators' routes stay closed.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ MODELS = "/v1/models"
 ROUTES = frozenset({MODELS, *JSON_ROUTES, *FORM_ROUTES})
 EXPOSED = "Retry-After, X-Request-Id"
 MAX_AGE_S = 600
-"""Seconds for which a browser need not ask again whether it may."""
+"""Seconds for which a browser may remember the answer to a preflight request."""
 ASKED_METHOD = "Access-Control-Request-Method"
 ASKED_HEADERS = "Access-Control-Request-Headers"
 
 
 class CrossOrigins:
-    """Origins that may ask; none by default."""
+    """Origins whose pages may send requests; none by default."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
 
     def preflight(self, request: web.Request) -> web.Response | None:
-        """Answer to a browser that asks whether a page may; it sends no key with that."""
+        """Answer to a browser's preflight request, which has no key; None if it is not allowed or
+        not one.
+        """
         if request.method == "OPTIONS" and ASKED_METHOD in request.headers and self._lets(request):
             return web.Response(status=204)
         return None
 
     async def tells(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Add the headers to an answer before it is sent, also to one that streams."""
+        """Add the headers for browsers to an answer before it is sent, also to a stream."""
         if not _of_models(request.path):
             return
         response.headers.add("Vary", "Origin")

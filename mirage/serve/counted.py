@@ -1,4 +1,4 @@
-"""Lines of a log about what strangers may cause as often as they like: one a second at most."""
+"""Log lines about events that clients can cause at will: at most one a second."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ EVERY_S = 1.0
 
 
 class Repeated:
-    """Log of an event that repeats: the first one at once, then counts while it goes on.
+    """Log of an event that repeats: the first one at once, then one line a second while it goes on.
 
-    `say` gets their number and the last one; `later` is the event loop's `call_later`.
+    `say` gets the number of events since the last line, and words about the last one; `later` is
+    the event loop's `call_later`.
     """
 
     def __init__(
@@ -24,7 +25,7 @@ class Repeated:
         self._rests = False
 
     def note(self, what: str) -> None:
-        """Count an event. `what` has nothing in it that came with a request."""
+        """Count an event. `what` must contain nothing that a client sent."""
         self._count += 1
         self._last = what
         if not self._rests:

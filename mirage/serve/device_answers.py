@@ -1,9 +1,9 @@
-"""A fresh process that uses the GPU: exit code 0 if that works, else one line and 1.
+"""Fresh process that tries to use the GPU: exit code 0 on success, else a line and exit code 1.
 
     python -m mirage.serve.device_answers INDEX
 
-One page of memory is made, mapped, written by the device and waited for. A device whose memory is
-full answers, too.
+One page of memory is made, mapped, and written by the device. A device whose memory is full counts
+as working.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from vmm.driver import OutOfMemory, VmmError
 
 
 def use(index: int) -> None:
-    """Raises `DeviceError` if the device cannot be used."""
+    """Use the GPU number `index`. Raises `VmmError` if that fails."""
     from vmm.cuda import CudaDriver
 
     with CudaDriver(device=index) as gpu:
@@ -24,7 +24,7 @@ def use(index: int) -> None:
 
 
 def main(index: int) -> None:
-    """Ends the process."""
+    """Use the GPU; on failure print the reason and end the process with exit code 1."""
     try:
         use(index)
     except OutOfMemory:

@@ -1,7 +1,7 @@
-"""The device that all engines share: has it failed, and does it answer again?
+"""Health of the device that all engines share: it may fail, and may answer again later.
 
-While it has failed no engine starts, and those that run are ended: one line says so, and a fresh
-process asks it again after ten minutes, then 20, 40 and every hour.
+While it has failed no engine starts, and running ones are ended. One line is logged about that, and
+a fresh process tries the device after ten minutes, then after 20, 40 and every 60.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from mirage.serve.ends.restarts import FORGIVEN_AFTER_S, REST_S, Restarts
 from vmm.faults import Fault
 
 ANSWER_S = 30.0
-"""Seconds for the answer of a fresh process. A driver that is stuck never gives one."""
+"""Seconds for the answer of a fresh process; a driver that hangs never gives one."""
 
 Asked = Callable[[], Awaitable[str]]
-"""Question to a fresh process: the reason why it cannot use the device; empty if it can."""
+"""Function that lets a fresh process try the device: the reason why it cannot use it, empty if it
+can.
+"""
 
 
 async def _no_question() -> str:
@@ -28,7 +30,10 @@ async def _no_question() -> str:
 
 
 class DeviceHealth:
-    """Health of one device. `reason` is empty while it is healthy; `failing` gets the first one."""
+    """Health of one device. `reason` is empty while it is healthy.
+
+    `failing` is called with the reason when the device fails.
+    """
 
     def __init__(
         self,
@@ -51,14 +56,19 @@ class DeviceHealth:
         self._well.set()
 
     def met(self, tenant: str, fault: Fault, bodies: Set[str] = frozenset()) -> None:
-        """An engine of `tenant` ended by `fault`, perhaps over a request of `bodies`."""
+        """Note that an engine of `tenant` ended by `fault`, perhaps over a request in `bodies`.
+
+        `bodies` are fingerprints.
+        """
         if self.reason:
             return
         if why := self._record.met(tenant, fault, bodies, self._clock()):
             self._fails(why)
 
     async def look(self, tenant: str) -> None:
-        """An engine of `tenant` ended in a way that the device may have caused: ask it."""
+        """Try the device, because an engine of `tenant` ended in a way that the device may have
+        caused.
+        """
         if self.reason:
             return
         why = await self._ask()
@@ -83,15 +93,15 @@ class DeviceHealth:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until it is asked again."""
+        """Seconds until a failed device is tried again."""
         return max(0.0, self._again - self._clock())
 
     async def well(self) -> None:
-        """Return when it has not failed, or answers again."""
+        """Return once the device has not failed, or works again."""
         await self._well.wait()
 
     async def keep(self) -> None:
-        """Ask it again whenever it has failed. Never returns."""
+        """Try the device again and again whenever it has failed. Never returns."""
         while True:
             await self._failed.wait()
             await asyncio.sleep(self.wait_s)
@@ -113,9 +123,9 @@ class DeviceHealth:
 
 
 async def asked(program: tuple[str, ...]) -> str:
-    """Reason why `program`, arguments of Python, cannot use the device: its first line.
+    """Reason why the program cannot use the device: its first line of output. Empty if it can.
 
-    Empty if it can.
+    `program` are arguments of Python.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,

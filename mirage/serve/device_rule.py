@@ -1,9 +1,9 @@
-"""Rule by which a device has failed. Pure: the caller says what time it is, in seconds.
+"""Rule by which a device counts as failed. Pure: the caller tells the time, in seconds.
 
-It has by a fault of the device itself, or if a fresh process cannot use it. A fault of one
-process's context, an illegal address for one, says nothing of it: a request or a model's kernel
-makes those. Several of them do, over different requests and in engines of different tenants; if it
-is always the same tenant's, its own restarts are counted (`restarts`).
+It has failed after a fault of the device itself, or if a fresh process cannot use it. A fault of
+one process's context, such as an illegal address, does not prove that: a request or a model's
+kernel can cause it. Several such faults do, if they came over different requests and in engines of
+different tenants; with one tenant alone, its own restarts are counted (`restarts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vmm.faults import Fault, Scope
 SEVERAL = 3
 WINDOW_S = 600.0
 TOGETHER_S = 10.0
-"""Faults that are closer are one: processes that share a context by MPS all end by it."""
+"""Seconds within which faults count as one: processes that share a context by MPS all end by it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _Met:
 
 
 class DeviceRecord:
-    """Faults that engines of one device have met."""
+    """Faults that ended engines of one device lately."""
 
     def __init__(self) -> None:
         self._met: list[_Met] = []

@@ -1,4 +1,4 @@
-"""A device with all that belongs to it: who decides about its memory, and the engines on it."""
+"""A device with all that belongs to it: its deciding object, tiers, sockets and engines."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from mirage.units import size
 
 
 class Domain:
-    """A device: its arbiter and ledger, its pool below, its control socket, its engines.
+    """A device: its arbiter and ledger, its tiers below, its control socket, its engines.
 
-    A server has one; several in one process share nothing. `registry` says what is known of it,
+    A server has one; several in one process share nothing. `registry` has what is known of it,
     `failures` the errors of first starts, by tenant.
     """
 
@@ -61,10 +61,10 @@ class Domain:
         book: RunBook | None = None,
         left: LeftRun | None = None,
     ) -> None:
-        """The device, its tenants and their sharing are `config`'s, the sockets `rundir`'s.
+        """`config` has the device, its tenants and their sharing, `rundir` the sockets.
 
-        `profiled` has times of tenants' steps for the controller to begin with. `book` is the
-        record of this run, and `left` one whose engines this device goes on with, in its folders.
+        `profiled` has the times of tenants' steps that the controller uses at first. `book` is the
+        record of this run; `left` is a run whose engines and folders this device takes over.
         """
         self.book, self._left = book or RunBook(), left
         self._config, self._rundir, self._reaper = config, rundir, reaper
@@ -110,7 +110,7 @@ class Domain:
         }
         self._caretaker = Caretaker(rundir, self.managers, self._sockets)
         self._crew = Crew()
-        """Task that keeps each tenant, by its name, or takes a removed one down."""
+        """Tasks: one keeps each tenant's engine, by its name; others remove tenants."""
         for tenant in config.tenants:
             adapters = found.adapters.get(tenant.name, {})
             if tenant.name in found.fits:
@@ -131,7 +131,7 @@ class Domain:
     # -- one tenant ---------------------------------------------------------------------
 
     def _make(self, tenant: TenantSection, fit: Fit, adapters: Mapping[str, str]) -> None:
-        """Make what belongs to a tenant; nothing of it runs. See `_unmake`."""
+        """Create the objects of a tenant, none of which runs yet. See `_unmake`."""
         manager = EngineManager(
             self._config,
             tenant,
@@ -152,7 +152,7 @@ class Domain:
         self.tenants.make(tenant, manager, self._share(tenant.name), adapters)
 
     def _make_and_keep(self, tenant: TenantSection, change: DomainChange) -> None:
-        """Make a new tenant, and keep its engine, while the others are served."""
+        """Create a new tenant while others are served, and begin to keep its engine."""
         name = tenant.name
         self._make(tenant, change.fits[name], change.adapters[name])
         if not self.attendance.roster.members[name].eager:
@@ -160,7 +160,7 @@ class Domain:
         self._crew.begin(name, self._keep(name))
 
     async def _unmake(self, name: str) -> None:
-        """A removed tenant has ended: nothing of it stays."""
+        """Remove all objects of a removed tenant whose engine has ended."""
         if name in self.managers:
             await self._crew.end(name)
             await self.managers[name].stop()
@@ -173,28 +173,30 @@ class Domain:
         say(f"{name}: removed")
 
     def gone(self, name: str) -> None:
-        """A removed tenant has no engine any more."""
+        """Begin to remove a tenant that has no engine any more; see `Acts`."""
         self._crew.begin(_unmaking(name), self._unmake(name))
 
     # -- tenants that become others -----------------------------------------------------
 
     @property
     def config(self) -> Config:
-        """Configuration that holds now; no share is ``auto``."""
+        """Present configuration, with numbers for shares that are ``auto``."""
         return self._config
 
     async def room_for(self, names: Iterable[str]) -> None:
-        """Wait until it is served, and nothing is left of what had these names and has ended."""
+        """Wait until the device serves, and nothing is left of removed tenants of these names."""
         await self._serving.wait()
         await self._crew.ended([_unmaking(name) for name in names])
 
     def apply(self, change: DomainChange) -> None:
-        """Have other tenants from now on. There has to be `room_for` them."""
+        """Replace the tenants, as the change has it. `room_for` has to be called before."""
         self._config = change.config
         self._changes.apply(change)
 
     async def adapted(self, names: Iterable[str]) -> None:
-        """Return when the engines of these have the adapters that are declared, or cannot."""
+        """Return when the engines of these tenants have their declared adapters, as far as that can
+        be.
+        """
         for name in names:
             if (manager := self.managers.get(name)) is not None:
                 await manager.adapters.settled()
@@ -204,7 +206,7 @@ class Domain:
         return True
 
     def looks_after(self, socket: Path, listen: Listen) -> None:
-        """Another socket of the run's folder, and how it is made again."""
+        """Let the caretaker keep another socket of the run's folder; `listen` makes it again."""
         self._sockets[socket] = listen
 
     # -- serving ------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class Domain:
     async def serve(self, *, all_or_nothing: bool) -> None:
         """Start the engines and keep them. Never returns: it fails or is cancelled.
 
-        With `all_or_nothing` a tenant that cannot start ends all: raises `EngineFailed`.
+        With `all_or_nothing` it raises `EngineFailed` if a tenant cannot start.
         """
         adopted = await self._open()
         self._leave_out_refused()
@@ -230,7 +232,9 @@ class Domain:
             await self._crew.stop()
 
     async def _open(self) -> list[str]:
-        """Listen to engines; tenants whose engines another server had and that go on."""
+        """Listen for engines; return the tenants whose engines were taken over from another
+        server.
+        """
         if self._left is None:
             self._begin_record()
             await self._control.start(self._rundir.control_socket)
@@ -255,21 +259,23 @@ class Domain:
         self._reaper.leases(self._config.lease_s)
 
     async def serves(self) -> None:
-        """Return when engines that another server had are this one's, and others may start."""
+        """Return when engines of another server have been taken over, and others may start."""
         await self._serving.wait()
 
     @property
     def decisions(self) -> int:
-        """Number of decisions about its memory so far."""
+        """Number of decisions about the device's memory so far."""
         return self._control.decisions
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the device that no engine of it holds or may come to hold."""
+        """Bytes of the device that none of its engines holds or may come to hold."""
         return self._arbiter.controller.free_bytes
 
     def _leave_out_refused(self) -> None:
-        """No engine is started for them, now or later: others may have their memory."""
+        """Log the refused tenants, and free their shares for others: no engine is started for
+        them.
+        """
         for name, why in self.tenants.refused.items():
             say(f"tenant {name!r} is not served: {why}")
             self._arbiter.controller.given_up(name)
@@ -294,9 +300,10 @@ class Domain:
         return Attendance(roster, self, say, device=self.device, changed=changed)
 
     async def _attend(self, adopted: Collection[str]) -> None:
-        """Let tenants come and go. The first starts are those that are ordered at once.
+        """Let tenants come and go. Never returns.
 
-        Those that were `adopted` have started.
+        First starts are those that the roster orders at once; all other tenants, also `adopted`
+        ones, count as started.
         """
         for name in self.managers.keys() - adopted:
             self._arbiter.controller.given_up(name)
@@ -312,12 +319,14 @@ class Domain:
         await self.managers[name].keep(self.tenants.shares[name])
 
     def start(self, name: str) -> None:
-        """Start a tenant's engine, as soon as others have given its share back."""
+        """Start the tenant's engine as soon as others have given its share back; see `Acts`."""
         self.weights.starts(name)
         self.tenants.shares[name].call()
 
     def stop_one(self, name: str, why: str) -> None:
-        """End a tenant's engine, or do not start it; for a reason that is told, if any."""
+        """End the tenant's engine, or do not start it; `why` is the reason to log, empty for
+        none.
+        """
         if self.tenants.shares[name].recall():
             self.tenants.starts[name].set()
             self.attendance.heard(name, LifeEvent.ENDED)
@@ -325,25 +334,27 @@ class Domain:
             self.managers[name].stops(why)
 
     def sleep(self, name: str) -> None:
-        """A tenant's engine gives all that it can."""
+        """Have the tenant's engine give all memory that it can; see `Acts`."""
         self._control.puts_to_sleep(name)
 
     def wake(self, name: str) -> None:
-        """A tenant's share is its own again."""
+        """Give the tenant its share again; see `Acts`."""
         self._control.wakes(name)
 
     def _keeps(self, name: str, kept: bool) -> None:
-        """A tenant's weights are in host memory from now on, or no more."""
+        """Note whether a tenant's weights are in host memory."""
         if name in self.attendance.roster.members:
             self.attendance.roster.kept(name, kept=kept)
 
     def shows(self, name: str, state: LifeState) -> None:
-        """A tenant is in another state."""
+        """Note that a tenant has entered another state; see `Acts`."""
         self.registry.backends[name].enters(state)
         self.registry.moved.set()
 
     def _end_debtor(self, name: str, why: str) -> None:
-        """End an engine unless it is in a step: that is judged by its signs of life."""
+        """End an engine that owes memory, unless it is in a step, which its signs of life are
+        judged by.
+        """
         if not self._control.is_in_step(name):
             self.managers[name].hangs(why)
 
@@ -359,18 +370,18 @@ class Domain:
         return why
 
     async def _over(self, name: str) -> None:
-        """Forget a tenant's engine, which has ended."""
+        """Forget the memory of a tenant's engine that has ended."""
         self._outside.over(name)
         await self.tiers.dead(name)
 
     def _end_all(self, reason: str) -> None:
-        """The device has failed."""
+        """End all engines, because the device has failed for this `reason`."""
         for manager in self.managers.values():
             manager.device_failed(reason)
         self.attendance.device_failed()
 
     def sample(self, seconds: float) -> None:
-        """Record how its memory is held, so many seconds after the start."""
+        """Take a sample of memory and rates, `seconds` after the start."""
         self.registry.timeline.record(seconds, self.registry.reports)
         self.registry.pace.look(seconds, self.registry.reports)
         self.tiers.watch(self.registry)
@@ -378,14 +389,14 @@ class Domain:
     # -- stopping -----------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End the engines, then what they talk to. Idempotent."""
+        """End the engines, then stop the servers that they use. Idempotent."""
         await asyncio.gather(*(manager.stop() for manager in self.managers.values()))
         await self._control.stop()
         await self.tiers.stop()
         await self.weights.stop()
 
     def kill(self) -> None:
-        """End the engines at once, and what would outlive this process."""
+        """Kill the engines at once, and leave nothing that would outlive this process."""
         self._reaper.leases(0.0)
         for manager in self.managers.values():
             manager.kill()
@@ -396,7 +407,7 @@ def _unmaking(name: str) -> tuple[str, str]:
 
 
 def _device(config: Config, means: Means, failing: Callable[[str], None]) -> DeviceHealth:
-    """The device; one of a kind that can fail is asked by a process of its own."""
+    """Health of the device; one of a kind that can fail is tried by a process of its own."""
     kind, index = config.device.kind, config.device.index
     if (program := means.device.get(kind)) is None:
         return DeviceHealth(failing=failing, say=say)
@@ -406,5 +417,5 @@ def _device(config: Config, means: Means, failing: Callable[[str], None]) -> Dev
 
 
 def _compiles(config: Config) -> bool:
-    """True if a first step may compile: on a GPU kernels do, whatever is said of steps."""
+    """True if a first step may take long to compile: on a GPU kernels are compiled in any case."""
     return config.device.kind == "cuda" or config.device.compile

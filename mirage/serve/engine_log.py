@@ -1,4 +1,4 @@
-"""The log of an engine: how far its start has come, and its last error."""
+"""Log of an engine: the progress of its start, and its last error."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ NO_ERROR = re.compile(r"\b(WARNING|INFO|DEBUG) \d\d-\d\d ")
 LOG_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[\S+\] )?")
 ANY_PREFIX = re.compile(r"^(?:\(\w+ pid=\d+\) )?(?:[A-Z]+ \d\d-\d\d \S+ \[\S+\] )?")
 CONTROLS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Colours and other orders to a terminal: lines are shown on those of operators."""
+"""Control characters, such as colours; they are removed from lines that operators see."""
 MAX_LINE = 300
 SHORT_LINE = 100
 TAIL_BYTES = 65536
 ERROR_BYTES = 1 << 20
-"""Bytes at the end of a log that are searched for the error: a log may have gigabytes."""
+"""Most bytes at the end of a log that are searched for an error, since a log may have gigabytes."""
 LOOKED_AT = 1000
-"""Characters of a line in which an error is looked for: the search takes the square of them."""
+"""Most characters of a line that are searched for an error, since the search takes quadratic
+time.
+"""
 PROGRESS_LINE = re.compile(
     r"\b(?:captur|compil|download|initializ|load|process|profil|warm)ing\b|\d %|\d%", re.IGNORECASE
 )
-"""Lines of an engine's log that tell how far its start has come."""
+"""Lines of an engine's log that tell the progress of its start."""
 
 
 def last_progress(log: Path, start: int = 0) -> str:
-    """The newest `PROGRESS_LINE` of a log from byte `start` on, without what vLLM puts before it.
+    """Newest `PROGRESS_LINE` of a log from byte `start` on, without vLLM's prefix; else empty.
 
-    Of a bar that is drawn over and over, the newest.
+    Of a progress bar that is drawn again and again it is the newest state.
     """
     lines = reversed(_last_lines(log, start, TAIL_BYTES))
     bare = (ANY_PREFIX.sub("", CONTROLS.sub("", line).strip(), count=1) for line in lines)
@@ -37,11 +39,12 @@ def last_progress(log: Path, start: int = 0) -> str:
 
 
 def last_error(log: Path, start: int = 0) -> str | None:
-    """The most telling line of an engine's log from byte `start` on: its last error.
+    """Last error in an engine's log from byte `start` on, as its most telling line; None without
+    one.
 
-    Only the last `ERROR_BYTES` are looked at. vLLM's server reports "Engine core initialization
-    failed" after the engine has said why, so lines of the engine core come first; pydantic says
-    what is wrong a line later.
+    Only the last `ERROR_BYTES` are read. Errors of the engine core are preferred, because vLLM's
+    server only reports "Engine core initialization failed" after them. Of an error of pydantic the
+    next line is returned, which has the reason.
     """
     lines = [CONTROLS.sub("", line[:LOOKED_AT]) for line in _last_lines(log, start, ERROR_BYTES)]
     said = [i for i, line in enumerate(lines) if not NO_ERROR.search(line)]
@@ -56,9 +59,9 @@ def last_error(log: Path, start: int = 0) -> str | None:
 
 
 def _last_lines(log: Path, start: int, most: int) -> list[str]:
-    """Lines of a log from byte `start` on, of its last `most` bytes; none if it is gone.
+    """Last `most` bytes of a log from byte `start` on, as lines; none if it cannot be read.
 
-    The first may be the end of a line.
+    The first line may lack its beginning.
     """
     try:
         with log.open("rb") as file:

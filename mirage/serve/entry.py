@@ -1,4 +1,4 @@
-"""Entry of requests to a device: an address of its own, or a line to a router before several."""
+"""Entry of requests to a device: its own address, or a line to a router for several devices."""
 
 from __future__ import annotations
 
@@ -25,44 +25,45 @@ class RequestEntry(Protocol):
 
     @property
     def listeners(self) -> Mapping[Path, Listen]:
-        """Sockets of the run's folder, and how each is made again."""
+        """Functions that listen again, by the paths of the run's sockets that they make."""
 
     @property
     def hears(self) -> bool:
-        """True if a router can connect."""
+        """True once routers are welcomed."""
 
     @property
     def admin_socket(self) -> Path:
-        """Socket for operators, once it has begun."""
+        """Path of the operators' socket, after `begin`."""
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """Listen; the URL. What serves in a run that was `left` may go on: `hear` follows then.
+        """Listen, and return the URL. A router of a run that was `left` may go on: then `hear` has
+        to follow.
 
-        Raises `OSError`, `UnicodeError` for a host that cannot be one.
+        Raises `OSError`, and `UnicodeError` for a host name that cannot be one.
         """
 
     async def hear(self, keys: AccessTable) -> None:
-        """Let a router connect, and be asked. Raises `OSError`."""
+        """Welcome routers and answer their questions from now on. Raises `OSError`."""
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Serve routers. Never returns."""
 
     async def drain(self) -> None:
-        """Refuse what is new, and end what runs. Idempotent."""
+        """Let routers refuse new requests and end the running ones. Idempotent."""
 
     async def stop(self) -> None:
-        """Close it. Idempotent."""
+        """Close the entry. Idempotent."""
 
     def kill(self) -> None:
-        """End at once what would outlive this process."""
+        """Kill at once the processes that would outlive this one."""
 
 
 MadeEntry = Callable[[Config, Domain, Overview, RunDir, ReaperClient], RequestEntry]
-"""Maker of the entry to a device; `OwnAddress` is one."""
+"""Function that makes the entry to a device; `OwnAddress` is one."""
 
 
 class OwnAddress(ServedAddress):
-    """The way of a server with one device: its own address and router."""
+    """Entry of a server with one device: its own address and router."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class OwnAddress(ServedAddress):
         passed: Sequence[socket.socket] = (),
         door: str = "",
     ) -> None:
-        """`overview`, `logs`, `passed` and `door` as in `ServedAddress`."""
+        """`overview`, `logs`, `passed` and `door` are as in `ServedAddress`."""
         super().__init__(
             config,
             domain.registry,
@@ -91,7 +92,9 @@ class OwnAddress(ServedAddress):
         )
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """See `RequestEntry`: the router that was left goes on if it serves as it shall now."""
+        """See `RequestEntry`: a router that was left goes on if its address and settings are still
+        right.
+        """
         if (there := router_left(left, host, port, self._config.http)) is not None:
             return await self.goes_on(*there)
         return await self.start(host, port, keys)

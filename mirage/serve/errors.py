@@ -1,4 +1,4 @@
-"""Errors of engines, beside `mirage.config.ConfigError`."""
+"""Errors of engines."""
 
 from mirage.errors import CommandFailed
 

@@ -1,7 +1,7 @@
-"""Metrics of several engines or devices as one text, without reading their lines. Pure.
+"""Metrics of several engines or devices merged into one text, without parsing their lines. Pure.
 
-Samples of a family have to stand together, so answers are cut at their families and laid together
-anew. prometheus_client's parser would take a second for what eight engines tell.
+Samples of a family have to stand together, so answers are cut into families, which are joined anew.
+The parser of prometheus_client would take a second for the metrics of eight engines.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 PIECES = re.compile(rb"^(?=# HELP )", re.MULTILINE)
-"""Begin of each family."""
+"""Beginning of each family."""
 HEAD = re.compile(rb"# HELP (\S+)[^\n]*\n(?:#[^\n]*\n)*")
 SAMPLE = re.compile(rb"^([a-zA-Z_:][\w:]*)(\{?)", re.MULTILINE)
 """Name of a sample, and the brace before its labels."""
 DEVICE = "device"
-"""Label with the name of one of several devices."""
+"""Label with the name of a device, if there are several."""
 Labels = Mapping[str, str]
-"""Values by the labels' names; they need no quoting."""
+"""Label values by the labels' names; values need no quoting."""
 OF_PYTHON = b"python_"
-"""Begin of families that tell of an interpreter alone."""
+"""Beginning of the names of families about the Python interpreter, which are left out."""
 CREATED = b"_created"
-"""End of families that tell when others began: dashboards ask for none."""
+"""End of the names of families with times of creation, which are left out: no dashboard uses
+them.
+"""
 
 
 class ToldFamily(NamedTuple):
@@ -33,18 +35,18 @@ class ToldFamily(NamedTuple):
 
 
 ToldMetrics = Mapping[bytes, ToldFamily]
-"""Families of one answer by their names."""
+"""Families of one answer, by name."""
 
 
 def of_device(name: str) -> Labels:
-    """Labels of one of several devices; none for the only one, which has no name."""
+    """Labels for metrics of a device; none if its name is empty, as for the only device."""
     return {DEVICE: name} if name else {}
 
 
 def families(text: bytes, labels: Labels) -> ToldMetrics:
-    """Families of an answer in which each sample has these `labels`.
+    """Families of an answer, in which each sample gets these `labels` unless it has them.
 
-    vLLM gives its model's name to its own metrics alone.
+    vLLM puts its model's name only on its own metrics.
     """
     found: dict[bytes, ToldFamily] = {}
     for piece in PIECES.split(text if text.endswith(b"\n") else text + b"\n"):
@@ -57,9 +59,10 @@ def families(text: bytes, labels: Labels) -> ToldMetrics:
 
 
 def merged(answers: Iterable[ToldMetrics]) -> bytes:
-    """Answers of different models or devices, as one text.
+    """Answers of different models or devices as one text.
 
-    Comments are those of the first that has them. A family without samples is left out.
+    Comments of a family are those of the first answer that has it. Families without samples are
+    left out.
     """
     found: dict[bytes, list[ToldFamily]] = {}
     for answer in answers:
@@ -74,7 +77,7 @@ def merged(answers: Iterable[ToldMetrics]) -> bytes:
 
 
 def _labelled(samples: bytes, labels: Labels) -> bytes:
-    """Samples with those labels that the first one lacks."""
+    """Samples with those `labels` added that the first sample lacks."""
     first = samples[: samples.find(b"\n")]
     lacks = [name for name in labels if not re.search(rf'[{{,]{name}="'.encode(), first)]
     if not lacks:

@@ -1,4 +1,4 @@
-"""``mirage fetch``: models of a hub brought into its cache, for a server to find."""
+"""``mirage fetch``: fetches hub models into the cache, where servers find them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fetch_command(words: ServedWords, trust: TrustOption = None) -> None:
 
 
 def _wanted(words: list[str], trusted: list[str]) -> list[tuple[HubName, bool]]:
-    """Models at a hub, and whether code of theirs is trusted. Raises `InputRefused`."""
+    """Hub models to fetch, each with true if its own code is trusted. Raises `InputRefused`."""
     if len(words) == 1 and is_config(words[0], folder=False, file=Path(words[0]).is_file()):
         path = Path(words[0])
         tenants = tenants_in(read_yaml(path), path)

@@ -1,4 +1,4 @@
-"""Permissions that engines need: to open files, and to write to the folders of the run."""
+"""Resources that a run needs: open files, and folders that can be written."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mirage.serve.rundir import RunDir
 from mirage.units import MIB, size
 
 LEAST_FILES = 512
-"""Open files of a process: the router has two for each request, an engine one."""
+"""Open files that a process needs at least: the router has two for each request, an engine one."""
 WANTED_FILES = 65536
 LEAST_ROOM = 64 * MIB
-"""Bytes of the folder for temporary files, for logs, sockets and caches."""
+"""Bytes that the folder for temporary files needs at least, for logs, sockets and caches."""
 
 
 def check_files() -> None:
-    """Let this process and its engines open as many files as they may.
+    """Raise the limit of open files for this process and its engines.
 
-    Raises `ConfigError` if those are too few.
+    Raises `ConfigError` if it is too low all the same.
     """
     if (most := raise_limit()) < LEAST_FILES:
         raise ConfigError(
@@ -32,7 +32,9 @@ def check_files() -> None:
 
 
 def raise_limit(wanted: int = WANTED_FILES) -> int:
-    """Let this process, and those that it starts, open more files; how many it may."""
+    """Raise the soft limit of open files up to `wanted`, also for child processes; return the
+    limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
@@ -43,7 +45,7 @@ def raise_limit(wanted: int = WANTED_FILES) -> int:
 
 
 def check_folders(log_dir: Path | None = None) -> None:
-    """Raises `ConfigError` if a run could not write its folder, or its logs into `log_dir`."""
+    """Raise `ConfigError` if a run could not write its folder, or its logs into `log_dir`."""
     _check_temporary()
     if log_dir is None:
         return

@@ -1,6 +1,6 @@
-"""Does every tenant fit into its share, and with how many KV blocks does it start?
+"""Fit of each tenant into its share, and the number of KV blocks that it starts with.
 
-Answered from the configuration and what vLLM says of the models (`ModelFacts`). Pure.
+Computed from the configuration and vLLM's facts about the models (`ModelFacts`). Pure.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from mirage.units import align_up, ceil_div, size, sizes
 from vmm.space import extent_blocks
 
 LEAST_SHARE = 1e-6
-"""Per cent."""
+"""Least share, in per cent."""
 NOT_ASKED = "remap.experts is false"
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A tenant's memory at start. Layers are rounded up to pages; blocks include the null block.
+    """Memory of a tenant at its start. Layers are rounded up to pages; blocks include the null
+    block.
 
-    `base_blocks` fill what the share leaves beside the parameters; `max_blocks` is the
-    universe that vLLM's block pool is built for: the most that could ever be granted.
-    `min_blocks` hold one request of `max_model_len` tokens. A model without a KV cache has none.
+    `base_blocks` fill the part of the share that parameters leave. `max_blocks` is the size of
+    vLLM's block pool: the most blocks that could ever be granted. `min_blocks` hold one request of
+    `max_model_len` tokens. A model without a KV cache has no blocks.
     """
 
     page: PageSize
@@ -41,16 +42,16 @@ class Fit:
     max_blocks: int
     min_blocks: int
     movable_layers: int
-    """Layers that may be given away at the same time."""
+    """Number of layers that may be given away at the same time."""
     stays: str | None = None
-    """Why no layer can move; None if they can, or if the policy moves none."""
+    """Reason why no layer can move; None if layers can, or if the policy moves none."""
     architecture: str = ""
     quantisation: str = ""
     kv: KVGroups = NO_KV
     experts: ExpertFacts | None = None
-    """Experts that may be given away."""
+    """Experts that may be given away; None if there are none."""
     experts_stay: str | None = None
-    """Why there are none; None if there are, or if none were asked for."""
+    """Reason why no experts may be given away; None if some may, or if none were asked for."""
 
     @property
     def parameter_bytes(self) -> int:
@@ -67,7 +68,9 @@ class Fit:
 
 
 def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit], dict[str, str]]:
-    """Fit every tenant that has `facts`, and say why one does not fit; both by its name."""
+    """Fit of each tenant that has `facts`; and the reason for each that does not fit; both by
+    name.
+    """
     asked = [t for t in config.tenants if t.name in facts]
     page = page_size(config.device.page, (_sizes(config, t, facts[t.name]) for t in asked))
     problems = {
@@ -85,9 +88,10 @@ def fit(config: Config, facts: Mapping[str, ModelFacts]) -> tuple[dict[str, Fit]
 
 
 def with_shares(config: Config, facts: Mapping[str, ModelFacts]) -> Config:
-    """`config` with numbers for shares that are ``auto``: parameters, one request, and a page.
+    """`config` with numbers for shares that are ``auto``: enough for parameters, one request and a
+    page.
 
-    A tenant of which nothing is known has the least share that there is.
+    A tenant without `facts` gets the least share that there is.
     """
     if all(t.share is not None for t in config.tenants):
         return config
@@ -103,9 +107,9 @@ def with_shares(config: Config, facts: Mapping[str, ModelFacts]) -> Config:
 def _auto(
     config: Config, tenant: TenantSection, facts: Mapping[str, ModelFacts], page: int
 ) -> float:
-    """Per cent, in the millionths in which a share counts.
+    """Share in per cent, rounded up to millionths.
 
-    A page more than is needed: an engine may hold a few bytes that vLLM does not tell of.
+    It has a page more than is needed: an engine may hold a few bytes that vLLM does not tell of.
     """
     if (known := facts.get(tenant.name)) is None:
         return LEAST_SHARE
@@ -167,7 +171,7 @@ def _experts_stay(facts: ModelFacts, page: int) -> str | None:
 
 
 def _floor_too_high(tenant: TenantSection, facts: ModelFacts) -> str | None:
-    """Why fewer layers than `floor_layers` cannot be kept; None if the model has as many."""
+    """Reason why `floor_layers` cannot be kept; None if the model has as many layers."""
     if tenant.floor_layers <= facts.layers:
         return None
     return (
@@ -177,7 +181,9 @@ def _floor_too_high(tenant: TenantSection, facts: ModelFacts) -> str | None:
 
 
 def _too_large(config: Config, tenant: TenantSection, facts: ModelFacts, page: int) -> str | None:
-    """Why a tenant's share is too small for its parameters and one request; None if it is not."""
+    """Reason why a share is too small for parameters and one request; None if it is large
+    enough.
+    """
     grant = entitled(tenant).share_bytes(config.device.memory)
     parameters = parameter_bytes(facts, page)
     kv = least_kv_bytes(facts, page)
@@ -193,31 +199,33 @@ def _too_large(config: Config, tenant: TenantSection, facts: ModelFacts, page: i
 
 
 def least_kv_bytes(facts: ModelFacts, page: int) -> int:
-    """Bytes of KV extents for one request of the longest."""
+    """Bytes of KV extents that one request of the greatest length needs."""
     blocks = align_up(least_blocks(facts.kv.request_blocks), _extent_blocks(facts, page))
     return blocks * facts.block_bytes
 
 
 def _extent_blocks(facts: ModelFacts, page: int) -> int:
-    """KV blocks in an extent: as many as fill pages in each run that a block lies in."""
+    """Number of KV blocks in an extent: as many as fill whole pages in each run of memory that a
+    block has a part in.
+    """
     if not facts.block_bytes:
         return 1
     return extent_blocks(facts.block_bytes // facts.block_runs, page)
 
 
 def parameter_bytes(facts: ModelFacts, page: int) -> int:
-    """Bytes of all parameters, each layer rounded up to pages."""
+    """Bytes of all parameters, with each layer rounded up to pages."""
     return facts.fixed_bytes + facts.layers * align_up(facts.layer_bytes, page)
 
 
 def _movable_layers(config: Config, tenant: TenantSection, facts: ModelFacts) -> int:
-    """Layers of this tenant that may be given away at the same time, under this policy."""
+    """Number of the tenant's layers that may be given away at the same time, under the policy."""
     if config.policy is not Policy.MIRAGE or facts.stays is not None:
         return 0
     return int(facts.layers * config.max_percent(tenant) / 100)
 
 
 def _unmovable_bytes(config: Config, tenant: TenantSection, facts: ModelFacts, page: int) -> int:
-    """Parameters that hold their memory whatever happens."""
+    """Bytes of parameters that can never be given away."""
     moves = _movable_layers(config, tenant, facts) * align_up(facts.layer_bytes, page)
     return parameter_bytes(facts, page) - moves

@@ -1,4 +1,4 @@
-"""A private folder that is held, so that cleaners of temporary files leave it alone."""
+"""Private folder with a lock on it, so that cleaners of temporary files leave it alone."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class HeldFolder:
-    """A folder of this process, with a BSD lock on it until `remove`.
+    """Folder of this process, with a BSD lock on it until `remove` or `let_go`.
 
-    systemd-tmpfiles passes over a folder that somebody has locked, and all that is in it. Nobody
-    else can have it as long as this process lives.
+    systemd-tmpfiles skips folders that are locked, with all that is in them. No other process can
+    take the folder while this one lives.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
-        """Takes over the descriptor of the `lock`. See `made` and `taken`."""
+        """`lock` is the descriptor that has the lock, which this object closes. Use `made` or
+        `taken`.
+        """
         self.path, self._lock = path, lock
 
     @classmethod
     def made(cls, base: str) -> HeldFolder:
-        """A new one in `base`. Raises `OSError` if it cannot be made."""
+        """Make a new folder in `base`. Raises `OSError`."""
         path = Path(tempfile.mkdtemp(prefix="mirage-", dir=base))
         return cls(path, _locked(path))
 
     @classmethod
     def taken(cls, path: Path) -> HeldFolder | None:
-        """A folder that a dead process left, now locked. None if in use, not ours, or gone."""
+        """Lock a folder that a dead process left; None if it is in use, not this user's, or
+        gone.
+        """
         try:
             lock = os.open(path, FOLDER)
         except OSError:
@@ -50,13 +54,13 @@ class HeldFolder:
         return None
 
     def let_go(self) -> None:
-        """Leave it to others as it is. Idempotent."""
+        """Release the lock, and leave the folder as it is. Idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def mend(self) -> bool:
-        """Make it again if it is gone; whether it was. Raises `OSError`."""
+        """Make the folder again if it is gone; true if it was. Raises `OSError`."""
         if self._is_there():
             return False
         _take(self.path)
@@ -72,12 +76,12 @@ class HeldFolder:
                 os.utime(path, follow_symlinks=False)
 
     def remove(self) -> None:
-        """Idempotent."""
+        """Remove the folder with its content, and release the lock. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.let_go()
 
     def _is_there(self) -> bool:
-        """True if the folder of that name is the locked one."""
+        """True if the folder at the path is the locked one."""
         try:
             return os.path.samestat(os.lstat(self.path), os.fstat(self._lock))
         except FileNotFoundError:
@@ -85,7 +89,7 @@ class HeldFolder:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor with the lock; without one where the file system has none."""
+    """Descriptor of a folder, locked if the file system has locks."""
     descriptor = os.open(folder, FOLDER)
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +97,7 @@ def _locked(folder: Path) -> int:
 
 
 def _take(folder: Path) -> None:
-    """Make it, or have what an engine has made anew under its name. Raises `OSError`."""
+    """Make the folder, or take one that an engine has made there meanwhile. Raises `OSError`."""
     folder.mkdir(PRIVATE, exist_ok=True)
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

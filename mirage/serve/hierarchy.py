@@ -1,4 +1,4 @@
-"""Capacity of the tiers below the device for each tenant's KV cache, in words. Pure."""
+"""Lines about the room in the tiers below the device for each tenant's KV cache. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mirage.units import size
 
 
 def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
-    """Lines for people: one for each tier, one for each tenant's part of the host pool, and one for
+    """Lines for users: one for each tier, one for each tenant's part of the host pool, and one for
     each tenant's experts that peers may hold.
 
-    Empty without `tiers.host`; a single line where the policy does not use it.
+    Empty without `tiers.host`; a single line if the policy does not use it.
     """
     if config.tiers.host is None:
         return []
@@ -48,8 +48,8 @@ def hierarchy(config: Config, fits: Mapping[str, Fit]) -> list[str]:
 
 
 def _experts(config: Config, fits: Mapping[str, Fit], book: TierLedger) -> list[str]:
-    """Number of experts that find room in the share of all peers, of each mixture that may give
-    some.
+    """A line for each model with experts that may be given away: the number of them that find room
+    in its share of peers' memory.
     """
     assert config.tiers.peer is not None
     book.resize(config.tiers.peer.bytes)
@@ -70,7 +70,10 @@ def _peer(name: str, peer: Peer) -> str:
 
 
 def _fitting(fits: Mapping[str, Fit], room: Callable[[int], int]) -> str:
-    """``"up to 300 KV blocks of a, 40 of b"``; `room` is for blocks of so many bytes."""
+    """Words such as ``"up to 300 KV blocks of a, 40 of b"``.
+
+    `room` returns the number of blocks of a given size in bytes that fit.
+    """
     blocks = {name: room(fit.block_bytes) for name, fit in fits.items() if fit.block_bytes}
     if empty := [name for name, number in blocks.items() if not number]:
         return f"too small for a KV block of {', '.join(empty)}: raise its bytes"
@@ -79,7 +82,7 @@ def _fitting(fits: Mapping[str, Fit], room: Callable[[int], int]) -> str:
 
 
 def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:
-    """``"a: up to 300 KV blocks (9600 tokens), 100 of them its share"``."""
+    """Line such as ``"a: up to 300 KV blocks (9600 tokens), 100 of them its share"``."""
     if not fit.block_bytes or not fit.kv.request_blocks:
         return f"{name}: no KV cache, nothing in the pool"
     stride = stride_of(fit.block_bytes)
@@ -90,7 +93,9 @@ def _tenant(name: str, fit: Fit, longest: int, nbytes: int, share: int) -> str:
 
 
 def _tokens(fit: Fit, blocks: int) -> str:
-    """Empty where groups of layers need blocks of their own."""
+    """Number of tokens in these blocks, in words; empty if groups of layers have blocks of their
+    own.
+    """
     if len(fit.kv.groups) > 1 or not fit.kv.groups[0].grows:
         return ""
     return f"{blocks * fit.kv.groups[0].block_tokens} tokens"

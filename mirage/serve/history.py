@@ -1,6 +1,7 @@
-"""`GET /mirage/timeline`: what memory did, page by page, made beside the event loop.
+"""`GET /mirage/timeline`: samples of memory over time, page by page, encoded in a thread.
 
-The loop also decides about memory and beats for engines, so it must not make a large answer.
+The event loop also decides about memory and sends engines signs of life, so it must not encode a
+large answer.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ ROUTE = "/mirage/timeline"
 
 
 class HistoryQuery(NamedTuple):
-    """First `limit` samples after `since` seconds."""
+    """Query for the first `limit` samples after `since` seconds; None is the beginning."""
 
     since: float | None = None
     limit: int = PAGE_SAMPLES
 
 
 async def answer(registry: Registry, request: web.Request) -> web.Response:
-    """Raises `ApiError`."""
+    """Answer with the page that the query asks for. Raises `ApiError`."""
     asked = asked_for(request.query)
     told = registry.history(*asked)
     return web.Response(
@@ -37,12 +38,12 @@ async def answer(registry: Registry, request: web.Request) -> web.Response:
 
 
 def encoded(told: dict[str, Any]) -> bytes:
-    """The history as JSON."""
+    """Page of the history as JSON."""
     return msgspec.json.encode(told)
 
 
 def asked_for(query: Mapping[str, str]) -> HistoryQuery:
-    """Raises `ApiError`."""
+    """Page that a query asks for. Raises `ApiError`."""
     return HistoryQuery(_since(query.get("since")), _limit(query.get("limit")))
 
 

@@ -1,4 +1,4 @@
-"""Limits of Linux on memory and addresses, against those that a configuration takes."""
+"""Limits of Linux on memory and addresses, compared with the needs of a configuration."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from mirage.units import GIB, size, sizes
 from vmm.host_memory import address_bytes, host_memory, promised_bytes
 
 ENGINE_ADDRESSES = 12 * GIB // 5
-"""Bytes of addresses that libraries and threads of an engine take, beside those reserved for the
-device; somewhat less than the smallest engine was seen to take."""
+"""Bytes of addresses that an engine's libraries and threads take, beside those reserved for the
+device; somewhat less than the smallest engine was seen to take.
+"""
 
 
 class HostParts(NamedTuple):
-    """Bytes of host memory, by what takes them."""
+    """Bytes of host memory that a configuration takes, by use."""
 
     device: int
-    """Memory of a device of kind host."""
+    """Memory of a device of kind host; else 0."""
     peers: int
-    """Memory that stands for that of peers, where no GPU is named for them."""
+    """Host memory that stands in for peers, if no GPU is named for them."""
     pool: int
-    """Memory of the host pool, ``tiers.host.bytes``."""
+    """Host pool, ``tiers.host.bytes``."""
 
 
 def check_limits(config: Config) -> None:
-    """Check both limits. Raises `ConfigError` if one is below what the configuration takes.
+    """Raise `ConfigError` if a limit of Linux is below the needs of the configuration.
 
-    An engine reserves addresses at least for its share, of a GPU's memory as well.
+    The limits are those of memory that Linux promises, and of a process's addresses. An engine
+    reserves addresses for at least its share, on a GPU too.
     """
     _check_promised(config)
     share = max((tenant.share or 100.0 for tenant in config.tenants), default=0.0)
@@ -43,7 +45,9 @@ def check_limits(config: Config) -> None:
 
 
 def _check_promised(config: Config) -> None:
-    """Raises `ConfigError` if device and tiers exceed what Linux promises at once (CommitLimit)."""
+    """Raise `ConfigError` if device and tiers exceed the memory that Linux promises
+    (CommitLimit).
+    """
     taken = sum(host_parts(config))
     if (promised := promised_bytes()) is not None and promised < taken:
         wanted, there = sizes(taken, promised)
@@ -54,7 +58,7 @@ def _check_promised(config: Config) -> None:
 
 
 def host_parts(config: Config) -> HostParts:
-    """Parts of the host memory that a configuration takes."""
+    """Host memory that the configuration takes, by use."""
     host, peer = config.host_tier, config.tiers.peer
     return HostParts(
         device=config.device.memory if config.device.kind == "host" else 0,
@@ -64,7 +68,7 @@ def host_parts(config: Config) -> HostParts:
 
 
 def with_causes(error: str, oom_kills: int = 0) -> str:
-    """An error over which a process ended, and what in its surroundings may have caused it."""
+    """Error over which a process ended, with circumstances that may have caused it."""
     error += blamed(error, os.environ)
     if oom_kills:
         memory = host_memory()

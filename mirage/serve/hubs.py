@@ -1,4 +1,4 @@
-"""Folders of the models that a configuration names, at a hub or in the store of weights."""
+"""Folders of the models that a configuration names, from a hub or from the store of weights."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ NO_FOLDERS: Mapping[str, Path] = {}
 
 
 class HubFolders:
-    """Folder of each model at a hub or in the store, by its name as it is written.
+    """Folder of each model of a hub or the store, by its name as it is written.
 
-    One that is `known` keeps its folder: a branch stands for one commit as long as a server runs.
+    A `known` model keeps its folder: a branch stands for one commit as long as a server runs.
     """
 
     def __init__(self, known: Mapping[str, Path] = NO_FOLDERS) -> None:
         self.known = dict(known)
 
     def fetch(self, config: Config, say: Say) -> None:
-        """Fetch what is not known, before anything is started.
+        """Fetch the models of `config` that are not known, before anything is started.
 
-        Raises `HubRefused` and `WeightsRefused` for what the user can change, else `CommandFailed`.
+        Raises `HubRefused` and `WeightsRefused` for errors that the user can correct, else
+        `CommandFailed`.
         """
         for tenant in self._unknown(config):
             code = trusts_code(tenant)
@@ -46,9 +47,9 @@ class HubFolders:
             self.known[str(tenant.model)] = folder
 
     def placed(self, config: Config) -> Config:
-        """`config` with folders for names: those that are known, else from cache or store.
+        """`config` with folders in place of names; unknown models are looked up in cache and store.
 
-        Raises `HubRefused` or `WeightsRefused` for one that was not fetched.
+        Raises `HubRefused` or `WeightsRefused` for a model that was not fetched.
         """
         for tenant in self._unknown(config):
             if tenant.hub is not None:
@@ -66,14 +67,18 @@ class HubFolders:
 
 
 def fetch_model(name: HubName, say: Say, *, code: bool) -> Path:
-    """Folder of a model, fetched if need be. Raises as `HubFolders.fetch`."""
+    """Folder of a hub model, which is fetched if the cache lacks it. Raises as `HubFolders.fetch`
+    does.
+    """
     folder = fetched.folder(name, this_hub(), say, code=code)
     _check_code(name, folder, code=code)
     return folder
 
 
 def with_folders(config: Config, known: Mapping[str, Path]) -> Config:
-    """`config` with folders for names. Raises `HubRefused` for code of no commit."""
+    """`config` with `known` folders in place of names. Raises `HubRefused` for code without a
+    commit.
+    """
     tenants = [_with_folder(tenant, known) for tenant in config.tenants]
     return config.model_copy(update={"tenants": tenants})
 
@@ -93,10 +98,11 @@ def _is_named(tenant: TenantSection) -> bool:
 
 @contextmanager
 def outlined(config: Config, told: Callable[[str], None]) -> Iterator[Config]:
-    """`config` with folders that say of each model what its weights would, inside.
+    """Context with `config` in which models are folders that describe their weights without having
+    them.
 
-    No weights are fetched; `told` gets a line for each model at a hub. Raises as
-    `HubFolders.fetch`.
+    No weights are fetched; `told` gets a line for each hub model. Raises as `HubFolders.fetch`
+    does.
     """
     with TemporaryDirectory(prefix="mirage-hub-") as place:
         known: dict[str, Path] = {}
@@ -113,7 +119,7 @@ def outlined(config: Config, told: Callable[[str], None]) -> Iterator[Config]:
 
 
 def _outline(name: HubName, tenant: TenantSection, place: Path) -> tuple[Path, str]:
-    """Folder that says what a model's would, and a line about what is to be fetched."""
+    """Folder that describes a hub model, and a line about the files to fetch."""
     hub, code = this_hub(), trusts_code(tenant)
     try:
         model = fetched.found(name, hub, code=code)
@@ -132,7 +138,7 @@ def _words(model: HubModel) -> str:
 
 
 def trusts_code(tenant: TenantSection) -> bool:
-    """True if a model's own code may run. Raises `HubRefused` unless its commit is named."""
+    """True if the model's own code may run. Raises `HubRefused` unless its commit is named."""
     try:
         wanted = normalised(tenant.engine_args).get(CODE) not in (None, False)
     except ArgumentRefused:  # said where arguments are checked
@@ -147,7 +153,7 @@ def trusts_code(tenant: TenantSection) -> bool:
 
 
 def _check_code(name: HubName, folder: Path, *, code: bool) -> None:
-    """Raises `HubRefused` if the code that would run is not of that commit."""
+    """Raise `HubRefused` if the model's code would come from another repository."""
     if not code:
         return
     said = reading.read(folder / NAME, ModelConfig).auto_map or {}
@@ -164,5 +170,8 @@ def _texts(value: object) -> list[str]:
 
 
 def from_cache(config: Config) -> Config:
-    """`config` for commands that only read models. Raises `HubRefused` for one not in the cache."""
+    """`config` with folders, for commands that only read models.
+
+    Raises `HubRefused` for a model that is not in the cache.
+    """
     return HubFolders().placed(config)

@@ -1,7 +1,8 @@
-"""JSON as RFC 8259 has it: the encoding of a text, and the reason why one is not JSON. Pure.
+"""JSON as RFC 8259 defines it: check of a text's encoding, and the reason why a text is not JSON.
+Pure.
 
-vLLM reads JSON as Python does, which lets NaN and half of a surrogate pair pass: no tokenizer
-takes such text, and no sampler such a number.
+vLLM reads JSON as Python does, which accepts NaN and half a surrogate pair: no tokenizer takes such
+text, and no sampler such a number.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ import msgspec
 from mirage.units import MIB
 
 NUMBERS = re.compile(rb"NaN|-?Infinity")
-"""Numbers that Python writes, and JSON does not have."""
+"""Numbers that Python writes, but JSON does not have."""
 HALF = re.compile(rb"\\u[dD][89abAB]..")
-"""The first half of a surrogate pair."""
+"""First half of a surrogate pair."""
 PLACE = re.compile(r"\(byte (\d+)\)")
 PIECE = MIB
 PADDING = b" " * 16
-"""Blanks put behind a text, more than msgspec reads behind the first half of a surrogate pair."""
+"""Blanks that are appended to a text, more than msgspec reads after the first half of a surrogate
+pair.
+"""
 
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def checked(text: bytes) -> bytes:
-    """The text without a mark of the byte order. Raises `UnicodeDecodeError` unless it is UTF-8.
+    """The text without a byte order mark. Raises `UnicodeDecodeError` unless it is UTF-8.
 
-    A decoder that passes over a value does not look at its letters.
+    This is needed because a decoder does not check the characters of values that it skips.
     """
     if text.isascii():
         return text
@@ -45,7 +48,7 @@ def checked(text: bytes) -> bytes:
 
 
 def fault(text: bytes, error: Exception) -> str:
-    """The reason why `text` is not JSON, over which a decoder raised `error`."""
+    """Reason why `text` is not JSON; `error` is the one that a decoder raised over it."""
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 at byte {error.start} (0x{text[error.start]:02x})"
     if isinstance(error, RecursionError):

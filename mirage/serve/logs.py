@@ -1,4 +1,4 @@
-"""Lines that a server writes about itself: as text or as JSON, to standard error or to a file."""
+"""Log lines of a server: as text or as JSON, to standard error or to a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mirage.config import ConfigError
 
 TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 SAID = logging.getLogger("mirage.said")
-"""Logger of what is `said`, where it is not simply printed."""
+"""Logger for lines of `say`, used if they are not simply printed."""
 FIELDS = "fields"
-"""Name in `extra` of a record's own fields."""
+"""Key in `extra` for a record's own fields."""
 
 
 class LogFormat(StrEnum):
-    """Form of each line."""
+    """Form of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -31,18 +31,18 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True)
 class LogPlan:
-    """Lines of one server; all of its processes write to the same files."""
+    """Places and form of one server's log lines; all of its processes write to the same files."""
 
     form: LogFormat = LogFormat.TEXT
     file: Path | None = None
-    """None: standard error."""
+    """File for log lines; None is standard error."""
     access: Path | None = None
-    """File that gets a line for each request; None: none is written."""
+    """File for a line about each request; None writes none."""
     device: str = ""
-    """Name of the device that each line is about, among several."""
+    """Device that lines name, if there are several; else empty."""
 
     def check(self) -> None:
-        """Raises `ConfigError` for a file that cannot be written."""
+        """Raise `ConfigError` for a file that cannot be written."""
         for option, file in (("--log-file", self.file), ("--access-log", self.access)):
             if file is None:
                 continue
@@ -55,7 +55,7 @@ class LogPlan:
                 ) from None
 
     def words(self) -> list[str]:
-        """Options for the router's process."""
+        """Options for the command line of the router's process."""
         words = ["--log-format", self.form.value]
         for option, file in (("--log-file", self.file), ("--access-log", self.access)):
             words += [] if file is None else [option, str(file.absolute())]
@@ -66,10 +66,10 @@ TO_STDERR = LogPlan()
 
 
 class JsonLine(logging.Formatter):
-    """Formats a record as a JSON object in one line: its fields beside its message."""
+    """Formats a record as one line of JSON: its message and its fields."""
 
     def __init__(self, device: str = "") -> None:
-        """`device` as in `LogPlan`."""
+        """`device` is as in `LogPlan`."""
         super().__init__()
         self._device = {"device": device} if device else {}
 
@@ -88,9 +88,10 @@ class JsonLine(logging.Formatter):
 
 
 class ReopenedFile(WatchedFileHandler):
-    """A file that is opened with its first line, and anew once another program has moved it.
+    """Log file that is opened with the first line, and opened anew after another program has moved
+    it.
 
-    What cannot be written is lost, and harms nobody.
+    Lines that cannot be written are lost, without an error.
     """
 
     def __init__(self, file: Path) -> None:
@@ -109,11 +110,11 @@ class ReopenedFile(WatchedFileHandler):
                 stream.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say nothing: a line for each line would follow on a disk that is full."""
+        """Do nothing: on a full disk an error would follow for each line."""
 
 
 def log_by(plan: LogPlan, level: int | str) -> None:
-    """Have this process log so from now on."""
+    """Let this process log by a plan from now on."""
     handler: logging.Handler
     handler = logging.StreamHandler(sys.stderr) if plan.file is None else ReopenedFile(plan.file)
     as_json = plan.form is LogFormat.JSON

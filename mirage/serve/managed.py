@@ -1,4 +1,4 @@
-"""Links between the manager of an engine and the control server."""
+"""Links between the managers of engines and the control server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage.serve.roster.attendance import Attendance
 
 
 class ManagedEngines:
-    """Link from the control server to the engines' managers."""
+    """Passes news of the control server on to the engines' managers."""
 
     def __init__(
         self,
@@ -23,7 +23,9 @@ class ManagedEngines:
         no_room: Callable[[str, int, int], str],
         attendance: Attendance,
     ) -> None:
-        """`no_room` says why an engine may not serve, by the device's free bytes and all."""
+        """`no_room` returns the reason why an engine may not serve, given the device's free and
+        total bytes.
+        """
         self._managers, self._no_room, self._attendance = managers, no_room, attendance
 
     def unwelcome(self, hello: Hello) -> str:
@@ -53,10 +55,10 @@ class ManagedEngines:
 
 
 class Share:
-    """A tenant's share of the device, for its manager; every change is decided upon at once.
+    """A tenant's share of the device, for its manager; each change makes the arbiter decide at
+    once.
 
-    Its engine starts when the roster calls it. `end` ends the engine of the tenant that it names,
-    and says why.
+    The engine starts when the roster calls it. `end` ends another tenant's engine, for a reason.
     """
 
     def __init__(
@@ -69,9 +71,9 @@ class Share:
         first: Callable[[bool], None],
         kept: Callable[[str], bool],
     ) -> None:
-        """`first` hears of each start whether it came to serve.
+        """`first` is called with the result of each start: true if the engine came to serve.
 
-        `kept` says of a tenant whether its weights are in host memory.
+        `kept` is true for a tenant whose weights are in host memory.
         """
         self._name, self._controller, self._wake = name, controller, wake
         self._kept = kept
@@ -99,17 +101,17 @@ class Share:
     # -- starts and ends ----------------------------------------------------------------
 
     def call(self) -> None:
-        """The roster wants its engine started."""
+        """Call for a start of the engine, as the roster orders."""
         self._call.set()
 
     def recall(self) -> bool:
-        """True if it was called and has not heard of it: then it was not."""
+        """Take a call back; true if the manager has not noticed it, so that nothing starts."""
         called = self._call.is_set()
         self._call.clear()
         return called
 
     async def called(self) -> None:
-        """Returns when its engine shall start."""
+        """Return when the engine has to start."""
         while not self._call.is_set():  # it may have been taken back meanwhile
             await self._call.wait()
         self._call.clear()
@@ -122,7 +124,7 @@ class Share:
         self._attendance.ends(self._name)
 
     def ended(self, pause: Pause) -> None:
-        """Others may have its share until it is called again."""
+        """Note that the engine has ended: others may have its share until it is called again."""
         self._first(False)
         self.lend()
         self._attendance.ended(self._name, pause.seconds, failed=pause.failed)

@@ -1,4 +1,4 @@
-"""Host memory of copies of weights, as `mirage check` says it. Pure."""
+"""Line of `mirage check` about host memory for copies of weights. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mirage.units import size
 
 
 def master_lines(config: Config, fits: Mapping[str, Fit], idle_bytes: int) -> list[str]:
-    """A line, or none where no layers move. `idle_bytes` may stay without an engine.
+    """A line about host memory for weights; none if no layers move.
 
-    One copy is of all tenants of a folder: all its parameters if it outlives engines, else its
-    layers.
+    `idle_bytes` of it may stay without an engine. Tenants of one folder share a copy: of all
+    parameters if it outlives engines, else of the layers.
     """
     kept: dict[object, int] = {}
     own = 0

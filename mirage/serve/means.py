@@ -1,4 +1,4 @@
-"""With which programs models are served, and how long they are waited for: only tests change it."""
+"""Programs that a server starts, and its waiting times; only tests change them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ DEVICE = {"cuda": ("-m", "mirage.serve.device_answers")}
 
 @dataclass(frozen=True)
 class Means:
-    """Programs that a server starts, as arguments of Python, and its times in seconds."""
+    """Programs that a server starts, as arguments of Python, and times in seconds."""
 
     server: tuple[str, ...] = SERVER
     probe: Probe = PROBE
     """Process that is asked about the models."""
     device: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: dict(DEVICE))
-    """Program by kind of device, exits with 0 if it can use one; none for one that cannot fail."""
+    """Programs that try a device, by its kind: exit code 0 if it works. A kind without one cannot
+    fail.
+    """
     device_server: tuple[str, ...] = DEVICE_SERVER
-    """Server of one of several devices."""
+    """Server process of one of several devices."""
     tethered: tuple[str, ...] = TETHERED
-    """Server of a device of one of several machines."""
+    """Server process of a device in a cluster of machines."""
     start: Start | None = None
-    """Function that makes a server a child process; None: as `warm_starts` of the configuration has
-    it."""
+    """Function that starts a child process; None leaves it to `warm_starts` of the
+    configuration.
+    """
     hello_s: float = HELLO_S
-    """For the engine of a server that is up to come to the control socket."""
+    """Seconds for an engine to connect to the control server, after its API server is up."""
     progress_s: float = 10.0
-    """Between two lines about what takes long."""
+    """Seconds between two log lines about something that takes long."""
     margin_bytes: int = MARGIN_BYTES
     """Bytes that have to be left beside `device.memory`, as in `Outside`."""
     grace_s: float = 8.0
-    """Between SIGTERM and SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL for an engine."""
     backoff_s: float = BACKOFF_S
     rest_s: float = REST_S
-    """Both as in `Restarts`."""
+    """First pause and first rest in seconds, as in `Restarts`."""

@@ -1,4 +1,4 @@
-"""The registry as Prometheus metrics; those of requests are the router's."""
+"""Prometheus metrics of the registry; the router adds those of requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MASTERS = {
         "Limit for bytes of weights without an engine",
     ),
 }
-"""Metrics by the fields of ``kept_weights`` in ``/mirage/state``."""
+"""Metrics about weights in host memory, by the fields of ``kept_weights`` in ``/mirage/state``."""
 COUNTERS = {
     "started": ("mirage_requests_started", "Requests that began to run"),
     "preemptions": ("mirage_preemptions", "Preempted requests"),
@@ -76,14 +76,17 @@ COUNTERS = {
 
 
 def rendered(registry: Registry, router_ends: Mapping[str, int]) -> bytes:
-    """All of it in Prometheus' text format; `router_ends` are routers that ended, by the cause."""
+    """All metrics of the registry in Prometheus' text format.
+
+    `router_ends` are the numbers of routers that ended, by cause.
+    """
     told = CollectorRegistry()
     told.register(_RegistryCollector(registry, router_ends))
     return generate_latest(told)
 
 
 class _RegistryCollector(Collector):
-    """Reads the registry when it is asked, so that nothing is kept twice."""
+    """Reads the registry at each scrape, so that nothing is stored twice."""
 
     def __init__(self, registry: Registry, router_ends: Mapping[str, int]) -> None:
         self._registry, self._router_ends = registry, router_ends
@@ -142,7 +145,7 @@ class _RegistryCollector(Collector):
             yield from tier_metrics(pool, self._registry.sources.disk())
 
     def _adapters(self) -> Iterator[Metric]:
-        """Adapters that tenants declare."""
+        """Metrics of the adapters that tenants declare."""
         text = "1 while a declared adapter is loaded in its tenant's engine"
         loaded = GaugeMetricFamily("mirage_adapter_loaded", text, labels=["tenant", "adapter"])
         text = "Adapters loaded while engines run"
@@ -158,15 +161,15 @@ class _RegistryCollector(Collector):
         yield from (loaded, loads, failures)
 
     def _masters(self) -> Iterator[Metric]:
-        """Weights in host memory, where they are kept."""
+        """Metrics of weights in host memory; none if no weights are kept."""
         weights = self._registry.sources.weights
         if weights is not None and (told := weights.state()) is not None:
             for field, (name, text) in MASTERS.items():
                 yield GaugeMetricFamily(name, text, value=told[field])
 
     def _loaded(self) -> CounterMetricFamily:
-        """Tokens of each tier in which their KV block was found, even if it was read from a higher
-        one.
+        """Tokens of KV blocks by the tier that had them, even if they were read from a higher
+        tier.
         """
         text = "Tokens whose KV was loaded, by the tier that held it"
         family = CounterMetricFamily("mirage_tier_tokens", text, labels=["tenant", "medium"])

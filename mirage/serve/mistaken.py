@@ -1,7 +1,7 @@
-"""The route that a client may have meant whose path is none. Pure.
+"""Route that a client may have meant by a path that is none. Pure.
 
-Clients add a path of their own to a base URL: OpenAI's wants one that ends in ``/v1``, Anthropic's
-one that does not.
+Clients append a path to a base URL: OpenAI's need a base URL that ends in ``/v1``, Anthropic's one
+that does not.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from difflib import get_close_matches
 
 VERSION = "v1"
 MODEL = "{model}"
-"""The end of a route that takes any name."""
+"""Placeholder for a model's name in a route."""
 CLOSE = 0.8
 LONGEST = 200
-"""Characters of a path that are repeated, and looked at."""
+"""Most characters of a path that are examined and repeated in a message."""
 
 
 def advice(method: str, path: str, routes: Iterable[tuple[str, str]]) -> str:
-    """Advice on a `path` that is no route, as "use GET /v1/models"; empty if no route is like it.
+    """Advice on a `path` that is no route, such as "use GET /v1/models"; empty if no route is
+    similar.
 
-    `routes` are methods and paths. Those of `method` are preferred.
+    `routes` are pairs of method and path; those of `method` are preferred.
     """
     known = [(verb, route) for verb, route in routes if verb != "HEAD"]
     own = [pair for pair in known if pair[0] == method]
@@ -32,7 +33,10 @@ def advice(method: str, path: str, routes: Iterable[tuple[str, str]]) -> str:
 
 
 def _meant(path: str, routes: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """The one that stands last in `path`, and of several the longest; or else the nearest."""
+    """Route that `path` ends with, the longest if there are several; else the most similar one.
+
+    None if no route is similar enough.
+    """
     words = _bare(path)
     ends = [pair for pair in routes if _found(words, pair[1])]
     if ends:
@@ -43,12 +47,12 @@ def _meant(path: str, routes: list[tuple[str, str]]) -> tuple[str, str] | None:
 
 
 def _bare(path: str) -> list[str]:
-    """Words of a path without the version, which base URLs have too often or not at all."""
+    """Words of a path without the version, which clients may repeat or omit."""
     return [word for word in path.split("/") if word not in ("", VERSION)]
 
 
 def _found(words: list[str], route: str) -> bool:
-    """True if `words` end with the route, whatever the name is that it takes."""
+    """True if `words` end with the route; for a route with a model's name, any name may follow."""
     known = _bare(route)
     if MODEL in known:
         return known[0] in words[:-1]

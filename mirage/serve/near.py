@@ -1,7 +1,8 @@
-"""Test for requests of programs on this machine: no page in a browser, no proxy. Pure.
+"""Test if a request comes from a program on this machine, not from a page in a browser or a proxy.
+Pure.
 
-The peer's address alone does not say so. A proxy on this machine has it for all its clients, and a
-page of any site can send requests to this machine through its visitor's browser.
+The address of the client does not suffice: a proxy on this machine has it for all its clients, and
+a page of any site can send requests to this machine through its visitor's browser.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ PASSED_ON = {
     "x-cluster-client-ip",
     "x-real-ip",
 }
-"""Headers by which a proxy tells of itself, beside those that begin as in `BEGINS`."""
+"""Headers that proxies add, beside those that begin with one of `BEGINS`."""
 BEGINS = ("x-forwarded-", "x-original-", "x-envoy-")
 OLD = (1, 0)
-"""Version of HTTP that nginx speaks to a server unless it is told otherwise, and no client does."""
+"""Version of HTTP that nginx uses by default towards a server, and that no client uses."""
 OWN_SITE = {"none", "same-origin"}
-"""Values of `Sec-Fetch-Site` of a browser by itself, and for a page of this very server."""
+"""Values of `Sec-Fetch-Site` for requests by the user, and for those of pages of this server."""
 DIRECTLY = "ask 127.0.0.1 directly"
 
 
@@ -39,10 +40,10 @@ def why_far(
     listening: str = "",
     version: tuple[int, int] = (1, 1),
 ) -> str | None:
-    """Reason why a request may be somebody else's, and what to do; None if it is near.
+    """Reason why a request may not be from a program here, with advice; None if it is.
 
-    `remote` is the peer's address, `listening` the name that the server was told to listen on,
-    `version` that of HTTP.
+    `remote` is the client's address, `listening` the host name that the server was told to listen
+    on, `version` the version of HTTP.
     """
     if not loopback((remote or "").split("%")[0]):
         return "the request comes from another machine: ask 127.0.0.1"
@@ -61,7 +62,7 @@ def why_far(
 
 
 def _names_this(host: str, listening: str) -> bool:
-    """`host` is what a client believes it talks to, with a port or without."""
+    """True if the Host header names this machine or `listening`, with or without a port."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -72,7 +73,7 @@ def _names_this(host: str, listening: str) -> bool:
 
 
 def loopback(address: str) -> bool:
-    """True if it is an address of this machine alone."""
+    """True if the text is a loopback address."""
     try:
         found = ip_address(address)
     except ValueError:

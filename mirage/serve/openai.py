@@ -1,6 +1,6 @@
-"""OpenAI's forms, as far as the router speaks them itself: errors and models.
+"""OpenAI's forms that the router uses in its own answers: errors and models.
 
-Errors have Anthropic's form on its routes, and Cohere's on those of its chat.
+Errors have Anthropic's form on Anthropic's routes, and Cohere's on those of its chat.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ApiError(Exception):
-    """A request that is answered with an error of OpenAI's form.
+    """Error that is the answer to a request, in OpenAI's form.
 
-    `wait_s`: seconds after which it is worth while to send it again, for ``Retry-After``;
-    `headers` are others of the answer.
+    `wait_s` is the number of seconds after which another attempt is worthwhile, for
+    ``Retry-After``. `headers` are additional headers of the answer.
     """
 
     def __init__(
@@ -61,17 +61,17 @@ class ApiError(Exception):
         }
 
     def response(self, path: str = "") -> web.Response:
-        """The answer to a request for `path`."""
+        """Answer with this error to a request for `path`."""
         return web.json_response(self.body(path), status=self.status, headers=self.headers)
 
     def event(self, path: str = "") -> bytes:
-        """The event that ends a stream of `path`."""
+        """Event with this error, which ends a stream of `path`."""
         named = "event: error\n" if anthropic.speaks(path) else ""
         return f"{named}data: {json.dumps(self.body(path))}\n\n".encode()
 
 
 class ReplicaCannot(ApiError):
-    """A request that another replica may have, since no engine can have ended by it."""
+    """Error of a request that another replica may be sent, since it cannot have ended an engine."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class ReplicaCannot(ApiError):
         wait_s: float | None = None,
         fate: RequestFate = RequestFate.TURNED_AWAY,
     ) -> None:
-        """`fate` is its end at this replica, the others as in `ApiError`."""
+        """`fate` is the result at this replica; the other arguments are as in `ApiError`."""
         super().__init__(status, message, param=param, code=code, wait_s=wait_s)
         self.fate = fate
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Whatever goes wrong is answered in the same form."""
+    """Middleware: turn errors, also those of aiohttp, into answers in the form of the route."""
     try:
         return await handler(request)
     except ApiError as error:
@@ -103,7 +103,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _told(request: web.Request, error: web.HTTPException) -> str:
-    """The reason and, of a path or method that is none, what to ask instead."""
+    """Reason of aiohttp's error; for an unknown path or method with a route to use instead."""
     message = f"{request.method} {request.path[:LONGEST]}: {error.reason}"
     if isinstance(error, web.HTTPMethodNotAllowed):
         return f"{message}: use {' or '.join(sorted(error.allowed_methods - {'HEAD'}))}"

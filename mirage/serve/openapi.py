@@ -1,7 +1,7 @@
-"""The OpenAPI document of the router's routes, with vLLM's own schemas of the requests.
+"""OpenAPI document of the router's routes, with vLLM's own schemas of requests.
 
 The schemas are data (`request_schemas.json`), which `tests/engine/app_schemas.py` takes from vLLM.
-A route that vLLM has only for a model that pools is told without one.
+A route that vLLM has only for pooling models is listed without a schema.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ READ = {
     OWN_PATH: "this document",
     **{path: one.why for path, one in OTHERS.items() if one.way is RouteWay.OWN},
 }
-"""Routes that are asked by GET, and what they answer."""
+"""Routes for GET, with descriptions of their answers."""
 QUERIES = {history.ROUTE: ("since", "limit")}
-"""Numbers in a query."""
+"""Numbers that a route's query may have."""
 ANY_BODY = {
     "type": "object",
     "properties": {"model": {"type": "string"}},

@@ -1,4 +1,4 @@
-"""Configurations in which moving layers wins little, named before anything starts. Pure."""
+"""Notes on configurations in which moving layers gains little, before anything starts. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from mirage.control.targets import most_slots
 from mirage.serve.fit import Fit
 
 LITTLE = 0.1
-"""Layers that may be lent, of all KV memory: less is not worth a change of policy."""
+"""Part of all KV memory that the layers to lend have to be at least, for the policy to be worth
+it.
+"""
 
 
 class Speeds(NamedTuple):
-    """Speeds of a machine, in bytes a second; None where unknown before engines run."""
+    """Speeds of a machine in bytes a second; None if not known before engines run."""
 
     link: float | None = None
-    """Host to device."""
+    """Speed of copies from host to device."""
     memory: float | None = None
     """Speed at which decode reads parameters."""
 
 
 def outlook(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
-    """Lines that begin with ``note:``, none where much may be won or nothing is known."""
+    """Lines that begin with ``note:``; none if much may be gained, or nothing is known."""
     if config.policy is not Policy.MIRAGE:
         return []
     return _never(config, fits) + _little(config, fits, speeds)
@@ -98,7 +100,10 @@ def _at_once(config: Config, fits: Mapping[str, Fit], link: float, memory: float
 
 
 def _hidden(fit: Fit, ratio: float) -> int:
-    """Layers that stream unfelt where loading one takes `ratio` times as long as reading it."""
+    """Number of layers that can stream without making a step longer.
+
+    Loading one takes `ratio` times as long as reading it in a step.
+    """
     return min(fit.movable_layers, largest_hidden(fit.layers, ratio, 1.0, (1, 2), fit.layers)[0])
 
 

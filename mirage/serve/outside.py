@@ -1,9 +1,10 @@
-"""Memory that engines take of a GPU beside their grants, and the check that enough is left. Pure.
+"""GPU memory that engines take beside their grants, and the check that enough is left. Pure.
 
-A context, workspaces of libraries, activations and captured graphs are in no ledger. The driver
-tells how much of the device is free when an engine has made its first step: what is neither free
-nor booked by then is outside, and an engine's part is what it adds. Engines that start together
-cannot be told apart, so that is seen when the last of them has made its step, in equal parts.
+Contexts, workspaces of libraries, activations and captured graphs are in no ledger. When an engine
+has made its first step, the driver tells how much of the device is free. Memory that is neither
+free nor in the ledger is outside grants, and the engine's part is the increase. Parts of engines
+that start together cannot be told apart: when the last of them has made its step, each is given an
+equal part.
 """
 
 from __future__ import annotations
@@ -18,27 +19,30 @@ MARGIN_BYTES = 512 * MIB
 
 
 class Outside:
-    """Memory outside grants of one device, of which `ledger_bytes` are granted."""
+    """Memory outside grants of one device, of which `ledger_bytes` may be granted."""
 
     def __init__(self, ledger_bytes: int, margin_bytes: int = MARGIN_BYTES) -> None:
         self._ledger_bytes, self._margin_bytes = ledger_bytes, margin_bytes
         self._total_bytes = 0
         self._parts: dict[str, int] = {}
         self._unknown: set[str] = set()
-        """Engines that have made a step while others were starting."""
+        """Engines that made their first step while others were starting, so that their parts are
+        unknown.
+        """
 
     @property
     def left_bytes(self) -> int:
-        """Bytes of the device that are neither to be granted nor taken beside grants."""
+        """Bytes of the device that may not be granted and are not taken outside grants."""
         return self._total_bytes - self._ledger_bytes - sum(self._parts.values())
 
     def stepped(
         self, name: str, free_bytes: int, total_bytes: int, booked_bytes: int, starting: bool
     ) -> str:
-        """The engine `name` has made its first step; reason why it may not serve, empty if it may.
+        """Note the first step of engine `name`; return the reason why it may not serve, empty if it
+        may.
 
-        `booked_bytes` are those that all connected engines may hold. Nothing is known of a device
-        of 0 bytes, nor while others are `starting`: theirs are not told apart.
+        `booked_bytes` are those that all connected engines may hold. The check is left out on a
+        device of 0 bytes, and while other engines are `starting`, whose parts cannot be told apart.
         """
         if not total_bytes:
             return ""
@@ -72,7 +76,7 @@ class Outside:
         return self._parts.get(name)
 
     def told(self, names: Collection[str]) -> dict[str, Any]:
-        """Part of ``/mirage/state`` about it; empty while nothing is known."""
+        """Part of ``/mirage/state`` about memory outside grants; empty while none is known."""
         if not self._parts:
             return {}
         engines = {name: self._parts[name] for name in names if name in self._parts}

@@ -1,8 +1,9 @@
 """Size of a device's pages, if the configuration leaves it open (`device.page: auto`).
 
-Large pages are few: mapping a layer of 600 MiB takes 300 calls of the driver with pages of 2 MiB
-and ten with pages of 64 MiB. But a layer is rounded up to pages, and the extents of a KV cache, the
-unit in which it grows, are made of whole ones. All tenants share one size: the ledger counts in it.
+Large pages are few: mapping a layer of 600 MiB takes 300 calls of the driver with pages of 2 MiB,
+and ten with pages of 64 MiB. But layers are rounded up to pages, and KV extents, the unit in which
+a KV cache grows, consist of whole pages. All tenants of a device share one size, in which the
+ledger counts.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from vmm.space import extent_blocks
 SMALLEST, LARGEST = 2 * MIB, 64 * MIB
 """Smallest page that CUDA maps, and the size from which larger pages hardly save calls."""
 LOST = 0.02
-"""Most of a layer that rounding up may lose, as a part of it."""
+"""Largest part of a layer that rounding it up to pages may waste."""
 EXTENTS = 64
-"""Into how many extents the KV memory of a share is cut, at least: else it moves too coarsely."""
+"""Least number of extents in the KV memory of a share; with fewer, memory would move too
+coarsely.
+"""
 
 
 @dataclass(frozen=True)
 class PageSizes:
-    """Page sizes that one tenant needs, in bytes. `run_bytes` is the size of a KV block in each
-    of its `runs`; 0 without any."""
+    """Sizes of one tenant on which the page size depends, in bytes.
+
+    `run_bytes` is the size of a KV block in each of its `runs`; 0 without a KV cache.
+    """
 
     name: str
     layer_bytes: int
@@ -34,7 +39,7 @@ class PageSizes:
     runs: int
     share_bytes: int
     request_blocks: int
-    """KV blocks without which the tenant cannot be served."""
+    """KV blocks of one request of the greatest length, which the tenant needs to be served."""
 
     def extent_bytes(self, page: int) -> int:
         """Bytes of a KV extent, over all runs; 0 without a KV cache."""
@@ -43,16 +48,16 @@ class PageSizes:
         return extent_blocks(self.run_bytes, page) * self.run_bytes * self.runs
 
     def kv_bytes(self, page: int) -> int:
-        """Bytes of the share that are left for the KV cache."""
+        """Bytes of the share that are left for the KV cache with pages of this size."""
         layers = self.layers * align_up(self.layer_bytes, page)
         return self.share_bytes - self.fixed_bytes - layers
 
     def lost(self, page: int) -> float:
-        """The part of a layer that rounding it up loses."""
+        """Part of a layer that is wasted if it is rounded up to pages of this size."""
         return align_up(self.layer_bytes, page) / self.layer_bytes - 1 if self.layer_bytes else 0.0
 
     def fits(self, page: int) -> bool:
-        """True if the share holds the parameters and one request of the longest."""
+        """True if the share holds the parameters and one request of the greatest length."""
         extent = self.extent_bytes(page)
         blocks = self.request_blocks * self.run_bytes * self.runs
         return (align_up(blocks, extent) if extent else 0) <= self.kv_bytes(page)
@@ -60,14 +65,18 @@ class PageSizes:
 
 @dataclass(frozen=True)
 class PageSize:
-    """A page size in bytes, and the reason in a few words; empty if the configuration has it."""
+    """Page size in bytes, and the reason for it; the reason is empty if the configuration has the
+    size.
+    """
 
     bytes: int
     reason: str = ""
 
 
 def page_size(asked: int | None, tenants: Iterable[PageSizes]) -> PageSize:
-    """The size that was asked for, else the largest power of two that none of `tenants` minds."""
+    """Size that was `asked` for, else the largest power of two without an objection of any
+    tenant.
+    """
     if asked is not None:
         return PageSize(asked)
     known = list(tenants)
@@ -78,7 +87,7 @@ def page_size(asked: int | None, tenants: Iterable[PageSizes]) -> PageSize:
 
 
 def _sizes() -> Iterator[int]:
-    """All but the largest, ascending."""
+    """Powers of two from `SMALLEST` to below `LARGEST`, ascending."""
     page = SMALLEST
     while page < LARGEST:
         yield page
@@ -86,7 +95,7 @@ def _sizes() -> Iterator[int]:
 
 
 def _objection(tenant: PageSizes, page: int) -> str:
-    """Objection to pages so large; empty if there is none."""
+    """Reason why a tenant should not have pages of this size; empty if there is none."""
     if (lost := tenant.lost(page)) > LOST:
         return f"with {size(page)} a layer of {tenant.name!r} would lose {lost:.1%}"
     extent = tenant.extent_bytes(page)

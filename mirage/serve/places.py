@@ -1,4 +1,4 @@
-"""Folders in which those of a run are made: by systemd, the desktop or the user."""
+"""Parent folders for the folders of a run, as systemd, the desktop or the user name them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONGEST_BASE = 50
-"""Bytes of its name: a socket's path ends at 107, and vLLM adds up to 41 to a run's folder."""
+"""Most bytes of a parent folder's path: a socket's path may have 107, and a run's folder with
+vLLM's names in it takes up to 57 of them.
+"""
 PRIVATE = 0o700
 
 
 class Places(NamedTuple):
-    """Parent folders for a run's folders; `named` is the variable that named the first."""
+    """Parent folders for a run's folders; `named` is the variable that names `files`."""
 
     files: str
     sockets: str
@@ -23,11 +25,11 @@ class Places(NamedTuple):
 
 
 def places() -> Places:
-    """Folders that the environment names.
+    """Parent folders that the environment names.
 
-    All lies in the first of systemd's ``RUNTIME_DIRECTORY`` that can be used. Without one, sockets
-    lie in ``XDG_RUNTIME_DIR`` and the rest in the folder for temporary files, as a memory file
-    system of a user's is too small for it. Raises `OSError` if there is no such folder.
+    Both are the first folder in systemd's ``RUNTIME_DIRECTORY`` that can be used. Without one,
+    sockets are in ``XDG_RUNTIME_DIR``, and the rest is in the folder for temporary files, because a
+    user's memory file system is too small for it. Raises `OSError` if there is no such folder.
     """
     given = os.environ.get("RUNTIME_DIRECTORY", "").split(":")
     if (runtime := _first_usable(given)) is not None:
@@ -53,6 +55,6 @@ def _is_short(folder: str) -> bool:
 
 
 def _is_private(folder: str) -> bool:
-    """True if it is ours and nobody else can enter it."""
+    """True if the folder belongs to this user and no other user can enter it."""
     found = Path(folder).stat()
     return found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == PRIVATE

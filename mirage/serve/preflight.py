@@ -1,4 +1,4 @@
-"""All checks before any engine starts: of the device, the model folders, and with vLLM itself."""
+"""Checks before any engine starts: of the device and the model folders, and by vLLM itself."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from vmm.host_memory import HostMemory, host_memory
 
 
 class Preflight(NamedTuple):
-    """Findings by the tenant's name: every tenant is in `fits` or in `refused`."""
+    """Results of the checks by tenant: each tenant is in `fits` or in `refused`."""
 
     fits: dict[str, Fit]
     refused: dict[str, str]
-    """Why this tenant cannot be served, in one line."""
+    """Reason why each of these tenants cannot be served, in one line."""
     adapters: dict[str, dict[str, str]]
-    """Folder of each LoRA adapter, by its name."""
+    """Folders of the LoRA adapters of each tenant's engine's start, by the adapters' names."""
     config: Config
-    """Configuration that is served: no share is ``auto`` any more."""
+    """Configuration to serve, with numbers for shares that were ``auto``."""
 
 
 def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
-    """Look at every tenant, ask vLLM about its model, and fit it.
+    """Check the device and every tenant, ask vLLM about the models, and fit them into shares.
 
-    Raises `ConfigError` for what concerns them all, and if no tenant can be served.
+    Raises `ConfigError` for errors that concern all tenants, and if no tenant can be served.
     """
     if config.device.profile is not None:
         profiles.hardware(config.device.profile)
@@ -52,12 +52,14 @@ def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
 
 
 def look_at(config: Config, probe: ask.Probe) -> Preflight:
-    """The tenants' part of `preflight`, for a machine that serves already."""
+    """Checks of the tenants alone, for a device that is served already. Raises as `preflight`
+    does.
+    """
     return _with_vllm(config, probe, *_without_vllm(config))
 
 
 def _without_vllm(config: Config) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Each tenant's adapters, and why one is refused; by name."""
+    """Adapters of each tenant's engine's start, and the reason for each tenant that is refused."""
     named, refused = adapters.check(config)
     return named, refused_here(config) | refused
 
@@ -80,7 +82,7 @@ def _with_vllm(
 
 
 def fit_config(config: Config, probe: ask.Probe = ask.PROBE) -> dict[str, Fit]:
-    """The fit of every tenant by its name. Raises `ConfigError` if one of them is refused."""
+    """Fit of every tenant by name. Raises `ConfigError` if any is refused."""
     found = preflight(config, probe)
     if found.refused:
         raise refusal(found.refused)
@@ -88,12 +90,12 @@ def fit_config(config: Config, probe: ask.Probe = ask.PROBE) -> dict[str, Fit]:
 
 
 def refusal(refused: Mapping[str, str]) -> ConfigError:
-    """Error whose line names every refused tenant."""
+    """Error with one line that names every refused tenant and the reason."""
     return ConfigError("; ".join(f"tenant {name!r}: {why}" for name, why in refused.items()))
 
 
 def refused_here(config: Config) -> dict[str, str]:
-    """Tenants that vLLM need not be asked about."""
+    """Reasons for tenants that are refused without asking vLLM, by name."""
     refused = {}
     for tenant in config.tenants:
         try:
@@ -118,7 +120,7 @@ def _check_environment() -> None:
 
 
 def _check_device(config: Config, refused: Mapping[str, str]) -> None:
-    """Check the device, last of all, since this machine may lack it. Raises `ConfigError`."""
+    """Check the device, as the last check, since this machine may lack it. Raises `ConfigError`."""
     try:
         _check_memory(config.device)
     except _NoDeviceError as error:
@@ -131,7 +133,7 @@ def _check_device(config: Config, refused: Mapping[str, str]) -> None:
 
 
 class _NoDeviceError(ConfigError):
-    """There is no GPU that could be asked."""
+    """This machine has no GPU that can be asked."""
 
 
 def _check_memory(device: DeviceSection) -> None:
@@ -142,7 +144,7 @@ def _check_memory(device: DeviceSection) -> None:
 
 
 def _check_host_tier(config: Config) -> None:
-    """Check that host memory has room for the pool and what is beside it. Raises `ConfigError`."""
+    """Check that host memory suffices for the pool, the device and peers. Raises `ConfigError`."""
     if config.host_tier is None:
         return
     has, taken = host_memory(), host_parts(config)
@@ -154,9 +156,9 @@ def _check_host_tier(config: Config) -> None:
 
 
 def _check_ssd_tier(config: Config) -> None:
-    """Check that its folder could be made and written, and its disk is as large. Writes nothing.
+    """Check that the folder of the SSD tier can be made and written, and its disk is large enough.
 
-    Raises `ConfigError`.
+    Nothing is written. Raises `ConfigError`.
     """
     if config.host_tier is None or (ssd := config.tiers.ssd) is None:
         return
@@ -178,7 +180,7 @@ def _check_ssd_tier(config: Config) -> None:
 
 
 def _check_peers(config: Config) -> None:
-    """Check the GPUs that lend memory to the one that is served from. Raises `ConfigError`."""
+    """Check the GPUs that lend memory to the device. Raises `ConfigError`."""
     if config.host_tier is None or config.tiers.peer is None or not config.tiers.peer.gpus:
         return
     from vmm.cuda_device import device_facts
@@ -204,7 +206,7 @@ def _check_peers(config: Config) -> None:
 
 
 def speeds(device: DeviceSection) -> Speeds:
-    """Speeds of the machine's link and memory before anything runs, from its hardware profile.
+    """Speeds of the machine's link and memory by its hardware profile, before anything runs.
 
     Raises `ConfigError` if `device.profile` cannot be read.
     """
@@ -222,7 +224,7 @@ def speeds(device: DeviceSection) -> Speeds:
 
 
 def _present(device: DeviceSection) -> HostMemory:
-    """Memory of this host, or of the GPU. Raises `_NoDeviceError` if there is none."""
+    """Memory of this host, or of the GPU. Raises `_NoDeviceError` if there is no such device."""
     if device.kind == "host":
         return host_memory()
     try:

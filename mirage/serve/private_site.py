@@ -1,4 +1,4 @@
-"""HTTP on a Unix socket that this user alone can open."""
+"""HTTP on a Unix socket that only this user can open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODE = 0o600
 
 
 class PrivateSite:
-    """An aiohttp application at a Unix socket. `stop` ends what `start` began."""
+    """An aiohttp application that is served at a Unix socket. `stop` ends the service."""
 
     def __init__(self) -> None:
         self._runner: AnsweringRunner | None = None
@@ -22,14 +22,14 @@ class PrivateSite:
         self._path = Path()
 
     async def start(self, app: web.Application, path: Path) -> None:
-        """Listen at `path`. Raises `OSError`."""
+        """Serve `app` at `path`. Raises `OSError`."""
         self._path = path
         self._runner = AnsweringRunner(app, lambda status: None, SHUTDOWN_S)
         await self._runner.setup()
         await self.listen()
 
     async def listen(self) -> bool:
-        """Listen, again if the socket is gone; false once it is to be no more. Raises `OSError`."""
+        """Listen at a new socket file; false after `stop`. Raises `OSError`."""
         if self._runner is None:
             return False
         if self._site is not None:

@@ -1,4 +1,4 @@
-"""Step times of tenants by `device.profile`, with which the controller begins."""
+"""Step times of tenants by `device.profile`, which the controller uses at first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mirage.simulate.roofline import PS, Roofline, Work
 
 logger = logging.getLogger("mirage.serve.profiled")
 PROMPT = 2048
-"""Tokens of the prompt by which the price of one is reckoned, at most."""
+"""Most tokens of the prompt from which the time of a prompt's token is computed."""
 
 
 def profiled(config: Config) -> dict[str, Profiled]:
-    """Times by tenant; of nobody without a profile, and of none whose shape vLLM alone knows.
+    """Times by tenant; empty without a profile.
 
-    Raises `ConfigError` for a profile that cannot be read. What is wrong with a tenant's model is
-    for whoever starts it to say.
+    Tenants whose shapes only vLLM knows, or whose models have errors, are left out: errors are
+    reported when they start. Raises `ConfigError` for a profile that cannot be read.
     """
     if config.device.profile is None:
         return {}
@@ -43,7 +43,7 @@ def profiled(config: Config) -> dict[str, Profiled]:
 
 
 def of_model(model: Model, hardware: Hardware, prompt: int) -> Profiled:
-    """Times of a step with one request of one token, and of each token of a `prompt`."""
+    """Times in seconds of a step with one request of one token, and of each token of a `prompt`."""
     roofline = Roofline(model, hardware)
     alone, whole = (
         roofline.compute_ps(Work(0, 0, tokens, tokens * tokens)) for tokens in (1, prompt)

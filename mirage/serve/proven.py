@@ -1,6 +1,6 @@
-"""Architectures that gave plain vLLM's tokens while their memory moved.
+"""Architectures whose models gave plain vLLM's tokens while their memory moved.
 
-The rows are data, written by `benchmarks/models.py` from real runs. Nothing here is measured.
+The rows are data, which `benchmarks/models.py` writes from real runs. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 
 NOT_TRIED = "not tried"
 BESIDE = ("enable_lora", "kv_cache_dtype", "model_impl", "speculative_config")
-"""Arguments with which a model computes by other code than without."""
+"""Arguments with which a model is computed by other code than without them."""
 
 
 @dataclass(frozen=True)
 class ProvenFamily:
-    """A family: models of an architecture, quantised or not. `reason` is empty if proven."""
+    """Result for the models of one architecture, quantised or not. `reason` is empty if it is
+    proven.
+    """
 
     family: str
     architecture: str
@@ -27,29 +29,31 @@ class ProvenFamily:
     proven: bool
     prompts: int
     changes: int
-    """Allotments that moved memory while the prompts ran."""
+    """Number of allotments that moved memory while the prompts ran."""
     reason: str
     beside: Sequence[str] = ()
-    """Arguments of `BESIDE` that it ran with."""
+    """Arguments of `BESIDE` with which it ran."""
 
 
 @dataclass(frozen=True)
 class Book:
-    """All rows, the day and vLLM's version they are of, and who shares parts with whom."""
+    """All results, with the day and vLLM's version of the runs, and architectures that share
+    parts.
+    """
 
     vllm: str
     date: str
     rows: Sequence[ProvenFamily]
     same_parts: Mapping[str, str]
-    """An untried architecture, by the tried one whose module of vLLM builds it."""
+    """Tried architecture whose module of vLLM also builds an untried one, by the untried one."""
 
 
 def verdict(
     architecture: str, quantisation: str = "", arguments: Mapping[str, Any] | None = None
 ) -> str:
-    """Verdict on `architecture` (as in config.json), for one line of `mirage check`.
+    """Verdict on `architecture` (as in config.json), as words for `mirage check`.
 
-    `arguments`: vLLM's, by its own names.
+    `arguments` are vLLM's, by its own names.
     """
     return judged(book(), architecture, quantisation, beside(arguments or {}))
 
@@ -62,7 +66,7 @@ def beside(arguments: Mapping[str, Any]) -> tuple[str, ...]:
 def judged(
     known: Book, architecture: str, quantisation: str = "", beside: Sequence[str] = ()
 ) -> str:
-    """`verdict` by the rows of `known`. Pure."""
+    """Verdict by the rows of `known`, as `verdict` gives it. Pure."""
     tried = [row for row in known.rows if row.architecture == architecture]
     if not tried:
         relative = known.same_parts.get(architecture)
@@ -92,7 +96,7 @@ def _summary(known: Book, rows: Sequence[ProvenFamily]) -> str:
 
 
 def read_book(text: str) -> Book:
-    """The data file's JSON."""
+    """Book in the JSON text of the data file."""
     data: dict[str, Any] = json.loads(text)
     rows = [ProvenFamily(**row) for row in data["rows"]]
     return Book(data["vllm"], data["date"], rows, data["same_parts"])
@@ -100,5 +104,5 @@ def read_book(text: str) -> Book:
 
 @cache
 def book() -> Book:
-    """Rows with which the package was released."""
+    """Book with which this package was released."""
     return read_book((files("mirage.serve") / "proven.json").read_text())

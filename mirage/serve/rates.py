@@ -10,17 +10,17 @@ from mirage.config import LimitsSection, TenantSection
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """Most that a key or a tenant gets; None is no limit."""
+    """Most that a key or a tenant may use; None is no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Tokens of prompts and of what was generated."""
+    """Prompt and generated tokens a minute."""
     in_flight: int | None = None
-    """Requests that run or wait at one time."""
+    """Requests that run or wait at the same time."""
 
 
 class BodyBounds(msgspec.Struct, frozen=True):
-    """Most that one request to a tenant may ask for, and values of keys that it leaves out."""
+    """Most that one request to a tenant may ask for, and defaults for keys that its body lacks."""
 
     max_tokens: int | None = None
     n: int | None = None
@@ -33,11 +33,11 @@ NO_BOUNDS = BodyBounds()
 
 
 def rate_limits(section: LimitsSection) -> RateLimits:
-    """Limits as a file has them."""
+    """Limits of a section as plain data."""
     return RateLimits(section.requests_per_minute, section.tokens_per_minute, section.in_flight)
 
 
 def body_bounds(tenant: TenantSection) -> BodyBounds:
-    """Bounds as a tenant's section has them."""
+    """Bounds and defaults of a tenant's section as plain data."""
     limits = tenant.limits
     return BodyBounds(limits.max_tokens, limits.n, limits.logprobs, tenant.defaults)

@@ -1,4 +1,4 @@
-"""The file that tells a waiting script that all is ready."""
+"""File by which a waiting script learns that the server is ready."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReadyFile:
         self._path = path
 
     def prepare(self) -> None:
-        """Remove what another run left there, and see that a file can be written.
+        """Remove the file of an earlier run, and check that a file can be written.
 
         Raises `ConfigError` with one line.
         """
@@ -37,7 +37,7 @@ class ReadyFile:
             self._unfinished(self._path).unlink()
 
     def write(self, url: str) -> None:
-        """Whoever sees it sees all of it. Raises `ConfigError`."""
+        """Write the file with URL and process id, in one step. Raises `ConfigError`."""
         if self._path is None:
             return
         with self._told():

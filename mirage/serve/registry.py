@@ -1,4 +1,6 @@
-"""Facts about every tenant right now: written by those who learn them, read by who tells them."""
+"""Facts about every tenant now: written by the parts that learn them, read by those that show
+them.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,15 @@ from mirage.serve.whatif.past import PastRequests
 from mirage.tiers.counts import PoolState
 
 SERVED = frozenset(LifeState) - {LifeState.STARTING, LifeState.DOWN, LifeState.FAILED}
-"""States in which a tenant is well, perhaps not there before somebody asks for it."""
+"""States in which a tenant is well: it serves, or will when it gets a request."""
 
 MOST_PASSED = 100
-"""States that are remembered of a tenant if nobody asks for them."""
+"""Most states of a tenant that are kept until they are taken."""
 
 
 @dataclass
 class TenantServer:
-    """Address of one tenant's vLLM server, and whether it is worth asking."""
+    """Address and state of one tenant's vLLM server."""
 
     name: str
     socket: Path
@@ -53,11 +55,11 @@ class TenantServer:
     state: LifeState = LifeState.STARTING
     restarts: int = 0
     reason: str = ""
-    """Why it failed, or what its start waits for, in one line; else empty."""
+    """Reason of a failure, or of a wait before a start, in one line; else empty."""
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """LoRA adapters that came with the engine's start: where each lies, by its name."""
+    """Folders of the LoRA adapters of the engine's start, by name."""
     loading: AdapterBook = field(default_factory=AdapterBook)
-    """Adapters that it loads while it runs."""
+    """Adapters that the engine loads while it runs."""
     aliases: tuple[str, ...] = ()
     """Other names of its model that requests may use."""
     limits: RateLimits = NO_LIMITS
@@ -65,16 +67,18 @@ class TenantServer:
     answers: OwedAnswers = field(default_factory=OwedAnswers)
     comeback: Comeback = field(default_factory=Comeback)
     adopted: bool = False
-    """True if its engine was another server's, which was killed."""
+    """True if its engine was taken over from another server, which was killed."""
     missed: bool = True
-    """True if it should serve and does not: until it does, a start is no sign of being well."""
+    """True from the beginning, and after a state in which it does not serve as it should, until it
+    serves: a start does not count as well then.
+    """
     leaves: bool = False
-    """True if it was removed, and has not ended yet: no new request finds it."""
+    """True if the tenant was removed but still runs requests: it gets no new ones."""
     passed: deque[LifeState] = field(default_factory=lambda: deque(maxlen=MOST_PASSED))
-    """States that it has entered since somebody took them, the newest last."""
+    """States that it has entered since they were taken last, the newest last."""
 
     def enters(self, state: LifeState) -> None:
-        """The tenant is in another state, be it for no time at all."""
+        """Note that the tenant has entered another state, even if only for a moment."""
         if state is not self.state:
             self.state = state
             self.passed.append(state)
@@ -83,17 +87,19 @@ class TenantServer:
 
     @property
     def is_well(self) -> bool:
-        """True if it serves, or will when it is asked; one that starts on request is well."""
+        """True if it serves, or will when it gets a request; a tenant that starts on request is
+        well.
+        """
         return not self.missed if self.state is LifeState.STARTING else self.state in SERVED
 
     def take_passed(self) -> list[LifeState]:
-        """`passed`, which is empty then."""
+        """Return the states in `passed`, and clear it."""
         taken = list(self.passed)
         self.passed.clear()
         return taken
 
     def declares(self, tenant: TenantSection) -> None:
-        """Keys of its section that hold for requests from now on."""
+        """Use the keys of the tenant's section that affect requests."""
         self.limits, self.bounds = rate_limits(tenant.limits), body_bounds(tenant)
         self.aliases = tuple(tenant.aliases)
         self.loading.declares(tenant.adapters)
@@ -103,7 +109,7 @@ class TenantServer:
         self.reason = reason
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
-        """State of the tenant, as ``/mirage/state`` tells it."""
+        """State of the tenant in the form of ``/mirage/state``; `reasons` adds the reason."""
         told: dict[str, Any] = {"state": self.state.value, "restarts": self.restarts}
         if self.adopted:
             told["adopted"] = True
@@ -113,13 +119,13 @@ class TenantServer:
 
 
 class KeptWeights(Protocol):
-    """The keeper of weights."""
+    """Keeper of weights, as the registry sees it."""
 
     def kept(self, tenant: str) -> bool:
         """True if the tenant's weights are in host memory."""
 
     def state(self) -> dict[str, int] | None:
-        """Masters and their bytes; None where none are kept."""
+        """Number of masters and their bytes; None if none are kept."""
 
 
 class DecidedMemory(Protocol):
@@ -130,46 +136,48 @@ class DecidedMemory(Protocol):
 
 
 class AttendedTenants(Protocol):
-    """Attendance of the roster, as metrics see it."""
+    """Attendance of the roster, as the metrics see it."""
 
     wakes: defaultdict[str, TimeCounts]
     starts: defaultdict[str, TimeCounts]
 
     def queued(self) -> dict[str, int]:
-        """Requests that wait for each tenant to be ready."""
+        """Number of requests to each tenant that wait until it is ready."""
 
     def yields_s(self, name: str) -> float | None:
-        """Seconds until a tenant's own times put it to sleep or stop it; None if they do not."""
+        """Seconds until `keep_alive` or `stop_after` puts the tenant to sleep or stops it; None if
+        they do not.
+        """
 
 
 @dataclass(frozen=True)
 class DeviceSources:
-    """Sources that tell of the device when asked."""
+    """Functions and objects that the registry asks about the device."""
 
     pool: Callable[[], PoolState | None] = lambda: None
-    """The host pool; None if there is none."""
+    """State of the host pool; None without one."""
     disk: Callable[[], dict[str, int | bool] | None] = lambda: None
-    """The SSD tier; None if there is none."""
+    """State of the SSD tier; None without one."""
     outside: Callable[[Collection[str]], dict[str, Any]] = lambda names: {}
-    """Memory of the device that no grant has."""
+    """Memory of the device outside grants, for ``/mirage/state``."""
     why: Callable[[str], Iterable[Move]] = lambda name: ()
-    """Moves by which a plan came to what a tenant shall hold."""
+    """Moves of the present plan from and to a tenant."""
     device: Callable[..., dict[str, Any]] = DeviceHealth().told
-    """The device; asked with `reasons` as `health` is."""
+    """Health of the device; the argument `reasons` adds the reason of a failure."""
     weights: KeptWeights | None = None
-    """Weights that are kept in host memory; None if nobody knows."""
+    """Weights that are kept in host memory; None if there is no keeper."""
     loans: Callable[[], Mapping[Pair, LoanSums]] = dict
-    """Sums of loans since the server started, by lender and borrower."""
+    """Sums of loans since the server's start, by lender and borrower."""
     decided: DecidedMemory | None = None
-    """Decisions and growth; None if nobody decides."""
+    """Decisions and waits for growth; None if no arbiter decides here."""
     attended: Callable[[], AttendedTenants | None] = lambda: None
-    """Tenants that come and go; None if none do."""
+    """Tenants that come and go; None without a roster."""
     server_ends: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-    """Servers of several devices that ended too early, by the device's name and the cause."""
+    """Number of device servers that ended before the process above them, by device and cause."""
     moves: Callable[[], Mapping[str, int]] = dict
-    """Moves of models between several devices that are over, by their result."""
+    """Number of moves of models between devices that are over, by result."""
     ahead: BroughtWeights | None = None
-    """Weights that come before they are needed; None if none do."""
+    """Weights that are brought ahead of their use; None if none are."""
 
 
 NOTHING = DeviceSources()
@@ -177,8 +185,10 @@ NOTHING = DeviceSources()
 
 @dataclass
 class Registry:
-    """`reports` holds only tenants whose engine is connected. `shapes` holds all that ever were:
-    the timeline still has samples of them."""
+    """Facts about all tenants. `reports` has only tenants with a connected engine.
+
+    `shapes` has all that ever had one, because the timeline still has their samples.
+    """
 
     policy: Policy
     device_bytes: int
@@ -187,14 +197,14 @@ class Registry:
     shapes: dict[str, ModelShape] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)
     gone: dict[str, Report] = field(default_factory=dict)
-    """Last report of each tenant's last engine that is gone."""
+    """Last report of each tenant's last engine that has ended."""
     timeline: Timeline = field(default_factory=Timeline)
     pace: EnginePace = field(default_factory=EnginePace)
-    """Rates of the last seconds."""
+    """Rates of engines over the last seconds."""
     past: PastRequests = field(default_factory=PastRequests)
-    """Requests of the last hour."""
+    """Lengths and times of the last hour's requests."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a tenant has entered another state; who waits for it clears it."""
+    """Set when a tenant has entered another state; the task that waits for it clears it."""
 
     def below_health(self) -> dict[str, Any]:
         """Part of ``/health`` about memory below the device."""
@@ -214,7 +224,10 @@ class Registry:
         return {"ssd": {"status": "failed" if disk["failed"] else "ok"}}
 
     def state(self, *, reasons: bool = True) -> dict[str, Any]:
-        """The body of ``/mirage/state``: the newest sample, and every engine's state."""
+        """Body of ``/mirage/state``: the newest sample, and the state of each engine.
+
+        `reasons` adds lines of logs, which not everybody may see.
+        """
         engines = {name: b.told(reasons=reasons) for name, b in self.backends.items()}
         for name, told in engines.items():
             told["moves"] = [moved(move) for move in self.sources.why(name)]
@@ -225,29 +238,36 @@ class Registry:
         return {**head, **outside, **self.tiers(), **kept, **self.timeline.newest}
 
     def lost(self, tenant: str) -> None:
-        """The tenant's engine is gone, and its last report is of the past."""
+        """Note that the tenant's engine has ended; its last report is kept in `gone`."""
         if (last := self.reports.pop(tenant, None)) is not None:
             self.gone[tenant] = last
 
     def forget(self, tenant: str) -> None:
-        """The tenant was removed, and has ended: nothing stays but what the timeline needs."""
+        """Forget a removed tenant that has ended, except for its shape."""
         self.reports.pop(tenant, None)
         self.gone.pop(tenant, None)
         self.past.forget(tenant)
         del self.backends[tenant]
 
     def ended(self, tenant: str, rows: bytes, now: float) -> None:
-        """Requests of a tenant have ended: see `PastRequests`. `now` is of the machine's clock."""
+        """Add rows of ended requests of a tenant: see `PastRequests`. `now` is by
+        `time.monotonic`.
+        """
         if tenant in self.backends:
             report = self.last_report(tenant)
             self.past.add(tenant, rows, report.preemptions if report is not None else 0, now)
 
     def last_report(self, tenant: str) -> Report | None:
-        """Report of its engine, or of the last one that it had; None if none has reported."""
+        """Report of the tenant's engine, or of its last one; None if none has reported."""
         return self.reports.get(tenant) or self.gone.get(tenant)
 
     def measured(self, tenant: str) -> Report | None:
-        """Last report that tells of steps, if any does; else that of `last_report`."""
+        """Report of the present engine if it has step times; else the last report of the engine
+        before.
+
+        Without an engine before it is the present report in any case; None if no engine has
+        reported.
+        """
         report = self.reports.get(tenant)
         known = report is not None and report.step_s > 0
         return report if known else self.gone.get(tenant, report)
@@ -257,7 +277,7 @@ class Registry:
         return self.sources.weights is not None and self.sources.weights.kept(tenant)
 
     def tiers(self) -> dict[str, Any]:
-        """Memory below the device, as ``/mirage/state`` tells it."""
+        """State of memory below the device, in the form of ``/mirage/state``."""
         pool = self.sources.pool()
         told: dict[str, Any] = {} if pool is None else {"host_pool": asdict(pool)}
         if (disk := self.sources.disk()) is not None:
@@ -265,7 +285,7 @@ class Registry:
         return told
 
     def history(self, since: float | None = None, limit: int = PAGE_SAMPLES) -> dict[str, Any]:
-        """The body of ``/mirage/timeline``, its samples as JSON: see `Timeline.page`."""
+        """Body of ``/mirage/timeline``, with its samples as JSON: see `Timeline.page`."""
         tenants = {name: _fixed(shape) for name, shape in self.shapes.items()}
         page = self.timeline.page(since, limit)
         return {**self._head(), "tenants": tenants, **page._asdict()}
@@ -279,7 +299,7 @@ class Registry:
 
 
 def moved(move: Move) -> dict[str, Any]:
-    """Move of a plan, as it is told."""
+    """Move of a plan in the form of ``/mirage/state``."""
     return {
         "from": str(move.source),
         "to": str(move.to),

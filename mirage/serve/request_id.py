@@ -1,4 +1,4 @@
-"""The id of a request, by which client, router and engine speak of it."""
+"""Id of a request, which client, router and engine use in headers and logs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SANE = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 
 def new_id() -> str:
-    """A new, unique request id."""
+    """New unique request id."""
     return secrets.token_hex(16)
 
 
 def id_of(given: str | None, make: Callable[[], str] = new_id) -> str:
-    """The id that was `given`, if it is sane, else one that `make` makes.
+    """Id that was `given` if it has only harmless characters, else one that `make` makes.
 
-    It stands in logs, in headers and in the ids of answers.
+    It is used in logs, in headers and in the ids of answers.
     """
     return given if given is not None and SANE.fullmatch(given) else make()

@@ -1,4 +1,4 @@
-"""`POST /mirage/tiers`: other budgets for host memory and peers while everything runs."""
+"""`POST /mirage/tiers`: other budgets for host memory and peers while the server runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class Resize(Strict):
 
     host: Budget | None = None
     peer: dict[str, Budget] = Field(default_factory=dict)
-    """By the peer's name; 0 takes back all that it lent."""
+    """Bytes by the peers' names; 0 takes back all that the peer lent."""
 
 
 def check_resizer(request: web.Request, listening: str) -> None:
-    """Memory is this machine's affair. Raises `ApiError`.
+    """Check that a request may resize tiers: it has to come from a program on this machine.
 
-    `listening` is the name or address that the server was told to listen on. A page of another site
-    can send text and forms without asking first, but no JSON.
+    Raises `ApiError`. `listening` is the host name or address that the server was told to listen
+    on. JSON is required because a page of another site can send text and forms without a preflight
+    request, but no JSON.
     """
     if why := why_far(request.remote, request.headers, listening, request.version):
         raise ApiError(403, f"{ROUTE} is changed from this machine alone, and {why}")

@@ -1,6 +1,7 @@
-"""Routes of vLLM's server and of others, and what the router does with each, for a reason. Pure.
+"""Routes of vLLM's and other servers, the router's treatment of each, and the reason. Pure.
 
-`tests/engine/test_routes.py` asks the installed vLLM for its routes; one without a decision is red.
+`tests/engine/test_routes.py` asks the installed vLLM for its routes, and fails for one that is
+missing here.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from typing import NamedTuple
 
 
 class RouteWay(StrEnum):
-    """Ways in which a request to a route of vLLM's is treated."""
+    """Ways to treat a request to a route."""
 
     JSON = "passed on"
-    """Passed to the tenant whose name a JSON object has in ``model``."""
+    """Passed on to the tenant that the key ``model`` of a JSON body names."""
     FORM = "passed on, by the form"
-    """Passed to the tenant whose name a form has in ``model``, beside a file."""
+    """Passed on to the tenant that the field ``model`` of a form names, which also has a file."""
     OWN = "own"
-    """The router answers, for all tenants."""
+    """Answered by the router, for all tenants."""
     REFUSED = "refused"
 
 
 class RouteDecision(NamedTuple):
-    """Way of a route, and the reason in one sentence, which the answer of a refused one has."""
+    """Way of a route, and the reason in one sentence, which is in the answer of a refused route."""
 
     way: RouteWay
     why: str
@@ -175,7 +176,7 @@ ROUTES: dict[str, RouteDecision] = {
         *("/docs", "/docs/oauth2-redirect", "/redoc", "/static"),
     ),
 }
-"""Decisions by path, as FastAPI writes it. All methods of a refused path are refused."""
+"""Decisions by path, as FastAPI writes it. A refused path is refused for all methods."""
 NEWER = frozenset({"/v1/decisions"})
 """Routes that vLLM 0.33 has, and 0.32 has not."""
 OTHERS: dict[str, RouteDecision] = {
@@ -223,5 +224,5 @@ REFUSED_ROUTES = _of(RouteWay.REFUSED)
 
 
 def why_refused(path: str) -> str:
-    """Reason for which a route of `REFUSED_ROUTES` is not served."""
+    """Reason why a route of `REFUSED_ROUTES` is not served."""
     return (ROUTES.get(path) or OTHERS[path]).why

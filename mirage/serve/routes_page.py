@@ -48,7 +48,7 @@ sees its tenants alone, and each answer is at most a second old. Fields have the
 
 
 def page() -> str:
-    """The whole page."""
+    """Text of docs/routes.md."""
     return "\n".join([HEAD, *_table(ROUTES), OTHERS_HEAD, *_table(OTHERS), ""])
 
 

@@ -1,4 +1,4 @@
-"""The folders of one `mirage serve`, that hold all it writes: sockets, logs, caches."""
+"""Folders of one `mirage serve`, which contain all that it writes: sockets, logs, caches."""
 
 from __future__ import annotations
 
@@ -15,38 +15,42 @@ from mirage.serve.held import HeldFolder
 from mirage.serve.places import places
 
 RECORD = "run.json"
-"""Name of `RunDir.record`."""
+"""File name of `RunDir.record`."""
 ADMIN_SOCKETS = "admin-*.sock"
-"""Names of `RunDir.admin_socket`."""
+"""Pattern for the file names of `RunDir.admin_socket`."""
 OF_SERVERS = "tiers.sock", "peer-*.sock", ADMIN_SOCKETS
-"""Names of sockets that a server makes only where there is none."""
+"""Patterns for sockets that a server can only make where no file has that name."""
 
 
 def tiers_beside(control_socket: Path) -> Path:
-    """The host pool's socket in the same folder."""
+    """Path of the host pool's socket, beside the control socket."""
     return control_socket.with_name("tiers.sock")
 
 
 def socket_name(kind: str, name: str) -> str:
-    """File name of the socket of what has this name: names may be long and hold slashes.
+    """File name for the socket of something with this name, which may be long and contain slashes.
 
-    At most 40 bytes, as `places.LONGEST_BASE` has it. No two names have the same one.
+    It has at most 40 bytes, as `places.LONGEST_BASE` requires. No two names have the same file
+    name.
     """
     shown = re.sub(r"[^A-Za-z0-9]", "-", name)[:12]
     return f"{kind}-{shown}-{sha256(name.encode()).hexdigest()[:12]}.sock"
 
 
 class RunDir:
-    """Private folders that are gone when the block ends: one, or another for sockets (`places`).
+    """Private folders of a run, which are removed at the end of the block: one, or two if sockets
+    have their own (`places`).
 
-    Logs lie inside, or in `log_dir` (made if missing) if they shall outlive the run. Raises
-    `OSError` if that cannot be made.
+    Logs are in the first folder, or in `log_dir`, which is made if missing and outlives the run.
+    Raises `OSError` if a folder cannot be made.
     """
 
     def __init__(
         self, log_dir: Path | None = None, held: Sequence[HeldFolder] | None = None
     ) -> None:
-        """`held`: folders of a run that was left, the one with sockets last; else new ones."""
+        """`held` are the locked folders of a run that was left, the one with sockets last; None
+        makes new ones.
+        """
         self.keeps_logs = log_dir is not None
         if log_dir is not None:  # first, for it may fail
             log_dir.mkdir(parents=True, exist_ok=True)
@@ -70,12 +74,14 @@ class RunDir:
 
     @property
     def folders(self) -> list[Path]:
-        """Folders that are ours and are removed at the end."""
+        """Folders of the run, the one with sockets last."""
         return [held.path for held in self._held]
 
     @property
     def owned(self) -> list[Path]:
-        """Folders that go with this process: all but those of a run that was left."""
+        """Folders that are removed with this process; none while they are those of a run that was
+        left.
+        """
         return self.folders if self._ours else []
 
     @property
@@ -84,7 +90,7 @@ class RunDir:
 
     @property
     def record(self) -> Path:
-        """File by which another server finds what this one leaves if it is killed."""
+        """File in which another server finds the processes of this one if it is killed."""
         return self.sockets / RECORD
 
     @property
@@ -98,12 +104,12 @@ class RunDir:
 
     @property
     def router_socket(self) -> Path:
-        """Socket at which the router comes for its table."""
+        """Socket at which the router connects to get its table."""
         return self.sockets / "router.sock"
 
     @property
     def inner_socket(self) -> Path:
-        """Socket at which the router asks for what the supervisor alone knows."""
+        """Socket at which the router asks for answers that only the supervisor has."""
         return self.sockets / "inner.sock"
 
     def admin_socket(self, port: int) -> Path:
@@ -117,18 +123,18 @@ class RunDir:
         return self.logs / f"{quote(tenant, safe='')}.log"
 
     def adapters(self, tenant: str) -> Path:
-        """Folder for copies of the tenant's adapters; nobody has made it yet."""
+        """Folder for copies of the tenant's adapters; it is not made here."""
         return self.path / f"adapters-{quote(tenant, safe='')}"
 
     def forget(self, tenant: str) -> None:
-        """A tenant is there no more: its socket goes, and its log unless logs are kept."""
+        """Remove a tenant's socket and adapters, and its log unless logs are kept."""
         self.engine_socket(tenant).unlink(missing_ok=True)
         shutil.rmtree(self.adapters(tenant), ignore_errors=True)
         if not self.keeps_logs:
             self.log(tenant).unlink(missing_ok=True)
 
     def mend(self) -> list[Path]:
-        """Make the folders that are missing; which were. Raises `OSError`."""
+        """Make missing folders again; return those. Raises `OSError`."""
         made = [held.path for held in self._held if held.mend()]
         for folder in (self.logs, self.temporary, self.cache, self.rpc):
             if not folder.is_dir():
@@ -137,16 +143,21 @@ class RunDir:
         return made
 
     def freshen(self) -> None:
-        """The folders are in use, however old they are. Raises `OSError`."""
+        """Renew the times of the folders, so that cleaners see them as in use. Raises `OSError`."""
         for held in self._held:
             held.freshen()
 
     def takes(self) -> None:
-        """Folders of a run that was left are ours from now on, and go with the block."""
+        """Make the folders of a run that was left this run's own: the end of the block removes
+        them.
+        """
         self._ours = True
 
     def remove(self) -> None:
-        """Idempotent. Folders that were left, and never were ours, stay."""
+        """Remove the folders, or only release their locks if they belong to a run that was left.
+
+        Idempotent.
+        """
         for held in self._held:
             if self._ours:
                 held.remove()
@@ -154,7 +165,7 @@ class RunDir:
                 held.let_go()
 
     def _unlisten(self) -> None:
-        """Remove sockets of a process that has ended."""
+        """Remove the sockets of a process that has ended."""
         for names in OF_SERVERS:
             for path in self.sockets.glob(names):
                 path.unlink(missing_ok=True)

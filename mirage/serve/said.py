@@ -1,4 +1,4 @@
-"""Lines of progress for the person at the terminal."""
+"""Lines of progress for the user at the terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _speaker = ["mirage"]
 
 
 def speak_for(device: str) -> None:
-    """Have each printed line begin with the name of a device, where several processes print."""
+    """Let each printed line begin with a device's name, since several processes print."""
     _speaker[:] = ["mirage", device]
 
 
 def say(line: str) -> None:
-    """Progress, for the person at the terminal. A terminal that is gone is no reason to fail."""
+    """Print or log a line of progress for the user; errors of the terminal are ignored."""
     if SAID.handlers:
         SAID.info(line)
         return

@@ -1,4 +1,4 @@
-"""Shape of a tenant's model as it is served: by its folder, unless an argument changes it."""
+"""Shape of a tenant's model as it is served: that of its folder, unless an argument changes it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ CHANGING = (
     *("convert", "hf_overrides", "kv_cache_dtype", "quantization", "runner"),
     "speculative_config",
 )
-"""Arguments with which a layer, a token of KV or a step is another one than the folder says."""
+"""Arguments with which a layer, a token's KV or a step differs from what the folder describes."""
 
 
 def served_shape(config: Config, tenant: TenantSection) -> Model:
-    """Shape of its model. Raises `ConfigError`, and `UnknownShape` if vLLM alone knows it."""
+    """Shape of the tenant's model. Raises `ConfigError`, and `UnknownShape` if only vLLM knows
+    it.
+    """
     try:
         launcher.check_engine_args(config, tenant)
         arguments = normalised(tenant.engine_args)

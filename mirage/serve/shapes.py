@@ -1,7 +1,7 @@
-"""The shape of a model, as far as its folder says it without vLLM: config.json and headers.
+"""Shape of a model as its folder describes it without vLLM: by config.json and headers of weights.
 
-Only families whose layers are all alike, with full attention and plain weights: of every other one
-vLLM alone knows what a layer and a token of KV take.
+Covers only families whose layers are all alike, with full attention and plain weights. Of others
+only vLLM knows the sizes of a layer and of a token's KV.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from mirage.units import ceil_div
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MOST_VECTORS = 0.05
-"""Most that biases and norms are of a layer's weights, in a small model too."""
+"""Largest part of a layer's weights that biases and norms can be, in small models too."""
 OF_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 class UnknownShape(ValueError):
-    """A model of which only vLLM knows the sizes; the message says why."""
+    """Refusal for a model whose sizes only vLLM knows; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Keys by which one kind of config.json describes a layer."""
+    """Keys and defaults of one kind of config.json."""
 
     ffn: str = "intermediate_size"
     ffn_matrices: int = 3
     tied: bool = False
-    """Meaning of a file without ``tie_word_embeddings``."""
+    """Value that counts if the file has no ``tie_word_embeddings``."""
     kv_heads: bool = True
-    """True if the file has to give the number of KV heads; if False, a missing number means as many
-    as heads.
+    """True if the file has to give the number of KV heads; false if a missing number means that of
+    all heads.
     """
     unused_positions: int | None = None
-    """Rows of its table of positions that no token uses; None without a table."""
+    """Rows of the table of positions that no token uses; None if models have no such table."""
 
 
 FAMILIES = {
@@ -55,15 +55,15 @@ FAMILIES = {
     "qwen2": Family(),
     "qwen3": Family(),
 }
-"""By ``model_type``."""
+"""Families by ``model_type``."""
 
 
 def read_shape(folder: Path, dtype: str) -> Model:
-    """The shape of the model in `folder`, served in `dtype`.
+    """Shape of the model in `folder`, served in `dtype`.
 
-    Where safetensors are there, their headers say what biases and norms take, and whether a
-    layer holds what config.json promises. Raises `ConfigError` for what is missing or torn,
-    `UnknownShape` for what cannot be told.
+    If there are safetensors files, their headers give the size of biases and norms, and it is
+    checked that a layer has the size that follows from config.json. Raises `ConfigError` for
+    missing or damaged files, `UnknownShape` for a model whose shape cannot be derived.
     """
     model = _model(read_config(folder), folder, dtype)
     weights = any(folder.glob("*.safetensors"))
@@ -71,7 +71,9 @@ def read_shape(folder: Path, dtype: str) -> Model:
 
 
 def facts(model: Model, max_len: int, block_tokens: int) -> ModelFacts:
-    """Facts that vLLM would tell of the model, as far as fitting into a share depends on them."""
+    """Facts about the model as vLLM would give them, as far as fitting into a share depends on
+    them.
+    """
     blocks = ceil_div(max_len, block_tokens)
     return ModelFacts(
         architecture=model.title,
@@ -101,7 +103,7 @@ def _model(said: ModelConfig, folder: Path, dtype: str) -> Model:
 
 
 def _check_layers_are_alike(said: ModelConfig) -> None:
-    """Raises `UnknownShape` for what changes the bytes of a layer, or of a token's KV."""
+    """Raise `UnknownShape` for keys that change the bytes of a layer, or of a token's KV."""
     if said.quantization_config:
         raise UnknownShape("its weights are quantised")
     if said.sliding_window and said.use_sliding_window is not False:
@@ -136,7 +138,10 @@ def _of_family(said: ModelConfig, family: Family, folder: Path, dtype: str) -> M
 
 
 def _size(said: ModelConfig, name: str, usual: int | None = None) -> int:
-    """The size `name`, or `usual` if the file leaves it out. Raises `UnknownShape` without both."""
+    """Number under the key `name`, or `usual` if the file lacks it.
+
+    Raises `UnknownShape` if there is neither, or a list.
+    """
     found = getattr(said, name)
     if isinstance(found, list):
         raise UnknownShape(f"its config.json has another {name} for each layer")
@@ -148,7 +153,10 @@ def _size(said: ModelConfig, name: str, usual: int | None = None) -> int:
 
 
 def _weighed(model: Model, found: Mapping[str, list[int]]) -> Model:
-    """The model with what its layers hold beside matrices; as it is if no header tells."""
+    """The model with the size of biases and norms by its files' headers; unchanged without headers.
+
+    Raises `UnknownShape` if the headers contradict config.json.
+    """
     layers: Counter[int] = Counter()
     for name, dimensions in found.items():
         if match := OF_LAYER.search(name):

@@ -1,4 +1,4 @@
-"""``mirage stop``: a server ends in order, and what a killed one has left ends at once."""
+"""``mirage stop``: ends a server in order, or ends at once the processes that a killed one left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from mirage.serve.adoption.left import LeftRun, left_runs
 from mirage.serve.places import places
 
 PATIENCE_S = 120.0
-"""More than a drain, the engines' grace and the writing of KV blocks to a disk take by default."""
+"""Seconds for a server to end: more than a drain, the grace of engines and saving KV blocks to a
+disk take by default.
+"""
 
 
 def stop_command(
@@ -55,7 +57,7 @@ def stop_command(
 
 
 def _stop(path: Path, who: Credentials, timeout_s: float) -> None:
-    """Ask a server to end, and wait for that. Raises `CommandFailed`."""
+    """Ask a server to end, and wait until it has ended. Raises `CommandFailed`."""
     mark = mark_of(who.pid)
     process = None if mark is None else MarkedProcess.found(mark)
     if process is None:
@@ -73,7 +75,7 @@ def _stop(path: Path, who: Credentials, timeout_s: float) -> None:
 
 
 def _end(runs: list[LeftRun], where: str) -> None:
-    """Raises `InputRefused` if there are none."""
+    """End runs that were left, and print their tenants. Raises `InputRefused` if there are none."""
     if not runs:
         raise InputRefused(f"no server {where} runs, and none has left an engine: nothing to stop")
     for run in runs:
@@ -82,7 +84,7 @@ def _end(runs: list[LeftRun], where: str) -> None:
 
 
 def _has(run: LeftRun, socket: Path) -> bool:
-    """True if a socket was that server's; another one's is let go of."""
+    """True if the socket belongs to this run; if it does not, the run's locks are released."""
     if Path(run.record.folders[-1]) == socket.absolute().parent:
         return True
     run.let_go()

@@ -20,11 +20,12 @@ async def bring_model(
     say: Say,
     progress: Callable[[int, int], None] = lambda here, missing: None,
 ) -> Path:
-    """Folder of a model by name or id, brought from the sources of `section` if need be.
+    """Folder of a model by name or id, which is brought from the sources of `section` if it is not
+    whole.
 
-    It may be called at any time, by several processes of a machine at once, and again after a
-    failure: what has come is kept. `progress` is told of the bytes that have come, and of all that
-    were missing. Raises `WeightsRefused` for what the user can change, else `WeightsFailed`.
+    Several processes of a machine may call this at once, and again after a failure: data that has
+    come is kept. `progress` is called with the bytes that have come, and with all that were
+    missing. Raises `WeightsRefused` for errors that the user can correct, else `WeightsFailed`.
     """
     store = store_at(section.store)
     secret = read_secret(section.secret) if section.secret is not None else None
@@ -34,13 +35,18 @@ async def bring_model(
 
 
 def brought(section: WeightsSection, tenant: TenantSection, say: Say, *, code: bool) -> Path:
-    """The same, for a tenant of a server that starts."""
+    """Folder of a tenant's model, as `bring_model` returns it, for a server that starts.
+
+    Raises as `bring_model` and `check_code` do.
+    """
     check_code(tenant, code=code)
     return asyncio.run(bring_model(section, str(tenant.stored), say))
 
 
 def in_store(section: WeightsSection, tenant: TenantSection, *, code: bool) -> Path:
-    """Folder of a tenant's model that is whole in the store. Raises `WeightsRefused`."""
+    """Folder of a tenant's model in the store. Raises `WeightsRefused` unless the model is whole
+    there.
+    """
     check_code(tenant, code=code)
     store, wanted = store_at(section.store), str(tenant.stored)
     model = store.found(wanted)
@@ -53,7 +59,7 @@ def in_store(section: WeightsSection, tenant: TenantSection, *, code: bool) -> P
 
 
 def is_here(section: WeightsSection, model: str) -> bool:
-    """True if a model is whole in the store."""
+    """True if the model is whole in the store; false also if the name is ambiguous."""
     store = store_at(section.store)
     try:
         found = store.found(model)
@@ -63,7 +69,7 @@ def is_here(section: WeightsSection, model: str) -> bool:
 
 
 def check_code(tenant: TenantSection, *, code: bool) -> None:
-    """Raises `WeightsRefused` for code of a model that only a name stands for."""
+    """Raise `WeightsRefused` if the code of a model would run that is named, but not by its id."""
     if code and not ID.fullmatch(str(tenant.stored)):
         raise WeightsRefused(
             f"tenant {tenant.name!r}: trust_remote_code runs code of {tenant.stored!r}, and what a "

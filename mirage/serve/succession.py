@@ -1,4 +1,6 @@
-"""Choice of a server at its start: the engines that another one has left, or new ones."""
+"""Choice at a server's start: to take over the engines that another server left, or start new
+ones.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,24 @@ from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
 
 OF_SERVERS = frozenset({"http", "hang_s", "lease_s", "warm_starts", "replay"})
-"""Parts of a configuration of which an engine knows nothing."""
+"""Sections of a configuration that do not affect engines."""
 
 
 class Succession(NamedTuple):
-    """A run that was left, and what this server begins with: what that one served."""
+    """Run that was left and is taken over, and the configuration that it served."""
 
     left: LeftRun
     config: Config
-    """The configuration as it was declared."""
+    """Configuration as it was declared; shares may be ``auto``."""
     found: Preflight
     written: Written
 
 
 def succession(declared: Config, device: str) -> Succession | None:
-    """The newest run of that device which this server may go on with; all others are ended."""
+    """Newest run left on the device that this server can take over; None without one.
+
+    Runs that cannot be taken over are ended, and the reason is printed.
+    """
     for run in left_runs(device):
         try:
             found = _successor(run, declared)
@@ -48,7 +53,7 @@ def succession(declared: Config, device: str) -> Succession | None:
 
 
 def _successor(run: LeftRun, declared: Config) -> Succession:
-    """Raises `ConfigError` with the reason why its engines are of no use."""
+    """Succession to a run. Raises `ConfigError` with the reason if it cannot be taken over."""
     record = run.record
     if not run.same_boot:
         raise ConfigError("the machine has been started anew since")
@@ -72,7 +77,10 @@ def _successor(run: LeftRun, declared: Config) -> Succession:
 def router_left(
     left: LeftRun | None, host: str, port: int, http: HttpSection
 ) -> tuple[RouterRecord, MarkedProcess] | None:
-    """The router that was left, if it serves as it shall now; another one is ended."""
+    """Router that was left, if its address and section `http` are still right; else it is ended.
+
+    None if there is no such router.
+    """
     if left is None or (router := left.record.router) is None:
         return None
     same = (router.host, router.http) == (host, http.model_dump())
@@ -86,7 +94,7 @@ def router_left(
 
 
 def device_name(config: Config, file: Path) -> str:
-    """Name of a device: the GPU, or host memory as the server of one file divides it."""
+    """Name of the device in records: the GPU, or host memory with the configuration file."""
     return f"gpu {gpu_of(config)}" if config.device.kind == "cuda" else f"host {file.resolve()}"
 
 
@@ -97,7 +105,7 @@ def run_record(
     config: ConfigRecord,
     found: Preflight,
 ) -> RunRecord:
-    """Record of a run of this process that begins."""
+    """Record of this process's run, at its beginning."""
     server = mark_of(os.getpid())
     assert server is not None, "this process lives"
     folders = [str(folder) for folder in rundir.folders]

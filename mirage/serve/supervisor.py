@@ -1,4 +1,4 @@
-"""`mirage serve`: everything composed, started, kept running, and ended without a trace."""
+"""`mirage serve`: puts all parts together, starts them, keeps them running, and ends them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ from mirage.serve.together import together
 from mirage.serve.until_signal import UntilSignal, signals_exit
 
 STARTUP_S = {"host": 300.0, "cuda": 900.0}
-"""On a GPU tens of GB are read, copied and registered, kernels compiled and graphs captured."""
+"""Seconds for the start of an engine, by the kind of device. On a GPU tens of GB are read, copied
+and registered, kernels are compiled and graphs captured.
+"""
 WARM_LOG = "@forks.log"
-"""Name that no tenant's log has."""
+"""File name of the forking process's log, which no tenant's log can have."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +71,26 @@ class ServeOptions:
     ready_file: Path | None = None
     log_dir: Path | None = None
     startup_timeout_s: float | None = None
-    """None: `STARTUP_S` of the device's kind."""
+    """Seconds for the start of an engine; None takes `STARTUP_S`."""
     all_or_nothing: bool = False
-    """True if one tenant that cannot start ends them all."""
+    """True if a tenant that cannot start ends the whole server."""
     keys: ServerKeys = field(default_factory=lambda: ServerKeys(KeySource()))
     logs: LogPlan = TO_STDERR
     sockets: Sequence[socket.socket] = ()
-    """Sockets that listen on that host and port already."""
+    """Sockets of the address that listen already."""
     service: ServiceManager = field(default_factory=ServiceManager)
     device: str = ""
-    """Name of the device among several of one file; empty for the only one."""
+    """Name of the device if its file has several; empty for the only one."""
 
 
 class SaysReady(Protocol):
-    """Place where it is said that all is ready; `ReadyFile` is one."""
+    """Receiver of the news that all is ready; `ReadyFile` is one."""
 
     def write(self, url: str) -> None:
-        """All is ready. Raises `ConfigError`."""
+        """Tell that the server is ready at `url`. Raises `ConfigError`."""
 
     def remove(self) -> None:
-        """Withdraw that all is ready. Idempotent."""
+        """Take that back. Idempotent."""
 
 
 def serve(
@@ -98,12 +100,12 @@ def serve(
     means: Means,
     profiled: Mapping[str, Profiled] = UNPROFILED,
 ) -> int:
-    """Serve until a signal; returns the exit code (0 on SIGTERM, 130 on SIGINT).
+    """Serve until a signal; return the exit code (0 on SIGTERM, 130 on SIGINT).
 
-    `profiled` has times of tenants' steps for the controller to begin with.
-    Raises `ConfigError` for what the user can correct, before any engine is started, and
-    `EngineFailed` if no engine gets ready, or, with `all_or_nothing`, if one does not; by then
-    everything started has ended.
+    `profiled` has the times of tenants' steps that the controller uses at first. Raises
+    `ConfigError` for errors that the user can correct, before any engine starts. Raises
+    `EngineFailed` if no engine gets ready or, with `all_or_nothing`, if one does not; all processes
+    have ended by then.
     """
     ready = ReadyFile(options.ready_file)
     ready.prepare()
@@ -122,7 +124,7 @@ def serve_behind(
     ready: SaysReady,
     profiled: Mapping[str, Profiled],
 ) -> int:
-    """Serve one device. `entry` is the part that receives its requests. See `serve`."""
+    """Serve one device, whose requests come by `entry`. See `serve`."""
     with sole_server(config):
         return _serve(entry, config, origin, options, means, ready, profiled)
 
@@ -194,7 +196,11 @@ def _serve(
 def _warm(
     config: Config, rundir: RunDir, reaper: ReaperClient, means: Means
 ) -> tuple[Means, WarmStarts | None]:
-    """Means of starting engines, by `warm_starts` unless `means` say how, and who does so."""
+    """`means` with a function that starts engines, and the process that it forks them from.
+
+    `means` is unchanged, and the process None, if `means` has a function already or `warm_starts`
+    is off.
+    """
     if means.start is not None or not config.starts_warm:
         return means, None
     environment = launcher.environment(config, rundir)
@@ -205,7 +211,7 @@ def _warm(
 
 
 class Supervisor:
-    """A run, from the first process to the last: the address, the signals, the order."""
+    """Run of a server with one device, from the first process to the last."""
 
     def __init__(
         self,
@@ -223,9 +229,10 @@ class Supervisor:
         wanted: Written,
         left: LeftRun | None,
     ) -> None:
-        """`wanted` is applied once `domain` is served, if that begins with something else.
+        """`wanted` is applied once `domain` is served, if an engine was taken over that serves
+        another configuration.
 
-        `left` is what another server has left.
+        `left` is the run that is taken over, None for a new one.
         """
         self._wanted, self._left = wanted, left
         self._config, self._options, self._rundir = config, options, rundir
@@ -249,7 +256,7 @@ class Supervisor:
         self._signals = UntilSignal(self, hangups, options.service)
 
     async def run(self) -> int:
-        """Start, serve, stop. See `serve` for what it returns and raises."""
+        """Start, serve and stop; returns and raises as `serve` does."""
         return await self._signals.run()
 
     # -- starting and serving -----------------------------------------------------------
@@ -273,7 +280,9 @@ class Supervisor:
         await together(work)
 
     async def _apply_wanted(self) -> None:
-        """Have the file again after the engines of a server that had another one."""
+        """Apply the configuration file, after a takeover of engines that serve another
+        configuration.
+        """
         try:
             told = await self._applier.apply(lambda before: self._wanted)
         except (InputRefused, CommandFailed) as error:
@@ -282,7 +291,11 @@ class Supervisor:
             say(f"{self._wanted.path}: {'; '.join(told.lines)}")
 
     async def _say_ready(self, url: str, begun: float) -> None:
-        """Say that all is ready once each start has ended. Raises `EngineFailed`: see `serve`."""
+        """Announce the server as ready once each first start has ended; then take samples. Never
+        returns.
+
+        Raises `EngineFailed` if no tenant could start.
+        """
         await self._domain.tenants.started()
         managers, failures = self._domain.managers, self._domain.failures
         if managers and len(failures) == len(managers):
@@ -301,7 +314,11 @@ class Supervisor:
         await self._sample()
 
     async def _listen(self) -> str:
-        """First of all: a taken port shall not cost the start of all engines."""
+        """Open the address before engines start, so that a taken port costs no start; return the
+        URL.
+
+        Raises `ConfigError`.
+        """
         host, port = self._options.host, self._options.port
         try:
             url = await self._address.begin(host, port, self._keys.table, self._left)
@@ -315,7 +332,10 @@ class Supervisor:
         return url
 
     async def _hear_router(self) -> None:
-        """A router that was left serves by what it knows until its engines are this server's."""
+        """Welcome a router that was left, once its engines belong to this server.
+
+        Until then it serves by the table that it has.
+        """
         if not self._address.hears:
             await self._domain.serves()
             await self._address.hear(self._keys.table)
@@ -326,7 +346,7 @@ class Supervisor:
             self._domain.looks_after(path, listen)
 
     async def _listen_to_operators(self, url: str) -> None:
-        """Raises `ConfigError`."""
+        """Open the admin socket. Raises `ConfigError`."""
         path = self._address.admin_socket
         try:
             await self._admin.start(path, url)
@@ -349,7 +369,7 @@ class Supervisor:
     # -- stopping -----------------------------------------------------------------------
 
     def stops(self) -> None:
-        """See `SignalledServer`."""
+        """See `SignalledServer`: nothing to prepare."""
 
     def kill(self) -> None:
         """See `SignalledServer`."""
@@ -359,9 +379,9 @@ class Supervisor:
         self._rundir.remove()
 
     async def stop(self) -> None:
-        """Stop in this order: operators, requests, the device with its engines, the address.
+        """Stop in this order: admin socket, requests, the device with its engines, the address.
 
-        Until the port is closed, new requests are refused with an answer.
+        New requests are refused with an answer until the address is closed.
         """
         self._ready.remove()
         await self._admin.stop()

@@ -1,4 +1,4 @@
-"""The fit of all tenants as a table for the terminal."""
+"""Table about the fit of all tenants, for the terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HEADINGS = ("tenant", "share", "grant", "parameters", "layers", "KV blocks", "le
 
 
 def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
-    """Table of tenants, then what holds for all, then a line per model.
+    """Table with a row for each tenant, then lines about the device, then a line for each model.
 
-    Blocks leave out the null block.
+    Numbers of blocks do not count the null block.
     """
     rows = [HEADINGS, *(_row(config, name, fit) for name, fit in fits.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
@@ -35,7 +35,7 @@ def fit_table(config: Config, fits: Mapping[str, Fit]) -> str:
 
 
 def _model_line(config: Config, name: str, fit: Fit) -> str:
-    """Line on one model: what vLLM makes of it, and whether it was seen to compute the same."""
+    """Line on one model: its architecture, whether it was tried, and its KV cache."""
     arguments = normalised(config.tenant(name).engine_args)
     known = verdict(fit.architecture, fit.quantisation, arguments)
     parts = [
@@ -55,7 +55,9 @@ def _model_line(config: Config, name: str, fit: Fit) -> str:
 
 
 def expert_words(experts: ExpertFacts) -> str:
-    """``"up to 7 of 8 experts of each of 32 layers can go, 10230.0 MiB for one of each"``."""
+    """Words such as ``"up to 7 of 8 experts of each of 32 layers can go, 10230.0 MiB for one of
+    each"``.
+    """
     gain = (experts.layers - 1) * sum(experts.slices)
     return (
         f"up to {experts.count - 1} of {experts.count} experts of each of {experts.layers} layers "
@@ -64,9 +66,10 @@ def expert_words(experts: ExpertFacts) -> str:
 
 
 def kv_words(kv: KVGroups, asked: int) -> str:
-    """``"KV of 6 layers full_attention and 3 x 8 layers sliding_window, 32 tokens a block"``.
+    """Words such as ``"KV of 6 layers full_attention and 3 x 8 layers sliding_window, 32 tokens a
+    block"``.
 
-    Where vLLM takes blocks of another size than the one `asked` for, it says so.
+    They also tell if vLLM uses another block size than the one `asked` for.
     """
     if not kv.groups:
         return "no KV cache"
@@ -100,6 +103,6 @@ def _row(config: Config, name: str, fit: Fit) -> tuple[str, ...]:
 
 
 def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
-    """Names to the left, figures to the right."""
+    """Cells of a row, padded: names to the left, figures to the right."""
     figures = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
     return [row[0].ljust(widths[0]), *figures]

@@ -1,4 +1,4 @@
-"""Lines that say that something long goes on."""
+"""Log lines at intervals while something takes long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ LOOKING = "looking at the models, before any engine starts"
 
 @contextmanager
 def telling(what: str, every_s: float) -> Iterator[None]:
-    """Inside, a line every `every_s` seconds says that it goes on; the caller may block."""
+    """Context in which a line every `every_s` seconds tells that `what` goes on; the block may
+    block.
+    """
     begun, done = time.monotonic(), threading.Event()
 
     def tell() -> None:

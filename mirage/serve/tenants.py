@@ -1,4 +1,4 @@
-"""Parts of a device that belong to one tenant, made and unmade in one place."""
+"""Objects of a device that belong to single tenants, added and removed in one place."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from mirage.serve.rundir import RunDir
 
 
 class DeviceTenants:
-    """Books of a device's tenants by their names; nothing of them runs by itself."""
+    """All tenants of a device by name, with their managers, shares and first starts."""
 
     def __init__(self, registry: Registry, rundir: RunDir) -> None:
         self._registry, self._rundir = registry, rundir
         self.sections: dict[str, TenantSection] = {}
-        """All tenants as they are declared, and those that were removed until they have ended."""
+        """Sections of all declared tenants, and of removed ones until they have ended."""
         self.managers: dict[str, EngineManager] = {}
-        """Managers of all tenants but refused ones."""
+        """Managers of all tenants but the refused ones."""
         self.shares: dict[str, Share] = {}
         self.starts: dict[str, asyncio.Event] = {}
-        """Set once the first start of a tenant has come to its end, or none is to be."""
+        """Events that are set once a tenant's first start has succeeded or failed, or is not to
+        come.
+        """
         self.failures: dict[str, EngineFailed] = {}
-        """Errors of first starts."""
+        """Errors of first starts that failed."""
         self.refused: dict[str, str] = {}
-        """Reasons of those that are not served."""
+        """Reasons why tenants were refused."""
 
     def make(
         self,
@@ -37,7 +39,7 @@ class DeviceTenants:
         share: Share,
         adapters: Mapping[str, str],
     ) -> None:
-        """Make the parts of a tenant that is served."""
+        """Add a tenant that is served."""
         name = tenant.name
         manager.backend.adapters = adapters
         manager.backend.declares(tenant)
@@ -47,7 +49,7 @@ class DeviceTenants:
         self._registry.backends[name] = manager.backend
 
     def refuse(self, tenant: TenantSection, why: str, adapters: Mapping[str, str]) -> None:
-        """A tenant that is not served, and told of."""
+        """Add a tenant that is refused, so that its state can be shown."""
         socket = self._rundir.engine_socket(tenant.name)
         backend = TenantServer(tenant.name, socket, tenant.max_model_len, adapters=adapters)
         backend.declares(tenant)
@@ -58,7 +60,7 @@ class DeviceTenants:
     # -- first starts -------------------------------------------------------------------
 
     def has_started(self, name: str, serves: bool) -> None:
-        """A start has come to its end; the first one counts."""
+        """Note that a start has succeeded or failed; only the tenant's first start counts."""
         manager = self.managers[name]
         if not self.starts[name].is_set() and (serves or not manager.begins_again):
             if not serves and not manager.stopping:
@@ -66,12 +68,12 @@ class DeviceTenants:
             self.starts[name].set()
 
     async def started(self) -> None:
-        """Return when each first start has come to its end."""
+        """Return when each first start has succeeded or failed."""
         for event in list(self.starts.values()):
             await event.wait()
 
     async def all_start(self) -> None:
-        """Never returns. Raises `EngineFailed` if one of the first starts fails."""
+        """Wait for all first starts. Never returns: raises `EngineFailed` if one fails."""
         await self.started()
         if self.failures:
             raise next(iter(self.failures.values()))
@@ -80,7 +82,7 @@ class DeviceTenants:
     # -- ending -------------------------------------------------------------------------
 
     def unmake(self, name: str) -> None:
-        """Forget a tenant whose engine has ended."""
+        """Remove a tenant whose engine has ended."""
         if name in self.starts:
             self.starts.pop(name).set()
             del self.managers[name], self.shares[name]

@@ -1,4 +1,4 @@
-"""The tiers below the device as Prometheus metrics: by medium, and by tenant where it is told."""
+"""Prometheus metrics of the tiers below the device: by medium, and where known by tenant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTERS = {
     ),
 }
 OF_ALL = {"misses", "refused"}
-"""Said once, under host memory: no tier had it, or had room for it."""
+"""Counters that only host memory has, because they are about all tiers together."""
 SIZES = ("budget", "used", "unused", "owed")
 DISK_COUNTS = ("stored", "loaded", "found", "evictions", "unbelieved", "refused", "errors")
 
@@ -76,8 +76,8 @@ def _sizes(pools: Pools, disk: Disk | None) -> Metric:
 
 
 def _hits(pools: Pools, disk: Disk | None) -> Metric:
-    """Hits by tier. Blocks that came up from the disk count for it, although they are read from
-    host memory.
+    """Hits by tier. Blocks that were brought up from the disk count for the disk, although they are
+    read from host memory.
     """
     text = "KV blocks that requests looked up, by the tier that had them"
     hits = CounterMetricFamily("mirage_tier_hits", text, labels=["tenant", "medium"])

@@ -1,4 +1,4 @@
-"""The memory hierarchy below the device, as `mirage serve` has it (`tiers` in a configuration)."""
+"""Tiers below the device on the side of `mirage serve` (`tiers` in a configuration)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("mirage.serve.tiers")
 
 
 class TierPool:
-    """The pool of tiers below one device; nothing if no tier is configured."""
+    """Pool of the tiers below one device; all calls do nothing if no tier is configured."""
 
     def __init__(self, config: Config, socket: Path) -> None:
         self._dues = {t.name: due_of(t) for t in config.tenants}
@@ -37,7 +37,9 @@ class TierPool:
         self._lenders: Lenders | None = None
         self._hang_s = config.hang_s
         self._keeps: SsdTier | None = None
-        """A disk to which blocks are written before the memory goes."""
+        """Section of the SSD tier if blocks of host memory are written to it at the end; else
+        None.
+        """
         if (host := config.host_tier) is not None:
             if (ssd := config.tiers.ssd) is not None:
                 self._ssd = SsdStore(
@@ -72,14 +74,18 @@ class TierPool:
             watch_for_stops(pid, self._hang_s)
 
     async def listen(self) -> bool:
-        """Make its socket again. False if there is no pool, or no more; raises `ValueError`."""
+        """Let the pool listen at a new socket. False without a pool, or after `stop`; raises
+        `ValueError`.
+        """
         if self._pool is None or not self._pool.serving:
             return False
         await asyncio.wrap_future(self._pool.listen())
         return True
 
     async def stop(self) -> None:
-        """Stop it, after all engines; its memory is free then. Idempotent."""
+        """Write blocks to the disk if it keeps them, and stop the pool, after all engines.
+        Idempotent.
+        """
         if self._pool is None:
             return
         if self._ssd and self._keeps and self._pool.serving:
@@ -87,12 +93,14 @@ class TierPool:
         await asyncio.to_thread(self._pool.stop)
 
     async def dead(self, tenant: str) -> None:
-        """All processes of a tenant's engine have ended: nothing writes or reads for it now."""
+        """Note that all processes of a tenant's engine have ended, so that none uses the pool any
+        more.
+        """
         if self._pool is not None:
             await asyncio.wrap_future(self._pool.dead(tenant))
 
     def declares(self, tenant: TenantSection) -> None:
-        """A tenant is there, or is entitled to something else."""
+        """Add a tenant, or change the share that it is entitled to."""
         known, due = tenant.name in self._dues, due_of(tenant)
         self._dues[tenant.name] = due
         if self._pool is not None:
@@ -100,14 +108,14 @@ class TierPool:
             told(tenant.name, due)
 
     async def remove(self, tenant: str) -> None:
-        """A tenant that is `dead` is there no more: its blocks are erased."""
+        """Remove a tenant that is `dead`, and erase its blocks."""
         self._dues.pop(tenant, None)
         self._standings.forget(tenant)
         if self._pool is not None:
             await asyncio.wrap_future(self._pool.remove(tenant))
 
     def watch(self, registry: Registry) -> None:
-        """Tell the pool what the tenants do."""
+        """Tell the pool the priority class of each tenant for which it has changed."""
         if self._pool is None:
             return
         failed = [n for n, b in registry.backends.items() if b.state is LifeState.FAILED]
@@ -117,7 +125,9 @@ class TierPool:
             self._pool.stand(tenant, standing)
 
     async def resize(self, wanted: Resize) -> None:
-        """Other budgets, at once; what requests need goes when they leave. Raises `ValueError`."""
+        """Change budgets at once; blocks that requests need are dropped later. Raises
+        `ValueError`.
+        """
         if self._pool is None:
             raise ValueError("no tiers are configured here: set tiers.host.bytes and start again")
         for device, nbytes in wanted.peer.items():
@@ -137,12 +147,12 @@ class TierPool:
 
 
 def due_of(tenant: TenantSection) -> Due:
-    """Bytes of the tiers that a tenant is entitled to."""
+    """Share of the tiers that a tenant is entitled to, with its priority."""
     return Due(tenant.priority, tenant.percent)
 
 
 def _save(pool: PoolServer, disk: SsdTier, store: SsdStore) -> None:
-    """Write down what host memory has alone."""
+    """Write blocks that only host memory has to the disk, within its time."""
     logger.info("ssd: KV blocks of host memory are written, %.3g s at most", disk.save_s)
     left = pool.save(disk.save_s, disk.bytes)
     if left and store.state()["failed"]:
@@ -157,7 +167,9 @@ def _save(pool: PoolServer, disk: SsdTier, store: SsdStore) -> None:
 
 
 def granule_of(peer: PeerTier) -> int:
-    """Bytes that GPUs make memory in; 0 where this host's stands in. Raises `DeviceUnavailable`."""
+    """Granularity of GPU memory in bytes; 0 if host memory stands in. Raises
+    `DeviceUnavailable`.
+    """
     if not peer.gpus:
         return 0
     from vmm.cuda_device import device_facts
@@ -166,7 +178,9 @@ def granule_of(peer: PeerTier) -> int:
 
 
 def lenders_of(peer: PeerTier, socket: Path) -> Lenders | None:
-    """Holders of their memory; sockets are beside that of the pool."""
+    """Holders of the memory that GPUs lend, with sockets beside the pool's; None without such
+    GPUs.
+    """
     if not peer.gpus:
         return None
     return Lenders(peer.gpus, lambda name: socket.with_name(socket_name("peer", name)))

@@ -1,8 +1,8 @@
 """Memory of every engine over time, from their last reports. Pure: no clock.
 
 Samples are kept as the JSON that is sent, so that sending them is copying. Memory is bounded: once
-`capacity` samples, or `most_bytes` of them, are kept, every second one is dropped and only every
-second one is taken from then on, so the whole run stays covered, more coarsely.
+`capacity` samples, or `most_bytes` of them, are kept, every second one is dropped, and from then on
+only every second one is taken. So the whole run stays covered, more coarsely.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ MOST_BYTES = 64 * MIB
 """Most bytes of all samples: 20,000 of five tenants, 10,000 of ten."""
 PAGE_SAMPLES = 1000
 PAGE_BYTES = MIB
-"""A page has no more than these, but one sample at least."""
+"""Most samples and most bytes of a page, which has at least one sample."""
 
 
 class Page(NamedTuple):
-    """Some samples, oldest first, each as JSON; `next_since` is None with the newest."""
+    """Some samples, oldest first, each as JSON.
+
+    `next_since` is the value of `since` for the next page; None if this page has the newest sample.
+    """
 
     samples: list[msgspec.Raw]
     next_since: float | None
 
 
 def snapshot(report: Report) -> dict[str, int | float]:
-    """The fields of one tenant in one sample; their meaning is `Report`'s."""
+    """Fields of one tenant in a sample; their meaning is that of `Report`."""
     return {field: getattr(report, field) for field in FIELDS}
 
 
@@ -51,7 +54,7 @@ class Timeline:
         self._samples: list[bytes] = []
         self._bytes = 0
         self.newest: dict[str, Any] = {"t": 0.0, "tenants": {}}
-        """The last sample that was taken, kept or not."""
+        """Last sample that was taken, even if it was not kept."""
 
     def record(self, t: float, reports: Mapping[str, Report]) -> None:
         """Add a sample at `t` seconds since the server was ready; `t` never goes back."""
@@ -74,7 +77,7 @@ class Timeline:
         self._stride *= 2
 
     def page(self, since: float | None = None, limit: int = PAGE_SAMPLES) -> Page:
-        """The samples after `since` seconds, or from the first one on; at most `limit`."""
+        """Samples after `since` seconds, with None from the first one on; at most `limit`."""
         begin = 0 if since is None else bisect_right(self._times, since)
         end = nbytes = 0
         for end, sample in enumerate(self._samples[begin : begin + limit], begin + 1):

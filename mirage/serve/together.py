@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all until all are done; the first error cancels the others and is raised."""
+    """Run all coroutines until all are done; the first error cancels the others and is raised."""
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         await asyncio.gather(*tasks)
@@ -19,7 +19,7 @@ async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class Crew:
-    """Tasks by their names that come and go. `keep` tells of errors. Call `stop` at the end."""
+    """Named tasks that begin and end. `keep` raises their errors. Call `stop` at the end."""
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, asyncio.Task[None]] = {}
@@ -27,29 +27,29 @@ class Crew:
         self._error: BaseException | None = None
 
     def begin(self, name: Hashable, work: Coroutine[Any, Any, None]) -> None:
-        """Run it beside the others; there is none of that name."""
+        """Run `work` as a task; no other task of that name may run."""
         task = self._tasks[name] = asyncio.create_task(work)
         task.add_done_callback(lambda task: self._ended(name, task))
 
     async def end(self, name: Hashable) -> None:
-        """Cancel it, and wait until it has ended. No error if it is not there."""
+        """Cancel the task, and wait until it has ended; nothing happens if there is none."""
         if (task := self._tasks.get(name)) is not None:
             task.cancel()
             await asyncio.wait([task])
 
     async def ended(self, names: Collection[Hashable]) -> None:
-        """Wait until none of these runs, be it begun meanwhile."""
+        """Wait until no task of these names runs, also none that begins meanwhile."""
         while tasks := [self._tasks[name] for name in names if name in self._tasks]:
             await asyncio.wait(tasks)
 
     async def keep(self) -> None:
-        """Never returns: raises the first error of any."""
+        """Wait for ever; raises the first error of any task."""
         await self._over.wait()
         assert self._error is not None
         raise self._error
 
     async def stop(self) -> None:
-        """Cancel all, and wait until they have ended."""
+        """Cancel all tasks, and wait until they have ended."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

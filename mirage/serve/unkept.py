@@ -1,8 +1,9 @@
-"""Requests whose answer would have to be kept, on ``/v1/responses``. Pure.
+"""Requests on ``/v1/responses`` that need their answers to be kept. Pure.
 
 vLLM keeps answers in the memory of one API server, if at all, and drops none: a client could fill
-it, an engine that ends or stops loses them, and their identifiers name no tenant. Where it keeps
-none it passes over ``store: true`` without a word; here nobody believes that an answer was kept.
+that memory, an engine that ends loses them, and their ids name no tenant. If it keeps none, vLLM
+ignores ``store: true``. Here such a request is refused, so that no client relies on an answer being
+kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ OFF = (NULL, b"false")
 
 
 class _Keys(msgspec.Struct):
-    """Keys of a body that ask for it; the rest is passed over."""
+    """Keys of a body that need answers to be kept; all others are skipped."""
 
     store: msgspec.Raw = msgspec.Raw(NULL)
     background: msgspec.Raw = msgspec.Raw(NULL)
@@ -28,7 +29,7 @@ _decode = msgspec.json.Decoder(_Keys).decode
 
 
 def check_unkept(body: bytes, route: str) -> None:
-    """Raises `ApiError` if a body, which is a JSON object, asks for an answer that is kept."""
+    """Raise `ApiError` if a body, which is a JSON object, needs an answer to be kept."""
     if route != ROUTE:
         return
     try:

@@ -1,4 +1,4 @@
-"""A request's body as it was before it was compressed, never larger than it may be. Pure."""
+"""Decompression of a request's body, within a limit of its size. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mirage.units import size
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 """Window argument of zlib for each ``Content-Encoding``."""
 LARGEST_RATIO = 1032
-"""Bytes that one of deflate may stand for."""
+"""Most bytes that one byte of deflate can stand for."""
 MOST_MEMBERS = 100
-"""A gzip file may be several ones behind each other."""
+"""Most members of a gzip body, which may consist of several."""
 
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:
-    """The body, of at most `most` bytes, that came as ``Content-Encoding: encoding``.
+    """Decompressed body of at most `most` bytes, that came with ``Content-Encoding: encoding``.
 
-    Takes as long as what may come out of it, and holds no lock of Python's meanwhile. Raises
+    The time depends on the size of the result; the interpreter lock is not held meanwhile. Raises
     `ApiError`.
     """
     name = encoding.strip().lower()
@@ -33,7 +33,7 @@ def unpacked(body: bytes, encoding: str, most: int) -> bytes:
 
 
 def most_unpacked(packed: int) -> int:
-    """The most bytes that a body of `packed` bytes may unpack to."""
+    """Most bytes that a body of `packed` bytes can have when it is decompressed."""
     return packed * LARGEST_RATIO
 
 
@@ -43,7 +43,7 @@ def too_large(most: int) -> ApiError:
 
 
 def _window(name: str, body: bytes) -> int:
-    """Some senders leave out the header of deflate."""
+    """Window argument of zlib for a body; some senders omit the header of deflate."""
     bare = name == "deflate" and body[:1] != b"" and body[0] & 0xF != 8
     return -zlib.MAX_WBITS if bare else WINDOWS[name]
 

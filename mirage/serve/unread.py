@@ -1,7 +1,7 @@
-"""Answers to requests that are not HTTP or too large, and to faults of handlers.
+"""Answers to requests that are too large or not HTTP, and to errors of handlers.
 
-aiohttp answers such a request with text that repeats its bytes, and logs a traceback with them: the
-beginning of a long Authorization header, for one. Here nothing of a request is repeated.
+aiohttp would answer such a request with text that repeats its bytes, and log a traceback with them,
+such as the beginning of a long Authorization header. Here no bytes of a request are repeated.
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ from mirage.serve.request_id import HEADER, id_of
 log = logging.getLogger(__name__)
 
 LONGEST_FIELD = 8190
-"""Bytes of a header's name with its value."""
+"""Most bytes of a header, its name with its value."""
 LONGEST_TARGET = 8192
-"""Bytes of a path with its query. Another number than that of headers: aiohttp's error has but the
-limit to tell which of them was too long."""
+"""Most bytes of a path with its query. It differs from the limit of headers because aiohttp's error
+has only the limit to tell which of the two was too long.
+"""
 MOST_HEADERS = 128
 NAME = "mirage"
 COUNTED = web.RequestKey("mirage_counted", bool)
-"""Key of a request that its handler has counted."""
+"""Key under which a request notes that its handler has counted it."""
 ID = web.RequestKey("mirage_id", str)
-"""Key of a request's id."""
+"""Key under which a request carries its id."""
 FRAMES = 3
-"""Number of innermost frames that are told of a fault."""
+"""Number of innermost frames of an error that are logged."""
 
 
 def refusal(error: BaseException | None, status: int) -> ApiError:
-    """The answer where aiohttp raised `error` over a request and would answer `status`. Pure."""
+    """Error to answer with, if aiohttp raised `error` over a request and would answer `status`.
+    Pure.
+    """
     if isinstance(error, LineTooLong):
         if error.args[1] == LONGEST_TARGET:
             message = f"the path with its query is longer than {LONGEST_TARGET} bytes: send less"
@@ -53,21 +56,23 @@ def refusal(error: BaseException | None, status: int) -> ApiError:
 
 
 def place(error: BaseException) -> str:
-    """Place of a fault, in one line, without its message: that may repeat what was sent."""
+    """Place of an error in one line, without its message, which may repeat parts of a request."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames))
     return f"{type(error).__name__} at {where or 'an unknown place'}"
 
 
 def identity(request: web.BaseRequest) -> str:
-    """Id of a request, which its client has given it if that is sane."""
+    """Id of a request: the client's if it has only harmless characters, else a new one."""
     if (known := request.get(ID)) is None:
         known = request[ID] = id_of(request.headers.get(HEADER))
     return known
 
 
 def _sign(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Our name, instead of aiohttp's or uvicorn's with its release, and the request's."""
+    """Set the headers Server, in place of aiohttp's or uvicorn's with its version, and
+    X-Request-Id.
+    """
     response.headers["Server"] = NAME
     response.headers[HEADER] = identity(request)
 
@@ -77,7 +82,7 @@ async def _signs(request: web.Request, response: web.StreamResponse) -> None:
 
 
 class Protocol(web.RequestHandler):
-    """A connection. `answered` hears each status that no handler chose."""
+    """Connection of a client. `answered` of the runner gets each status that no handler chose."""
 
     __slots__ = ("_answered", "_faults", "_refused")
 
@@ -111,8 +116,8 @@ class Protocol(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Replace an answer that aiohttp makes before any handler is asked, as for an unknown
-        `Expect`: it repeats the header.
+        """Replace an answer that aiohttp makes without a handler, such as for an unknown `Expect`
+        header, which it would repeat.
         """
         if isinstance(resp, web.HTTPException):
             self._answered(resp.status)
@@ -122,7 +127,7 @@ class Protocol(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Note a fault that aiohttp would log with a traceback."""
+        """Note an error that aiohttp would log with a traceback."""
         error = kw.get("exc_info")
         self._faults.note(place(error) if isinstance(error, BaseException) else "no answer")
 
@@ -141,9 +146,11 @@ class AnsweringRunner(web.AppRunner):
         makes: Callable[..., web.BaseRequest] | None = None,
         **options: Any,
     ) -> None:
-        """`connection` makes a connection's protocol; `options` are more of aiohttp's for it.
+        """`connection` creates a connection's protocol; `options` are further ones of aiohttp for
+        it.
 
-        `makes` makes each request, by a factory of aiohttp's and its arguments.
+        `makes` creates each request, from a factory of aiohttp's and its arguments; None uses the
+        factory.
         """
         # A client that goes away cancels its handler, and with it the engine's request.
         super().__init__(app, handler_cancellation=True, shutdown_timeout=shutdown_timeout)
@@ -164,14 +171,14 @@ class AnsweringRunner(web.AppRunner):
         }
 
     async def setup(self) -> None:
-        """Make the server. Raises what the application's start does."""
+        """Create the server. Raises errors of the application's start."""
         await super().setup()
         if self._makes is not None and (manager := super().server) is not None:
             manager.request_factory = partial(self._makes, manager.request_factory)
 
     @property
     def server(self) -> Any:
-        """Factory of a protocol for each connection."""
+        """Function that creates a protocol for each connection; None before `setup`."""
         if (manager := super().server) is None:
             return None
         loop = asyncio.get_running_loop()

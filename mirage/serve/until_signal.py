@@ -1,4 +1,4 @@
-"""A server until a signal: the first one stops it in order, the second at once."""
+"""A server until a signal: the first signal stops it in order, the second at once."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from mirage.serve.said import say
 from mirage.serve.service.manager import ServiceManager
 
 HANG_UP_S = 0.5
-"""A terminal that is about to close is gone then; it may send SIGHUP more than once."""
+"""Seconds to wait after SIGHUP: a terminal that closes is gone by then, and may send it more than
+once.
+"""
 EXIT_CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGHUP: 0, signal.SIGINT: 130}
 
 
 class SignalledServer(Protocol):
-    """Parts of a server that a signal ends."""
+    """Parts of a server that is ended by a signal."""
 
     async def serve(self) -> None:
         """Start and serve. Never returns: it fails or is cancelled."""
 
     def stops(self) -> None:
-        """The first signal has come: `stop` follows."""
+        """Note that the first signal has come; `stop` follows."""
 
     async def stop(self) -> None:
-        """Stop in order what has begun; whoever `serve` was has ended."""
+        """Stop in order all that has begun; the task of `serve` has ended before."""
 
     def kill(self) -> None:
-        """End all processes at once, and leave nothing."""
+        """Kill all processes at once, and remove all files."""
 
 
 class UntilSignal:
-    """Signals to one server."""
+    """Handles the signals to one server."""
 
     def __init__(self, server: SignalledServer, hangups: HangUps, service: ServiceManager) -> None:
         self._server, self._hangups, self._service = server, hangups, service
@@ -43,7 +45,7 @@ class UntilSignal:
         self._signal: asyncio.Future[int]
 
     async def run(self) -> int:
-        """Serve and stop; the exit code. Raises what `serve` does."""
+        """Serve and stop; return the exit code. Raises as `serve` does."""
         loop = asyncio.get_running_loop()
         self._signal = loop.create_future()
         for number in EXIT_CODES.keys() - {signal.SIGHUP}:
@@ -64,7 +66,7 @@ class UntilSignal:
             await self._server.stop()
 
     async def hear_hangups(self, read_again: Callable[[], Awaitable[None]]) -> None:
-        """Stop with the terminal; read again where somebody else sent SIGHUP. Never returns."""
+        """Stop if the terminal is gone; on any other SIGHUP read files again. Never returns."""
         while True:
             await self._hung_up.wait()
             self._service.reloading()
@@ -89,7 +91,9 @@ class UntilSignal:
 
 @contextmanager
 def signals_exit(hangups: HangUps) -> Iterator[None]:
-    """Inside, a signal that stops a server raises `SystemExit`, so that nothing is left behind."""
+    """Context in which a signal that stops a server raises `SystemExit`, so that nothing is left
+    behind.
+    """
 
     def leave(number: int, frame: object) -> None:
         if number != signal.SIGHUP or (hangups.terminal_is_gone and not hangups.ignored):

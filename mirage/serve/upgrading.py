@@ -1,4 +1,4 @@
-"""A configuration file in the newest version's keys, as `mirage check --upgrade` prints it."""
+"""Configuration file in the newest version's keys, as `mirage check --upgrade` prints it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from mirage.serve.machine.declared import tenants_in
 
 
 def upgraded_text(words: Sequence[str]) -> str:
-    """Text of the file that `words` name. Raises `InputRefused`, also for a mistake in it."""
+    """Text of the file that `words` name, in the newest version's keys.
+
+    Raises `InputRefused`, also for an error in the file.
+    """
     if len(words) != 1 or Path(words[0]).is_dir():
         raise InputRefused(f"--upgrade is for one configuration file, not for {' '.join(words)}")
     path = Path(words[0])

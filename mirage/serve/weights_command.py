@@ -1,4 +1,6 @@
-"""``mirage weights``: models of this machine's store, brought from others and sent to them."""
+"""``mirage weights``: models in this machine's store, brought from other machines and sent to
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from mirage.weights.store import WeightStore, check_name
 
 HEADINGS = ("NAME", "ID", "SIZE", "HERE")
 SHORT = 12
-"""Digits of an id that a list has."""
+"""Digits of an id that a list shows."""
 
 
 class WeightsVerb(StrEnum):
@@ -162,7 +164,7 @@ def _remove(store: WeightStore, wanted: str) -> str:
 
 
 def _verify(store: WeightStore, wanted: str | None) -> None:
-    """Raises `WeightsFailed` if something is wrong."""
+    """Verify models in the store. Raises `WeightsFailed` if a file is wrong."""
     models = store.ids() if wanted is None else [_found(store, wanted)]
     wrong = []
     with _changes(store, wanted or "verify") as changes:

@@ -1,6 +1,7 @@
-"""The events of a stream, passed on whole: one that breaks off midway is held back. Pure.
+"""Splitting of a stream into whole events: the beginning of an incomplete event is held back. Pure.
 
-Behind half an event a client would take what is said of the break for the other half.
+If half an event were passed on before a break, a client would take the error event for its other
+half.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ from mirage.units import MIB
 
 ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 MOST_BYTES = MIB
-"""Bytes of one event that are held; a longer one is passed on in pieces."""
+"""Most bytes of one event that are held back; a longer one is passed on in pieces."""
 
 
 class WholeEvents:
-    """Splitter of a stream, which holds the beginning of an incomplete event."""
+    """Splitter of a stream, which holds back the beginning of an incomplete event."""
 
     def __init__(self) -> None:
         self._held = b""
         self.is_open = False
-        """True if a piece of an event was passed on, and its end was not."""
+        """True if a piece of an event was passed on without its end."""
 
     def take(self, chunk: bytes) -> bytes:
-        """The next bytes of the stream; returns those that may be passed on."""
+        """Add the next bytes of the stream; return those that may be passed on."""
         if not self._held and chunk.endswith(ENDS[0]):
             self.is_open = False
             return chunk
@@ -36,6 +37,6 @@ class WholeEvents:
         return held[:end]
 
     def rest(self) -> bytes:
-        """Bytes still held at the end of the stream; nothing is held afterwards."""
+        """Return the bytes that are still held back, at the end of the stream, and hold none."""
         held, self._held = self._held, b""
         return held

@@ -1,6 +1,6 @@
-"""A wait with a limit, counted by the seconds for which this server has run.
+"""Wait with a time limit, which counts only seconds in which this server runs.
 
-After a pause of the whole machine or container nobody is late for that.
+So a pause of the whole machine or container makes no wait late.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 LOOK_S = 0.2
-"""Seconds between two looks at a clock that stands still, or lags."""
+"""Least seconds between two looks at a clock that may stand still or lag."""
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ async def within(seconds: float, running: Callable[[], float], work: Coroutine[A
     """Result of `work`.
 
     Raises `TimeoutError` after `seconds` seconds of `running`, the time for which this process has
-    run.
+    run, and cancels `work`.
     """
     until, task = running() + seconds, asyncio.ensure_future(work)
     try:

@@ -1,1 +1,1 @@
-"""Keys and limits: who may ask the router for what, and how much of it."""
+"""Keys and limits: who may send which requests to the router, and how many."""

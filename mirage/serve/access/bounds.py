@@ -1,4 +1,4 @@
-"""Bounds of a tenant for the body of a request, and values where a body is silent. Pure."""
+"""Bounds of a tenant for a request's body, and its defaults for keys that the body lacks. Pure."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ GENERATING = frozenset(
         "/v1/messages",
     }
 )
-"""Routes with answers of tokens."""
+"""Routes whose answers are generated tokens."""
 TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
 OWN_NAMES = {"/v1/responses": "max_output_tokens"}
-"""Names of the first of `TOKENS` that a route reads, if not ``max_tokens``."""
+"""Key for the most tokens of an answer on routes where it is not ``max_tokens``."""
 SILENT = {"/v1/completions": 16}
-"""Tokens of an answer on a route where a body does not say; on others the model's longest."""
+"""Tokens of an answer on routes that limit it if the body does not; on others the model's
+longest.
+"""
 LONGEST = 100
-"""Bytes of a number."""
+"""Most bytes of a number that is read."""
 
 
 class ShapedBody(NamedTuple):
-    """A body within its tenant's bounds, and the output tokens that it allows, where they count."""
+    """A body within its tenant's bounds, and the output tokens that it allows.
+
+    `output` is empty if these were not to be counted.
+    """
 
     body: bytes
     output: OutputAsked
 
 
 def shaped(body: bytes, route: str, bounds: BodyBounds, *, counts: bool = True) -> ShapedBody:
-    """A JSON object, or a form, within `bounds`. Raises `ApiError` if it asks for more.
+    """Body, a JSON object or a form, within `bounds`. Raises `ApiError` if it asks for more.
 
-    `counts`: whether it is read for the tokens that it allows.
+    With `counts` the output tokens that it allows are read from it.
     """
     if route in GENERATING and bounds != NO_BOUNDS:
         body = _bounded(body, route, bounds)
@@ -68,7 +73,9 @@ def _bounded(body: bytes, route: str, bounds: BodyBounds) -> bytes:
 
 
 def _silent(route: str, bounds: BodyBounds) -> float:
-    """Tokens that a route gives where nothing is said, and no default set."""
+    """Tokens that a route gives if the body sets no limit; infinite if there is a default for
+    that.
+    """
     return inf if "max_tokens" in bounds.defaults else SILENT.get(route, inf)
 
 
@@ -81,7 +88,9 @@ def _check(numbers: Mapping[str, float], names: Iterable[str], most: int | None)
 
 
 def _with(body: bytes, missing: Mapping[str, Any]) -> bytes:
-    """An object with keys at its end, where they count before any of the same name."""
+    """Text of a JSON object with keys added at its end; they count before equal keys further
+    ahead.
+    """
     if not missing:
         return body
     end = body.rindex(b"}")
@@ -93,7 +102,7 @@ def _with(body: bytes, missing: Mapping[str, Any]) -> bytes:
 
 
 def _values(body: bytes, names: frozenset[str]) -> dict[str, Any]:
-    """Values of keys in a body that is known to be an object; None for those that are not there."""
+    """Values of keys in a body that is known to be a JSON object; None for keys that it lacks."""
     found = _decoder(names)(body.removeprefix(b"\xef\xbb\xbf"))
     return {name: _value(bytes(getattr(found, name))) for name in names}
 
@@ -105,7 +114,9 @@ def _value(text: bytes) -> Any:
 
 
 def _number(value: Any) -> float:
-    """A value as engines read it, which take ``"5"`` and ``5.0`` for 5; 0 for what is none."""
+    """Number that engines read from a value: they take ``"5"`` and ``5.0`` for 5. 0 for other
+    values.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return 0.0
     try:
@@ -116,6 +127,6 @@ def _number(value: Any) -> float:
 
 @lru_cache(maxsize=256)
 def _decoder(names: frozenset[str]) -> Callable[[bytes], Any]:
-    """Reads these keys and passes over all others."""
+    """Decoder that reads these keys of an object and skips all others."""
     keys = [(name, msgspec.Raw, msgspec.Raw(b"null")) for name in sorted(names)]
     return msgspec.json.Decoder(msgspec.defstruct("BodyKeys", keys)).decode

@@ -1,4 +1,4 @@
-"""Keys as plain data, which one process can send to another. Pure."""
+"""API keys as plain data, which one process can send to another. Pure."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from mirage.serve.rates import NO_LIMITS, RateLimits
 
 
 class AccessKey(msgspec.Struct, frozen=True):
-    """A key, without its token."""
+    """API key, without its token."""
 
     name: str
-    """Keys of one name are one client's: they have the same limits and are counted as one."""
+    """Name of the client. Keys of the same name have the same limits and are counted as one."""
     sha256: str
-    """Hash of the token, 64 hexadecimal digits."""
+    """SHA-256 of the token, 64 hexadecimal digits."""
     models: tuple[str, ...] | None = ()
-    """Tenants, with their aliases and adapters, and single ones of these; None is all."""
+    """Names that the key opens: tenants, each with all its aliases and adapters, or single aliases
+    and adapters. None is all.
+    """
     expires: float | None = None
-    """Seconds since 1970."""
+    """Time at which the key expires, in seconds since 1970; None if it does not."""
     admin: bool = False
-    """True if it opens what tells of the server itself."""
+    """True if it opens the routes that tell about the server itself."""
     metrics: bool = False
     """True if it opens ``/metrics``."""
     limits: RateLimits = NO_LIMITS
 
 
 class AccessTable(msgspec.Struct, frozen=True):
-    """All keys that hold. `revision` grows with each table of one server."""
+    """All keys in use. `revision` grows with each table of one server."""
 
     keys: tuple[AccessKey, ...] | None = None
-    """None: no key is asked for."""
+    """Keys; None if requests need no key."""
     revision: int = 0
 
 
 NO_KEYS = AccessTable()
-"""A table without keys: nobody is asked."""
+"""Table of a server that asks for no key."""

@@ -1,4 +1,4 @@
-"""The file of keys: read and checked once, here, and written by `mirage keys new`."""
+"""File of keys: read and checked here, and written by `mirage keys new`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHERS_MAY = stat.S_IRWXG | stat.S_IRWXO
 
 
 def parse_date(value: Any) -> datetime:
-    """A date and a time with their zone, as YAML or RFC 3339 has them."""
+    """Date and time with a zone, from YAML's value or RFC 3339 text. Raises `ValueError`."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
@@ -35,12 +35,12 @@ def parse_date(value: Any) -> datetime:
 
 
 def parse_models(value: Any) -> Any:
-    """Models of a key; None for ``all``."""
+    """Value of `models` of a key, None for the word ``all``."""
     return None if value == "all" else value
 
 
 def parse_hash(value: Any) -> Any:
-    """A hash; what is written instead may be a token, and is not repeated."""
+    """Hash of a key. Raises `ValueError` without repeating the text, which may be a token."""
     if not isinstance(value, str) or not HASH.fullmatch(value):
         raise ValueError("it is no SHA-256 in quotes: mirage keys new makes a token and its hash")
     return value
@@ -50,7 +50,7 @@ KeyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._@-]{1,80}$")]
 
 
 class KeySection(Strict):
-    """A key in a file of keys. It opens nothing that is not named."""
+    """Key in a file of keys. It opens only what it names."""
 
     name: KeyName
     sha256: Annotated[str, BeforeValidator(parse_hash)]
@@ -68,7 +68,7 @@ class KeySection(Strict):
 
     @property
     def key(self) -> AccessKey:
-        """The key as plain data."""
+        """This key as plain data."""
         return AccessKey(
             self.name,
             self.sha256,
@@ -81,7 +81,7 @@ class KeySection(Strict):
 
 
 class KeysFile(Strict):
-    """All keys of a server."""
+    """Form of a file of keys."""
 
     keys: list[KeySection] = Field(min_length=1)
 
@@ -99,7 +99,7 @@ class KeysFile(Strict):
 
 
 def read_keys(path: Path, *, private: bool = True) -> tuple[AccessKey, ...]:
-    """Keys in a file, which only its owner may open if it is to be `private`.
+    """Keys in a file. With `private`, other users must have no rights to the file.
 
     Raises `ConfigError`.
     """
@@ -114,7 +114,7 @@ def keys_in(text: str, path: Path) -> tuple[AccessKey, ...]:
 
 
 def check_private(path: Path) -> None:
-    """Check that its owner alone may open a file. Raises `ConfigError`."""
+    """Raise `ConfigError` if a file's mode gives rights to others than its owner."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -128,9 +128,9 @@ def check_private(path: Path) -> None:
 
 
 def with_entry(text: str, key: AccessKey, path: Path) -> str:
-    """The text of the file at `path` with one more key at its end, and all else as it was.
+    """Text of the file at `path` with one more key at its end, and otherwise unchanged.
 
-    Raises `ConfigError` where that is not so by adding lines.
+    Raises `ConfigError` if the key cannot be added by appending lines.
     """
     before = keys_in(text, path) if text.strip() else ()
     item = re.search(r"^( *)- ", text, re.MULTILINE)
@@ -149,7 +149,7 @@ def with_entry(text: str, key: AccessKey, path: Path) -> str:
 
 
 def entry(key: AccessKey, indent: str = "  ") -> str:
-    """A key as an item of the file."""
+    """Lines of a key as an item of the file's list, each after `indent`."""
     lines = [f"name: {key.name}", f'sha256: "{key.sha256}"']
     if key.models is None:
         lines.append("models: all")
@@ -165,5 +165,5 @@ def entry(key: AccessKey, indent: str = "  ") -> str:
 
 
 def _flow(value: Any) -> str:
-    """JSON, which YAML reads as well."""
+    """Value as JSON, which YAML reads as well."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,10 @@
-"""Limits of a key and of a tenant, which a request is within or not. Pure.
+"""Limits of keys and tenants, and whether a request is within them. Pure.
 
-A request and its tokens count in the minute that follows its admission. Its tokens are not known by
-then: what it asks for is booked, and put right when it has ended. What it took beyond that counts
-for a minute from its end, or for longer if it is more than the limit: for as many minutes as it is
-limits. So no client gets more than its limit a minute for long, whatever is estimated.
+A request and its tokens count in the minute that follows its admission. Its tokens are only known
+at its end: until then the number that it allows is booked, and corrected when it has ended. Tokens
+beyond that number count for a minute from the request's end; if they are several times the limit,
+for as many minutes. So no client exceeds its limit a minute for long, however wrong the estimate
+was.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from mirage.serve.access.window import LENGTH_S, RateWindow, WindowBooking
 from mirage.serve.rates import RateLimits
 
 RETRY_S = 1.0
-"""Seconds to wait for the end of a request, which nobody knows."""
+"""Seconds to wait after a refusal because of requests in flight, whose end cannot be predicted."""
 
 
 class LimitedParty(NamedTuple):
-    """A key or a tenant, with its limits now."""
+    """Key or tenant, with its present limits."""
 
     kind: str
     name: str
@@ -28,7 +29,7 @@ class LimitedParty(NamedTuple):
 
 
 class OverLimit(NamedTuple):
-    """A request that is refused: over whose limit, which, and until when at least."""
+    """Refusal of a request: the party whose limit it exceeds, the limit, and seconds to wait."""
 
     party: LimitedParty
     field: str
@@ -39,7 +40,7 @@ class OverLimit(NamedTuple):
 
 @dataclass
 class LimitAccount:
-    """Requests and tokens that one key or tenant took lately."""
+    """Requests and tokens of one key or tenant in the last minute."""
 
     requests: RateWindow = field(default_factory=RateWindow)
     tokens: RateWindow = field(default_factory=RateWindow)
@@ -47,17 +48,17 @@ class LimitAccount:
 
 
 class LimitedEntry(NamedTuple):
-    """A party's part in a request that was admitted."""
+    """Share of one party in a request that was admitted."""
 
     account: LimitAccount
     tokens: WindowBooking | None
-    """None without a limit of tokens."""
+    """Booking of the request's tokens; None without a limit of tokens."""
     limit: int
     """Limit of tokens, 0 if there is none."""
 
 
 class Limiter:
-    """Accounts of all keys and tenants. Seconds are of any clock that does not go back."""
+    """Accounts of all keys and tenants. Times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self._accounts: dict[tuple[str, str], LimitAccount] = {}
@@ -65,10 +66,10 @@ class Limiter:
     def enter(
         self, parties: Iterable[LimitedParty], tokens: int, now: float
     ) -> list[LimitedEntry] | OverLimit:
-        """Admit a request that asks for `tokens`, or say what speaks against it.
+        """Admit a request that allows `tokens`, or return the refusal with the longest wait.
 
-        One that is admitted has to `leave`. One that asks for more than a limit waits until nothing
-        else is booked: what it asks for is an estimate.
+        An admitted request has to `leave`. One that allows more tokens than a limit is admitted
+        once no others are booked, since the number is an estimate.
         """
         pairs = [(party, self._account(party)) for party in parties]
         over = [one for party, account in pairs for one in _over(party, account, tokens, now)]
@@ -77,7 +78,7 @@ class Limiter:
         return [_booked(party.limits, account, tokens, now) for party, account in pairs]
 
     def leave(self, entries: Iterable[LimitedEntry], tokens: int, now: float) -> None:
-        """A request has ended and has taken `tokens`."""
+        """Note that a request has ended and has taken `tokens`."""
         for account, booking, limit in entries:
             account.running -= 1
             if booking is None:
@@ -89,7 +90,9 @@ class Limiter:
                 account.tokens.lower(booking, tokens, now)
 
     def keep(self, kind: str, names: Collection[str]) -> None:
-        """Forget parties of a kind that are there no more, unless requests of theirs run."""
+        """Forget parties of this kind that are not among `names`, unless they have running
+        requests.
+        """
         for known in [k for k in self._accounts if k[0] == kind and k[1] not in names]:
             if not self._accounts[known].running:
                 del self._accounts[known]

@@ -1,8 +1,9 @@
-"""Key and right of a request, by its headers and the table of keys. Pure.
+"""Key of a request, found by its headers, and check of its rights. Pure.
 
-A key is found in a dictionary, by the SHA-256 of its token. The time that this takes tells nothing
-of a token: a dictionary compares two texts only if their salted hashes are equal, and who knew the
-SHA-256 of a random token would not know the token. A thousand keys take no longer than one.
+A key is found in a dictionary, by the SHA-256 of its token. The time of the search reveals nothing
+of a token: a dictionary compares texts only if their salted hashes are equal, and the SHA-256 of a
+random token does not reveal the token. The search takes the same time with a thousand keys as with
+one.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from mirage.serve.overview.page import PAGE_ROUTE
 from mirage.serve.routes import OTHERS, ROUTES, RouteWay
 
 BARE = frozenset({"/live", "/ready", PAGE_ROUTE})
-"""Routes that ask for no key. The page tells nothing before its script has one."""
+"""Routes that need no key. The page shows nothing until its script has one."""
 OF_MODELS = frozenset(
     {"/v1/models", "/v1/models/{model}", "/openapi.json"}
     | {path for path, decision in ROUTES.items() if decision.way is not RouteWay.OWN}
     | OTHERS.keys()
 )
-"""Routes that any key opens, with those that are refused."""
+"""Routes that any key opens; refused routes of vLLM are among them."""
 METRICS = "/metrics"
 HOW = "send Authorization: Bearer KEY, or x-api-key: KEY"
 
 
 class Need(Enum):
-    """Right that a route needs."""
+    """Right that a route needs of a key."""
 
     NOTHING = auto()
     ANY_KEY = auto()
@@ -39,16 +40,16 @@ class Need(Enum):
 
 
 class KeyRefused(ApiError):
-    """A request without a key that holds: 401."""
+    """Error 401: the request came without a valid key."""
 
     def __init__(self, message: str, code: str = "invalid_api_key") -> None:
         super().__init__(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
 
 
 def need_of(route: str | None) -> Need:
-    """Right that a registered `route` needs; None is an unknown path.
+    """Right that a registered `route` needs; None stands for an unknown path.
 
-    Routes without an entry need an operator's.
+    A route of this server that is in no list needs an operator's key.
     """
     if route in BARE:
         return Need.NOTHING
@@ -58,17 +59,20 @@ def need_of(route: str | None) -> Need:
 
 
 def digest(token: str) -> str:
-    """Hash by which a token is known."""
+    """SHA-256 of a token, by which its key is found."""
     return sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def may_use(key: AccessKey | None, tenant: str, model: str) -> bool:
-    """True if a key opens `model`, a tenant's own name, an alias or that of an adapter of it."""
+    """True if `key` opens `model`: the tenant's name, or one of its aliases or adapters.
+
+    None as `key` stands for a server that asks for no keys.
+    """
     return key is None or key.models is None or tenant in key.models or model in key.models
 
 
 class KeyRing:
-    """The keys of one table."""
+    """Keys of one table, by the hashes of their tokens."""
 
     def __init__(self, table: AccessTable) -> None:
         self.asks = table.keys is not None
@@ -77,9 +81,9 @@ class KeyRing:
     def admitted(
         self, headers: Iterable[tuple[str, str]], need: Need, now: float
     ) -> AccessKey | None:
-        """Key of a request; None where none is asked for. `now` is in seconds since 1970.
+        """Key of a request; None if none is needed. `now` is in seconds since 1970.
 
-        Raises `ApiError`: 401 without a key that holds, 403 with one that does not open it.
+        Raises `ApiError`: 401 without a valid key, 403 with a key that lacks the right.
         """
         if not self.asks or need is Need.NOTHING:
             return None
@@ -109,12 +113,12 @@ class KeyRing:
 
 
 def date_of(seconds: float) -> str:
-    """A time since 1970 as RFC 3339 writes it."""
+    """Time in seconds since 1970 in the form of RFC 3339."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _sent(headers: Iterable[tuple[str, str]]) -> set[str | None]:
-    """Different credentials; None stands for those of other schemes."""
+    """Different credentials in the headers; None stands for schemes other than bearer tokens."""
     found: set[str | None] = set()
     for name, value in headers:
         match name.lower():

@@ -1,4 +1,4 @@
-"""The keys of one server: where they come from, and what holds now."""
+"""Keys of one server: their sources, and the table in use."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from mirage.serve.near import loopback
 
 VARIABLE = "MIRAGE_API_KEY"
 FOLDER = "CREDENTIALS_DIRECTORY"
-"""Variable by which systemd names the folder of a service's credentials."""
+"""Environment variable by which systemd names the folder of a service's credentials."""
 CREDENTIAL = "mirage-keys"
 SHORTEST = 16
-"""Characters of a key that a person thought of."""
+"""Least characters of a key in the environment, which a person may have made up."""
 
 
 @dataclass(frozen=True)
 class KeySource:
-    """A file, and a key from the environment, or one of them, or neither."""
+    """Sources of keys: a file, a key from the environment, both, or neither."""
 
     file: Path | None = None
     private: bool = True
-    """True if the file's mode has to keep others out; systemd's folder does that itself."""
+    """True if the file's mode has to exclude other users; systemd protects its folder itself."""
     plain: AccessKey | None = None
 
     def read(self) -> tuple[AccessKey, ...] | None:
-        """All keys as they are now; None where there is no source. Raises `ConfigError`."""
+        """All keys as they are now; None without a source. Raises `ConfigError`."""
         if self.file is None:
             return None if self.plain is None else (self.plain,)
         found = read_keys(self.file, private=self.private)
@@ -41,15 +41,15 @@ class KeySource:
 
     @property
     def told(self) -> str:
-        """The file and the environment's variable in words, as far as they are used."""
+        """Names of the sources, for messages; empty if there is none."""
         named = () if self.file is None else (str(self.file),)
         return " and ".join((*named, *(() if self.plain is None else (VARIABLE,))))
 
 
 def key_source(file: Path | None, environment: MutableMapping[str, str]) -> KeySource:
-    """Source of keys: a `file` that was named, or else systemd's credential, and a variable.
+    """Source of keys: `file`, or else systemd's credential; and the environment's variable.
 
-    The variable is taken out of `environment`, which engines inherit. Raises `ConfigError`.
+    The variable is removed from `environment`, which engines inherit. Raises `ConfigError`.
     """
     private = True
     if file is None and (folder := environment.get(FOLDER)):
@@ -70,17 +70,19 @@ def _plain(token: str) -> AccessKey | None:
 
 
 class ServerKeys:
-    """The table of keys that holds."""
+    """Table of keys in use, and its source."""
 
     def __init__(self, source: KeySource, *, open_to_all: bool = False) -> None:
-        """`open_to_all`: no key shall be asked for. Raises `InputRefused`."""
+        """With `open_to_all` no key is asked for. Raises `InputRefused` if there is a source all
+        the same.
+        """
         if open_to_all and source.told:
             raise InputRefused(f"--no-keys, and there are keys ({source.told}): leave one out")
         self.source, self._open_to_all = source, open_to_all
         self.table = AccessTable(source.read())
 
     def check_listening(self, host: str) -> None:
-        """Raises `InputRefused` if strangers could reach `host`, and no key is asked for."""
+        """Raise `InputRefused` if other machines could reach `host` and no key is asked for."""
         if self.table.keys is None and not self._open_to_all and not _is_near(host):
             raise InputRefused(
                 f"--host {host} lets other machines in, and no key is asked for: give --keys FILE "
@@ -88,7 +90,10 @@ class ServerKeys:
             )
 
     async def again(self) -> str:
-        """Read them again; a line that says what holds. Raises `ConfigError`: the old ones hold."""
+        """Read the keys again; return a line about them.
+
+        Raises `ConfigError`, with the table unchanged.
+        """
         if self.table.keys is None:
             raise ConfigError("this server asks for no keys: start it with --keys FILE")
         keys = await asyncio.to_thread(self.source.read)
@@ -96,7 +101,7 @@ class ServerKeys:
         return self.told(time.time())
 
     def told(self, now: float) -> str:
-        """A line about the keys that hold; empty where none is asked for."""
+        """Line about the keys in use at `now`, seconds since 1970; empty if no key is asked for."""
         keys = self.table.keys
         if keys is None:
             return ""
@@ -110,7 +115,7 @@ def _is_near(host: str) -> bool:
 
 
 def key_lines(keys: ServerKeys, models: Iterable[str], now: float) -> list[str]:
-    """Lines of `mirage check` about keys, where a server has these `models`."""
+    """Lines of `mirage check` about keys, for a server with these `models`; `now` as in `told`."""
     if keys.table.keys is None:
         return []
     known = set(models)

@@ -1,4 +1,4 @@
-"""Tokens of a request: what it asks for, and what its answer says that it took. Pure."""
+"""Tokens of a request: the number that it allows, and the usage that its answer tells. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 BYTES_A_TOKEN = 4
 USAGE = re.compile(rb'"usage"\s*:\s*\{')
-"""No text holds one, as JSON escapes quotes."""
+"""Beginning of a usage. It cannot occur inside a JSON string, where quotes are escaped."""
 COUNT = re.compile(rb'"(prompt|input|completion|output|total)_tokens"\s*:\s*(\d{1,15})\b')
 LONGEST = 1024
-"""Bytes of a usage that are looked at, nested parts included."""
+"""Most bytes of a usage that are read, nested objects included."""
 SPLIT = 16
-"""Bytes of the beginning of a usage that may stand at the end of a chunk."""
+"""Bytes kept of the end of a chunk, where the beginning of a usage may be split."""
 EVENT_END = b"\n\n"
 
 
 class _Bounds(msgspec.Struct):
-    """Keys of a body by which clients bound what is generated; the rest is passed over."""
+    """Keys of a body that bound its output; all others are skipped."""
 
     max_tokens: msgspec.Raw = msgspec.Raw(b"null")
     max_completion_tokens: msgspec.Raw = msgspec.Raw(b"null")
@@ -32,18 +32,18 @@ _decode = msgspec.json.Decoder(_Bounds).decode
 
 
 class OutputAsked(NamedTuple):
-    """Tokens that a body allows each of `answers` to have; 0 if it does not say."""
+    """Most tokens that a body allows each of its `answers`; 0 if it sets no bound."""
 
     tokens: int = 0
     answers: int = 1
 
     def most(self, longest: int) -> int:
-        """Tokens of all, of which each has at most `longest`."""
+        """Most tokens of all answers, if each has at most `longest`."""
         return min(self.tokens, longest) * self.answers
 
 
 def output_asked(body: bytes) -> OutputAsked:
-    """Bounds in a body; those of one that is not JSON are not read."""
+    """Output that a body asks for; the defaults if it is not JSON."""
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -58,22 +58,22 @@ def prompt_guess(nbytes: int, longest: int) -> int:
 
 
 def _count(text: msgspec.Raw) -> int:
-    """A number of at most ten digits; 0 for anything else, which the engine refuses."""
+    """Number of at most ten digits; 0 for any other value, which the engine refuses."""
     digits = bytes(text)
     return int(digits) if digits.isdigit() and len(digits) <= 10 else 0
 
 
 class AnswerUsage:
-    """The usage in an answer that comes in chunks.
+    """Usage told by an answer that comes in chunks.
 
-    The largest numbers count: those of a stream grow, and what an answer repeats of its request
-    can then make nothing less.
+    The largest number of each kind counts: numbers in a stream grow, and text that the answer
+    repeats from its request cannot lower them.
     """
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
         self.events = 0
-        """Events of a stream, of which nearly each brings a token at least."""
+        """Number of events in a stream; nearly each brings at least one token."""
         self._tail = b""
 
     @property
@@ -83,17 +83,17 @@ class AnswerUsage:
 
     @property
     def completion(self) -> int:
-        """Tokens generated."""
+        """Tokens generated, as told so far."""
         return self._most(b"completion", b"output")
 
     @property
     def prompt(self) -> int:
-        """Tokens of prompts; of answers that tell the sum alone it is what is left of that."""
+        """Tokens of prompts, as told so far; computed from the total if only that is told."""
         own = self._most(b"prompt", b"input")
         return own or max(0, self._most(b"total") - self.completion)
 
     def look(self, chunk: bytes) -> None:
-        """The next bytes of the answer."""
+        """Read the next chunk of the answer."""
         self.events += chunk.count(EVENT_END)
         text = self._tail + chunk
         last = len(text)

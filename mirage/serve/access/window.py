@@ -1,4 +1,4 @@
-"""Amounts that count for a minute from when they were taken. Pure; seconds of any clock."""
+"""Amounts that count for a minute after they were taken. Pure; seconds of any clock."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ LENGTH_S = 60.0
 
 @dataclass(eq=False)
 class WindowBooking:
-    """An amount, and until when it counts."""
+    """Amount, and the time until which it counts."""
 
     amount: int
     until: float
 
 
 class RateWindow:
-    """Sum of the amounts of the last minute. Calls come in the order of their times."""
+    """Sum of the amounts that count now. Calls have to come in the order of their times."""
 
     def __init__(self) -> None:
         self._bookings: list[WindowBooking] = []
         self._total = 0
 
     def wait_s(self, amount: int, limit: int, now: float) -> float:
-        """Seconds until `amount` more, which is at most `limit`, is within it; 0 if it is now."""
+        """Seconds until `amount` more is within `limit`; 0 if it is now.
+
+        Raises `ValueError` if `amount` alone exceeds `limit`.
+        """
         self._forget(now)
         over = self._total + amount - limit
         if over <= 0:
@@ -37,7 +40,7 @@ class RateWindow:
         raise ValueError(f"{amount} is more than {limit}")
 
     def book(self, amount: int, now: float, seconds: float = LENGTH_S) -> WindowBooking:
-        """Count `amount` for `seconds` seconds."""
+        """Count `amount` for `seconds` seconds from `now`; returns the booking."""
         booking = WindowBooking(amount, now + seconds)
         if not self._bookings or self._bookings[-1].until <= booking.until:
             self._bookings.append(booking)  # as nearly always
@@ -47,7 +50,7 @@ class RateWindow:
         return booking
 
     def lower(self, booking: WindowBooking, amount: int, now: float) -> None:
-        """The booking was but `amount`, as is known now."""
+        """Correct a booking to `amount`, if it still counts."""
         self._forget(now)
         if booking.until > now:
             self._total += amount - booking.amount

@@ -1,1 +1,1 @@
-"""LoRA adapters that an engine loads and lets go while it runs, as its tenant declares them."""
+"""LoRA adapters that an engine loads and unloads while it runs, as its tenant declares them."""

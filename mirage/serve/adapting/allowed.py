@@ -1,4 +1,4 @@
-"""Folders that adapters may come from while engines run."""
+"""Folders from which adapters may be loaded while engines run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from pathlib import Path
 from mirage.folder.adapter import NAME, WEIGHTS
 
 FILES = (NAME, WEIGHTS)
-"""Files of an adapter. Formats that hold code (``.bin``, ``.pt``) are not among them."""
+"""Files of an adapter. Files of formats that can hold code (``.bin``, ``.pt``) are never copied."""
 KEY = "adapter_folders"
 
 
 def check_allowed(folder: Path, allowed: Sequence[Path]) -> None:
-    """Check that an adapter and its files lie in one of the `allowed` folders, wherever links lead.
+    """Check that an adapter and its files lie inside one of the `allowed` folders, with links
+    resolved.
 
-    `allowed` are absolute and without links. Raises `ValueError` with one line.
+    `allowed` are absolute and without links. Raises `ValueError` with one line if they do not, or
+    if there is an adapter without `safetensors`.
     """
     if not allowed:
         raise ValueError(f"{folder} may not be loaded: name a folder for adapters in {KEY}")

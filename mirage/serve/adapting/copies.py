@@ -1,7 +1,7 @@
 """Copies of one tenant's adapters, from which its engine loads.
 
-vLLM reads an adapter's files again whenever it has let go of it, in the middle of a step: what they
-are then has to be what was declared, and an engine ends if they are missing.
+vLLM may unload an adapter and read its files again, in the middle of a step: they have to be the
+files that were declared, and if they are missing the engine ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class AdapterCopies:
     """Copies of adapters under `folder`, each in a folder named by its digest."""
 
     def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
-        """`allowed` are folders that adapters may come from."""
+        """`allowed` are the folders from which adapters may be loaded."""
         self._folder, self._allowed = folder, allowed
 
     def at(self, digest: str) -> Path:
@@ -29,10 +29,10 @@ class AdapterCopies:
         return self._folder / digest
 
     def take(self, source: Path) -> str:
-        """Digest of the adapter in `source`, of which there is a copy then.
+        """Copy the adapter in `source`, unless there is a copy, and return its digest.
 
-        Takes as long as its files are copied. Raises `ValueError` for one that may not be loaded,
-        `OSError` for files that cannot be read or written.
+        This takes as long as the files are copied. Raises `ValueError` for one that may not be
+        loaded, `OSError` for files that cannot be read or written.
         """
         check_allowed(source, self._allowed)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class AdapterCopies:
             shutil.rmtree(made, ignore_errors=True)
 
     def keep(self, digests: Collection[str]) -> None:
-        """Remove all but these."""
+        """Remove all copies but those with these digests."""
         if self._folder.is_dir():
             for copy in self._folder.iterdir():
                 if copy.name not in digests:
@@ -57,7 +57,7 @@ class AdapterCopies:
 
 
 def _copied(source: Path, to: Path) -> bytes:
-    """Digest of a file that is copied. Raises `OSError`."""
+    """Copy a file; return its digest. Raises `OSError`."""
     hashed = sha256()
     with source.open("rb") as file, to.open("xb") as copy:
         while part := file.read(MIB):

@@ -1,8 +1,8 @@
-"""Adapters that a tenant declares and those that its engine has: what follows, and its names. Pure.
+"""Adapters that a tenant declares, those in its engine, and the difference between them. Pure.
 
-An engine knows an adapter by its name and a digest of its files, ``x@0123456789abcdef``. Other
-files are another adapter to it: vLLM's hashes of KV blocks have that name in them, so no block of
-the one is ever found for the other, on the device or below.
+An engine knows an adapter by its name and a digest of its files, ``x@0123456789abcdef``. With other
+files it is another adapter: that name is part of vLLM's hashes of KV blocks, so blocks of one are
+never used for the other, on the device or in tiers.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 DIGITS = 16
-"""Hexadecimal digits of a digest."""
+"""Number of hexadecimal digits of a digest."""
 KNOWN = re.compile(rf"(.+)@([0-9a-f]{{{DIGITS}}})", re.DOTALL)
 
 
 class EngineAdapter(NamedTuple):
-    """An adapter in an engine."""
+    """Adapter in an engine."""
 
     name: str
-    """Name that requests use."""
+    """Name by which requests ask for it."""
     digest: str
 
     @property
     def known_as(self) -> str:
-        """Name that its engine has for it."""
+        """Name by which the engine knows it."""
         return f"{self.name}@{self.digest}"
 
 
 def parsed(known_as: str) -> EngineAdapter | None:
-    """Adapter of a name that an engine has; None if it was not loaded while the engine ran."""
+    """Adapter by the engine's name of it; None if the name has no digest."""
     found = KNOWN.fullmatch(known_as)
     return None if found is None else EngineAdapter(found[1], found[2])
 
@@ -42,20 +42,22 @@ class AdapterState(StrEnum):
     """State of one declared adapter."""
 
     WAITING = "waiting"
-    """Waits for an engine, which loads it at its start."""
+    """No engine runs; the next one loads it when it starts."""
     LOADING = "loading"
     LOADED = "loaded"
     FAILED = "failed"
-    """Cannot be loaded: another apply that changes it, or another engine, tries again."""
+    """The adapter cannot be loaded. Another apply that changes it, or another engine, tries
+    again.
+    """
 
 
 class AdapterTold(NamedTuple):
-    """A declared adapter, as it is reported."""
+    """Declared adapter as it is shown to operators."""
 
     state: AdapterState
     folder: Path
     reason: str = ""
-    """Reason of a failure."""
+    """Reason of a failure; else empty."""
 
 
 @dataclass
@@ -64,16 +66,20 @@ class AdapterBook:
 
     declared: dict[str, Path] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
-    """Digests of declared ones, as far as their files have been read."""
+    """Digests of declared adapters whose files have been read."""
     has: dict[EngineAdapter, Path] | None = None
-    """Adapters in the engine, with the folders that they came from; None without an engine."""
+    """Adapters in the engine, each with the folder that it was loaded from; None without an
+    engine.
+    """
     failed: dict[str, str] = field(default_factory=dict)
-    """Reasons why declared ones cannot be loaded."""
+    """Reasons why declared adapters cannot be loaded, by name."""
     loads: int = 0
     failures: int = 0
 
     def declares(self, adapters: Mapping[str, Path]) -> None:
-        """Have these adapters declared; of those that are new or lie elsewhere nothing is known."""
+        """Replace the declared adapters; digests and failures of those that have changed are
+        dropped.
+        """
         for name, folder in self.declared.items():
             if adapters.get(name) != folder:
                 self.digests.pop(name, None)
@@ -81,25 +87,25 @@ class AdapterBook:
         self.declared = dict(adapters)
 
     def fails(self, name: str, reason: str) -> None:
-        """The adapter `name` cannot be loaded."""
+        """Note that adapter `name` cannot be loaded."""
         self.failed[name] = reason
         self.failures += 1
 
     def missing(self) -> list[EngineAdapter]:
-        """Adapters that are declared and not loaded."""
+        """Adapters that are declared, whose files have been read, and that the engine lacks."""
         has = self.has or {}
         wanted = (EngineAdapter(name, digest) for name, digest in self.digests.items())
         return [one for one in wanted if one not in has]
 
     def surplus(self) -> list[EngineAdapter]:
-        """Adapters to unload: not declared any more, or replaced."""
+        """Adapters in the engine to unload: not declared any more, or replaced."""
         serving = set(self.serving().values())
         return [one for one in self.has or {} if one not in serving]
 
     def serving(self) -> dict[str, EngineAdapter]:
-        """Adapter in the engine that answers to each declared name.
+        """Adapter in the engine that answers requests, by each declared name.
 
-        The one before stays until the one that is declared is there.
+        The earlier one stays until the declared one is loaded.
         """
         found: dict[str, EngineAdapter] = {}
         for one in self.has or {}:
@@ -109,16 +115,17 @@ class AdapterBook:
         return before | found
 
     def folders(self) -> dict[str, str]:
-        """Folders of those that requests may ask for now.
+        """Folders of the adapters that requests may ask for now, by name.
 
-        Without an engine these are all that may be loaded: a request starts the engine.
+        Without an engine these are all declared ones that have not failed: a request starts the
+        engine.
         """
         if self.has is None:
             return {n: str(path) for n, path in self.declared.items() if n not in self.failed}
         return {name: str(self.has[one]) for name, one in self.serving().items()}
 
     def names(self) -> dict[str, str]:
-        """Names that the engine has for those that requests may ask for."""
+        """The engine's names of the adapters that requests may ask for, by name."""
         return {name: one.known_as for name, one in self.serving().items()}
 
     def told(self) -> dict[str, AdapterTold]:

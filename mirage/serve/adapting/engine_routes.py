@@ -1,4 +1,4 @@
-"""vLLM's routes for adapters, at the private socket of an engine's server."""
+"""vLLM's routes for adapters, at the private socket of an engine's API server."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ import aiohttp
 from mirage.problems import one_line
 
 LISTED, LOAD, UNLOAD = "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-"""The latter two are no client's: the router refuses both."""
+"""Routes of vLLM. Clients cannot use the last two, which the router refuses."""
 ANSWER_S = 120.0
-"""Seconds for an answer: files are read, and a step may be computed before."""
+"""Seconds to wait for an answer: files are read, perhaps after a long step."""
 
 
 class AdaptersUnknown(Exception):
-    """An engine's server does not answer."""
+    """The engine's API server gave no usable answer."""
 
 
 class EngineAdapterRoutes:
-    """The routes at one `socket`."""
+    """Client of these routes at one `socket`."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
     async def listed(self) -> dict[str, str]:
-        """Folder of each model and adapter, by the engine's name. Raises `AdaptersUnknown`."""
+        """Folder of each model and adapter by the engine's name; empty if unknown.
+
+        Raises `AdaptersUnknown`.
+        """
         async with self._asked("GET", LISTED) as answer:
             if answer.status != 200:
                 raise AdaptersUnknown(f"{LISTED} answers {answer.status}")
@@ -36,11 +39,15 @@ class EngineAdapterRoutes:
         return {card["id"]: card.get("root") or "" for card in told["data"]}
 
     async def load(self, name: str, folder: Path) -> str:
-        """Load an adapter. Reason why it cannot be loaded, or empty. Raises `AdaptersUnknown`."""
+        """Load an adapter; return the reason why it cannot be loaded, or an empty text.
+
+        Raises `AdaptersUnknown`.
+        """
         return await self._told(LOAD, {"lora_name": name, "lora_path": str(folder)})
 
     async def unload(self, name: str) -> str:
-        """Unload an adapter; running requests keep it. Reason why not, or empty.
+        """Unload an adapter, which running requests go on using; return the reason why not, or
+        empty.
 
         Raises `AdaptersUnknown`.
         """

@@ -1,4 +1,4 @@
-"""The adapters of one tenant's engine brought to those that are declared."""
+"""Adapters of one tenant's engine, loaded and unloaded to match those that are declared."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from mirage.serve.adapting.desired import AdapterBook, EngineAdapter, parsed
 from mirage.serve.adapting.engine_routes import AdaptersUnknown, EngineAdapterRoutes
 
 FOUND_S = 2.0
-"""Seconds for an engine of another server to say what it has."""
+"""Seconds for an engine of an earlier server to tell its adapters."""
 AGAIN_S = 5.0
 """Seconds until an engine that did not answer is asked again."""
 ON_THEIR_WAY_S = 1.0
-"""Seconds for requests that the router has passed on to reach an adapter which is let go."""
+"""Seconds for requests that the router has already passed on to reach the engine, before their
+adapter is unloaded.
+"""
 
 
 class TenantAdapters:
-    """Loads and unloads adapters as `book` declares. Run `keep` while an engine serves."""
+    """Loads and unloads adapters as `book` declares. `keep` has to run while an engine serves."""
 
     def __init__(
         self,
@@ -31,7 +33,7 @@ class TenantAdapters:
         seen: Callable[[], Awaitable[None]],
         say: Callable[[str], None],
     ) -> None:
-        """`seen` returns once the router knows what `book` has."""
+        """`seen` returns once the router acts by what `book` has."""
         self._book, self._routes, self._copies = book, routes, copies
         self._seen, self._say = seen, say
         self._news = asyncio.Event()
@@ -39,19 +41,21 @@ class TenantAdapters:
         self._settled.set()
 
     def changed(self) -> None:
-        """Other adapters are declared: an engine that is up shall have them."""
+        """Note that other adapters are declared, which `keep` then loads into a running engine."""
         if self._book.has is not None:
             self._settled.clear()
         self._news.set()
 
     async def settled(self) -> None:
-        """Return when an engine that is up has what is declared, as far as that can be."""
+        """Return when a running engine has the declared adapters, but for those that cannot be
+        loaded.
+        """
         await self._settled.wait()
 
     # -- an engine ----------------------------------------------------------------------
 
     async def begins(self) -> None:
-        """Load all into an engine that has just started."""
+        """Load all declared adapters into an engine that has just started."""
         book, has = self._book, dict[EngineAdapter, Path]()
         book.failed = {}
         if book.declared:
@@ -64,7 +68,7 @@ class TenantAdapters:
         book.has = has
 
     async def found(self) -> None:
-        """Learn what an engine has that another server has started."""
+        """Learn which adapters an engine has that another server started."""
         book = self._book
         book.has = {}
         if not book.declared:
@@ -78,12 +82,12 @@ class TenantAdapters:
                 book.digests[name], book.has[ours[0]] = ours[0].digest, folder
 
     def over(self) -> None:
-        """The engine is gone. Idempotent."""
+        """Note that the engine has gone. Idempotent."""
         self._book.has = None
         self._settled.set()
 
     async def keep(self) -> None:
-        """Follow what is declared. Never returns."""
+        """Load and unload adapters whenever the declaration changes. Never returns."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -102,14 +106,16 @@ class TenantAdapters:
             self._settled.set()
 
     async def _have(self) -> None:
-        """Load what is missing. Raises `AdaptersUnknown`."""
+        """Load the adapters that the engine lacks, and wait for the router. Raises
+        `AdaptersUnknown`.
+        """
         self._book.has = has = await self._look()
         await self._read_all()
         await self._load_missing(has)
         await self._seen()
 
     async def _let_go(self) -> None:
-        """Unload adapters that no request can name any more. Raises `AdaptersUnknown`."""
+        """Unload adapters that requests can no longer name. Raises `AdaptersUnknown`."""
         if surplus := self._book.surplus():
             await asyncio.sleep(ON_THEIR_WAY_S)
             for one in surplus:
@@ -119,7 +125,7 @@ class TenantAdapters:
     # -- one step -----------------------------------------------------------------------
 
     async def _look(self) -> dict[EngineAdapter, Path]:
-        """Adapters in the engine, with their folders. Raises `AdaptersUnknown`."""
+        """Adapters in the engine, each with its folder. Raises `AdaptersUnknown`."""
         before, listed = self._book.has or {}, await self._routes.listed()
         return {
             one: before.get(one, Path(folder))
@@ -128,7 +134,7 @@ class TenantAdapters:
         }
 
     async def _read_all(self) -> None:
-        """Make copies of declared adapters that have not been read."""
+        """Copy the declared adapters that have no copy yet, and note their digests."""
         book = self._book
         for name, folder in list(book.declared.items()):
             known = name in book.digests and self._copies.at(book.digests[name]).is_dir()
@@ -143,7 +149,10 @@ class TenantAdapters:
                 book.digests[name] = digest
 
     async def _load_missing(self, has: dict[EngineAdapter, Path]) -> None:
-        """Load what the engine, which has these, lacks. Raises `AdaptersUnknown`."""
+        """Load declared adapters into the engine, and add them to `has`, those that it has.
+
+        Raises `AdaptersUnknown`.
+        """
         book = self._book
         for one in book.missing():
             if one.name in book.failed or book.digests.get(one.name) != one.digest:
@@ -158,7 +167,7 @@ class TenantAdapters:
                 self._say(f"adapter {one.name!r} loaded from {folder}")
 
     async def _unload(self, one: EngineAdapter) -> None:
-        """Raises `AdaptersUnknown`."""
+        """Unload an adapter. Raises `AdaptersUnknown`."""
         if reason := await self._routes.unload(one.known_as):
             self._say(f"adapter {one.known_as!r} stays in its engine: {reason}")
         if self._book.has is not None:

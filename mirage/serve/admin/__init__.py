@@ -1,1 +1,1 @@
-"""An operator's surface: states and acts of the tenants, on a Unix socket of the run's folder."""
+"""Admin socket of a server: states of the tenants, and acts of operators on them."""

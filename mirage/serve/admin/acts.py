@@ -1,4 +1,4 @@
-"""Effects of an operator's act on a tenant, and reasons why it cannot be done. Pure: words."""
+"""Acts of an operator on a tenant: their effects in words, and reasons why not to do them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mirage.control.roster.states import BROKEN, COMING, GONE, LifeState
 from mirage.serve.admin.forms import OperatorAct
 
 DRAIN_S = 60.0
-"""Seconds that a drain by an operator lets running requests have, unless he says otherwise."""
+"""Seconds that a drain lets running requests have, unless the operator names a time."""
 TARGETS = {
     OperatorAct.SLEEP: LifeState.SLEEPING,
     OperatorAct.WAKE: LifeState.READY,
@@ -16,11 +16,14 @@ TARGETS = {
     OperatorAct.RESTART: LifeState.READY,
     OperatorAct.DRAIN: LifeState.SLEEPING,
 }
-"""The state that a tenant is in when the act is done; see `target`."""
+"""State of a tenant when the act is done; `target` also covers policies without sleep."""
 
 
 class ActedUpon(NamedTuple):
-    """A tenant that a command is for. `sleeps`: the policy lets it sleep. Times in seconds."""
+    """Tenant that an act is for. `sleeps` is true if the policy lets tenants sleep.
+
+    `ready_s` and `drain_s` are seconds: until it would be ready, and for running requests to end.
+    """
 
     name: str
     state: LifeState
@@ -31,7 +34,7 @@ class ActedUpon(NamedTuple):
 
 
 def target(act: OperatorAct, *, sleeps: bool) -> LifeState:
-    """The state that a tenant is in when the act is done."""
+    """State of a tenant when the act is done."""
     if act is OperatorAct.DRAIN and not sleeps:
         return LifeState.STOPPED
     return TARGETS[act]
@@ -47,7 +50,7 @@ def obstacle(act: OperatorAct, on: ActedUpon) -> str:
 
 
 def foretold(act: OperatorAct, on: ActedUpon) -> str:
-    """Sentences about what an act will do, by the tenant's state before."""
+    """Sentence about the effect of an act, by the tenant's state before it."""
     goal = target(act, sleeps=on.sleeps)
     if on.state is goal and act is not OperatorAct.RESTART:
         return f"{on.name} is {on.state} already"

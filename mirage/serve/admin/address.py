@@ -15,11 +15,11 @@ from mirage.serve.rundir import ADMIN_SOCKETS
 
 RUN_FOLDERS = "mirage-*"
 CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of a peer, as Linux tells them."""
+"""Form of a peer's process id, user id and group id, as Linux gives them."""
 
 
 class Credentials(NamedTuple):
-    """Process at the other end of a Unix socket; of a server, the one that began to listen."""
+    """Process at the other end of a Unix socket; of a server it is the one that began to listen."""
 
     pid: int
     uid: int
@@ -27,13 +27,15 @@ class Credentials(NamedTuple):
 
 
 def credentials(connected: socket.socket) -> Credentials:
-    """Raises `OSError` if it is no Unix socket, or not connected."""
+    """Process at the other end of a Unix socket. Raises `OSError` if it is none, or not
+    connected.
+    """
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return Credentials(*CREDENTIALS.unpack(told))
 
 
 def listener(path: str) -> Credentials | None:
-    """The process that listens at a Unix socket; None if none can be reached."""
+    """Process that listens at the Unix socket `path`; None if it cannot be connected."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as there:
         try:
             there.connect(path)
@@ -43,9 +45,9 @@ def listener(path: str) -> Credentials | None:
 
 
 def chosen(named: Path | None) -> Path:
-    """The socket that is `named`, else that of the only server there is.
+    """Socket that is `named`; if none is, that of the only server of this user.
 
-    Raises `InputRefused` if none listens there, or if several do.
+    Raises `InputRefused` if no server listens there, or if none or several are found.
     """
     if named is not None:
         if listener(str(named)) is None:
@@ -66,14 +68,14 @@ def chosen(named: Path | None) -> Path:
 
 
 def listening() -> dict[Path, Credentials]:
-    """Sockets with a listening server, in folders that belong to this user alone."""
+    """Sockets at which servers listen, in folders that belong to this user alone."""
     folders = sorted(Path(places().sockets).glob(RUN_FOLDERS))
     paths = [path for folder in folders if _is_ours(folder) for path in folder.glob(ADMIN_SOCKETS)]
     return {path: who for path in sorted(paths) if (who := listener(str(path))) is not None}
 
 
 def _is_closed_to_us(path: Path) -> bool:
-    """True if this user may not open it, or not even look into its folder."""
+    """True if this user may not open the socket, or not look into its folder."""
     try:
         return path.exists() and not os.access(path, os.W_OK)
     except OSError as error:

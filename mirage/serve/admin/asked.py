@@ -15,7 +15,7 @@ from mirage.serve.openai import ApiError
 
 
 def as_json(told: Any, revision: Revision, status: int = 200) -> web.Response:
-    """An answer of one of the forms, with the revision as its ``ETag``."""
+    """Answer with `told`, one of the forms, as JSON; its ``ETag`` is the revision."""
     return web.Response(
         body=msgspec.json.encode(told, enc_hook=str) + b"\n",
         content_type="application/json",
@@ -25,20 +25,22 @@ def as_json(told: Any, revision: Revision, status: int = 200) -> web.Response:
 
 
 def known(name: str, names: Collection[str]) -> str:
-    """Name of a tenant. Raises `ApiError` if there is none."""
+    """`name`, which has to be one of `names`. Raises `ApiError` if it is not."""
     if name in names:
         return name
     raise ApiError(404, f"no tenant {name!r} here: use one of {', '.join(names)}")
 
 
 def tenant_named(name: str, sections: Mapping[str, TenantSection]) -> str:
-    """The tenant's own name, for that or an alias. Raises `ApiError` if there is none."""
+    """Name of the tenant that has `name` as its own or as an alias. Raises `ApiError` if none
+    has.
+    """
     own = next((tenant.name for tenant in sections.values() if name in tenant.aliases), name)
     return known(own, sections)
 
 
 def check_fresh(request: web.Request, revision: Revision) -> None:
-    """Raises `ApiError` unless ``If-Match``, if there is one, is the revision."""
+    """Raise `ApiError` if the request has an ``If-Match`` that does not accept the revision."""
     wanted = request.headers.get("If-Match", "*").strip()
     if not revision.is_meant(wanted):
         raise ApiError(
@@ -47,12 +49,16 @@ def check_fresh(request: web.Request, revision: Revision) -> None:
 
 
 def seconds(request: web.Request) -> float | None:
-    """``?drain_s=``: what running requests get to end. Raises `ApiError`."""
+    """Seconds for running requests to end, from ``?drain_s=``; None without it. Raises
+    `ApiError`.
+    """
     return number(request, "drain_s", "seconds", 0, 1_000_000)
 
 
 def number(request: web.Request, name: str, unit: str, least: float, most: float) -> float | None:
-    """``?name=``, a number from `least` to `most`; None without it. Raises `ApiError`."""
+    """Number from `least` to `most` in the query's key `name`; None without it. Raises
+    `ApiError`.
+    """
     word = request.query.get(name)
     if word is None:
         return None
@@ -66,7 +72,9 @@ def number(request: web.Request, name: str, unit: str, least: float, most: float
 
 
 def switched_on(request: web.Request, name: str) -> bool:
-    """``?name=1``. Raises `ApiError`."""
+    """True if the query's key `name` is ``1``, false if it is ``0`` or missing. Raises
+    `ApiError`.
+    """
     word = request.query.get(name, "0")
     if word not in ("0", "1"):
         raise ApiError(400, f"{name}={word[:40]!r}: write 1 or 0")

@@ -1,4 +1,4 @@
-"""A line of the log for each act of an operator, whatever the level of the log is."""
+"""Audit: a log line for each act of an operator, at any log level."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from mirage.serve.openai import ApiError
 audit = logging.getLogger("mirage.serve.admin.audit")
 audit.setLevel(logging.INFO)
 LONGEST = 100
-"""Characters of what was sent that are told."""
+"""Most characters of text from a request that a line shows."""
 
 
 @contextmanager
 def audited(request: web.Request, act: str, tenant: str) -> Iterator[list[str]]:
-    """An act, whose result is appended to the list, or is the `ApiError` that is raised."""
+    """Log an act at the end of the block, with the client's user and process.
+
+    The block appends its result to the list; if it raises `ApiError`, that is the result.
+    """
     result: list[str] = []
     who = _who(request)  # before its client goes away
     try:
@@ -42,6 +45,6 @@ def _who(request: web.Request) -> str:
 
 
 def _word(sent: str) -> str:
-    """Text that was sent, as one word of a line."""
+    """Text from a request as one word of a log line."""
     plain = sent.isascii() and sent.isprintable() and " " not in sent
     return (sent if plain else ascii(sent))[:LONGEST]

@@ -1,4 +1,4 @@
-"""Routes by which weights come into the store of a machine before their model is served there."""
+"""Routes that bring weights into this machine's store before their model is served here."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from mirage.serve.apply.revision import Revision
 
 
 class Bringing:
-    """Routes of one machine's `ahead`."""
+    """Routes over the `ahead` of this machine, which brings the weights."""
 
     def __init__(self, ahead: WeightsAhead, revision: Revision) -> None:
         self.ahead, self._revision = ahead, revision
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them."""
+        """All routes of this class."""
         return [web.post("/weights/{model:(?s:.+)}", self._bring)]
 
     async def _bring(self, request: web.Request) -> web.Response:
-        """Have a model of the store come, by its name or id; asked again, how far it is."""
+        """Bring a model's weights, by its name or id; if they come already, answer how far they
+        are.
+        """
         model = request.match_info["model"]
         if self.ahead.knows(model):
             return as_json(self.ahead.bring(model), self._revision)

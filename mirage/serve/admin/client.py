@@ -1,4 +1,4 @@
-"""The commands' end of an admin socket: one request at a time, and lines of a watch."""
+"""Client of an admin socket, for commands: one request at a time, and lines of a watch."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from mirage.serve.overview.forms import OverviewTold
 from mirage.serve.whatif.forms import PastRow, PastTold
 
 ANSWER_S = 30.0
-"""Seconds in which the server has to answer; it looks at requests beside all its other work."""
+"""Seconds in which the server has to answer, beside all its other work."""
 GLANCE_S = 5.0
-"""Seconds for an overview: who looks all the time rather sees that there is none."""
+"""Seconds to wait for an overview; a display that asks again and again shows that it is late."""
 APPLY_S = 600.0
-"""Seconds for an apply: models are looked at first, which takes some each."""
+"""Seconds to wait for an apply: vLLM has to look at models first, which takes seconds for each."""
 ODD_BYTES = "surrogateescape"
-"""Error handler by which words of a command line have bytes that are no UTF-8."""
+"""Error handler for bytes on a command line that are not UTF-8."""
 Form = TypeVar("Form")
 
 
 class Lines:
-    """Lines of a watch, as they come. The server has begun to tell when this is made."""
+    """Lines of a watch, as they come. The watch has begun when this object is made."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer
@@ -49,25 +49,28 @@ class Lines:
 
 
 class AdminClient:
-    """A server's admin socket.
+    """Client of a server's admin socket.
 
-    `InputRefused` is raised for what the server does not know, `CommandFailed` for what cannot be
-    done now, or if the server does not answer.
+    Methods raise `InputRefused` for names and values that the server refuses, and `CommandFailed`
+    for acts that are impossible now, or if the server does not answer.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def tenants(self) -> TenantsTold:
-        """All tenants."""
+        """All tenants, with the server and its device."""
         return self._told("GET", "/tenants", TenantsTold)
 
     def tenant(self, name: str) -> TenantStatus:
-        """The tenant `name`."""
+        """State, memory and requests of the tenant `name`."""
         return self._told("GET", _path(name), TenantStatus)
 
     def why(self, name: str | None, last_s: float) -> WhyTold:
-        """Moves and loans of the last seconds, of all tenants or of one; all pages together."""
+        """Moves, and loans of the last `last_s` seconds, of one tenant or of all (None).
+
+        All pages are read and joined.
+        """
         words = {"last": f"{last_s:g}"} | ({} if name is None else {"tenant": name})
         query = urlencode(words, errors=ODD_BYTES)
         told = page = self._told("GET", f"/why?{query}", WhyTold)
@@ -77,19 +80,23 @@ class AdminClient:
         return msgspec.structs.replace(told, next_skip=None)
 
     def overview(self) -> OverviewTold:
-        """Memory, rates, latencies and last decisions."""
+        """Memory, rates, latencies and last decisions, at a glance."""
         return self._told("GET", "/overview", OverviewTold, timeout_s=GLANCE_S)
 
     def act(self, name: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
-        """Ask for it; what will happen."""
+        """Order an act; returns the server's words about what will happen.
+
+        `drain_s` is the number of seconds for running requests, None for the usual time.
+        """
         return self._told("POST", f"{_path(name)}/{act}?{_drain(drain_s)}", ActTaken)
 
     def apply(
         self, text: str, file: Path, *, dry_run: bool = False, drain_s: float | None = None
     ) -> ApplyTold:
-        """Have the configuration that is the `text` of a `file`, or ask what would follow.
+        """Apply the configuration in `text`, or let a dry run tell the effects.
 
-        A dry run also tells what a simulation of it needs.
+        `file` is its name in messages, and paths in it are relative to its folder. A dry run also
+        returns facts for a simulation.
         """
         words = {"file": str(file), "folder": str(file.parent.absolute())}
         words |= {"dry_run": "1", "what_if": "1"} if dry_run else {}
@@ -97,12 +104,12 @@ class AdminClient:
         return self._told("PUT", f"/config?{query}", ApplyTold, text.encode(), APPLY_S)
 
     def set(self, name: str, keys: Mapping[str, Any], drain_s: float | None = None) -> ApplyTold:
-        """Other values of keys of one tenant; None has one as if it was not written."""
+        """Change keys of one tenant; None as a value removes the key."""
         path, body = f"{_path(name)}?{_drain(drain_s)}", msgspec.json.encode(keys)
         return self._told("PATCH", path, ApplyTold, body, APPLY_S)
 
     def remove(self, name: str, drain_s: float | None = None) -> ApplyTold:
-        """Serve a tenant no more."""
+        """Stop serving a tenant."""
         path = f"{_path(name)}?{_drain(drain_s)}"
         return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
 
@@ -117,12 +124,12 @@ class AdminClient:
         return rows
 
     def reload_keys(self) -> str:
-        """Have the server read its keys again; a line about those that hold."""
+        """Let the server read its keys again; return a line about the keys in use then."""
         return self._told("POST", "/keys", KeysTold).line
 
     @contextmanager
     def watch(self) -> Iterator[Lines]:
-        """Changes of states from now on."""
+        """Context with the changes of states from now on."""
         with self._connected(None) as connection:
             yield Lines(self._answer(connection, "GET", "/watch"))
 
@@ -170,7 +177,7 @@ class AdminClient:
 
 
 def _decoded(answer: bytes, form: type[Form]) -> Form:
-    """Raises `CommandFailed` for the answer of another program, or of another version."""
+    """Answer in this form. Raises `CommandFailed` for one of another program or version."""
     try:
         return msgspec.json.decode(answer, type=form)
     except msgspec.DecodeError as error:
@@ -181,7 +188,9 @@ def _decoded(answer: bytes, form: type[Form]) -> Form:
 
 
 def _path(name: str) -> str:
-    """A tenant's route, whatever its name holds. Raises `InputRefused` without a name."""
+    """Route of a tenant, for any characters in its name. Raises `InputRefused` if the name is
+    empty.
+    """
     if not name:
         raise InputRefused("the tenant's name is empty: use one that `mirage ps` lists")
     return f"/tenants/{quote(name, errors=ODD_BYTES)}"
@@ -192,7 +201,7 @@ def _drain(drain_s: float | None) -> str:
 
 
 def _message(body: bytes) -> str:
-    """The line of an error; empty if there is none."""
+    """Message in the body of an error; empty if there is none."""
     try:
         told: Any = msgspec.json.decode(body)
         return str(told["error"]["message"])

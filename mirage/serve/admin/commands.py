@@ -40,7 +40,7 @@ WaitOption = Annotated[
 
 
 class TenantVerb(StrEnum):
-    """Act to carry out: an `OperatorAct`, to look, or to declare it anew."""
+    """Word of `mirage tenants`: an act of an operator, or one that shows or changes the tenant."""
 
     SHOW = "show"
     SLEEP = "sleep"
@@ -182,7 +182,7 @@ def _client(named: Path | None) -> AdminClient:
 
 
 def _foretell(told: ApplyTold, client: AdminClient, *, as_json: bool) -> None:
-    """Say what would follow, and what latencies would become."""
+    """Print the effects of a dry run, and the latencies predicted for them."""
     from mirage.serve.admin.foretold import as_object, foretold
 
     if not as_json:
@@ -195,7 +195,7 @@ def _foretell(told: ApplyTold, client: AdminClient, *, as_json: bool) -> None:
 
 
 def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: bool) -> None:
-    """Declare something, say what follows, and wait for it."""
+    """Carry out a change of declarations, print its effects, and on `wait` wait for them."""
     if not wait:
         typer.echo("\n".join(declare().lines))
         return
@@ -211,8 +211,11 @@ def _sleeps(client: AdminClient) -> bool:
 
 
 def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: bool) -> None:
-    """Raises `CommandFailed` if a tenant fails, goes, comes again or gets another goal, or if the
-    server ends."""
+    """Print changes of states until all tenants are as `told` expects.
+
+    Raises `CommandFailed` if a tenant fails, is removed, is added again or is told to do something
+    else, or if the server ends.
+    """
     awaits = told.devices or {"": DeviceAwaits(revision=told.revision, awaited=told.awaited)}
     left = {
         (device, name): state
@@ -245,7 +248,7 @@ def _is_now(change: StateChange) -> str:
 
 
 def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
-    """Values of KEY=VALUE. Raises `InputRefused`."""
+    """Values of words of the form KEY=VALUE. Raises `InputRefused`."""
     if words and verb is not TenantVerb.SET:
         raise InputRefused(f"{verb} takes no {words[0]!r}: keys are for set")
     if not words and verb is TenantVerb.SET:
@@ -264,9 +267,10 @@ def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
 
 
 def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sleeps: bool) -> None:
-    """Raises `CommandFailed` if it fails, is removed or gets another goal, or if the server ends.
+    """Print changes of states until the tenant has reached `goal` on each device.
 
-    A state counts however short it is, but not one from before the act.
+    Only states after the act count, however short they last. Raises `CommandFailed` if the tenant
+    fails, is removed or is told to reach another state, or if the server ends.
     """
     answers = taken.devices or {"": taken}
     left = {device: one.revision for device, one in answers.items() if one.state != goal}
@@ -287,7 +291,9 @@ def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sl
 
 
 def _check_goal(change: StateChange, revision: int, goal: str, *, sleeps: bool) -> None:
-    """Raises `CommandFailed` for an act after `revision` that is for another state."""
+    """Raise `CommandFailed` if `change` is an act after `revision` with another state as its
+    goal.
+    """
     if change.revision > revision and target(OperatorAct(change.act), sleeps=sleeps) != goal:
         raise CommandFailed(
             f"{change.tenant} was told to {change.act} meanwhile, by another command: "
@@ -296,7 +302,9 @@ def _check_goal(change: StateChange, revision: int, goal: str, *, sleeps: bool) 
 
 
 def _check_may_come(change: StateChange) -> None:
-    """Raises `CommandFailed` for the state of a tenant that is waited for in vain."""
+    """Raise `CommandFailed` if the tenant has failed or was removed, so that waiting is of no
+    use.
+    """
     if change.state == LifeState.FAILED:
         raise CommandFailed(f"{change.tenant} has failed: {change.reason or 'see its log'}")
     if change.state == ABSENT:

@@ -1,4 +1,4 @@
-"""Routes by which an operator declares tenants: the whole configuration, or one tenant of it."""
+"""Routes by which operators declare tenants: a whole configuration, or one tenant."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ FIXED = "with several devices the server above says who is served here: apply it
 
 
 class Declaring:
-    """Routes that apply configurations by one `applier`. The last one applied holds."""
+    """Routes that apply configurations by an `applier`; the last one applied is in use."""
 
     def __init__(self, applier: AppliesConfigs, *, one_of_several: bool = False) -> None:
-        """`one_of_several`: a device of a file with more, whose tenants the process above has.
+        """`one_of_several` is true for one of several devices, whose tenants the server above
+        declares.
 
-        That one says so by ``?above=1``.
+        Only requests with ``?above=1``, which that server sends, may change tenants then.
         """
         self._applier, self._is_fixed = applier, one_of_several
         self._under_way: set[asyncio.Future[web.StreamResponse]] = set()
-        """Tasks that are not done: the event loop alone would not keep them."""
+        """Tasks under way, kept here because the event loop holds no strong reference to them."""
 
     @property
     def revision(self) -> Revision:
-        """Revision of what operators want."""
+        """Revision of operators' wishes."""
         return self._applier.revision
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them."""
+        """All routes of this class."""
         return [
             web.get("/config", self._get),
             web.put("/config", self._to_its_end(self._put)),
@@ -55,7 +56,9 @@ class Declaring:
         ]
 
     def _to_its_end(self, handler: Handler) -> Handler:
-        """Have what was sent done and told, also if its client goes away meanwhile."""
+        """Handler that goes on to its end, with its audit line, when its client leaves
+        meanwhile.
+        """
 
         async def handle(request: web.Request) -> web.StreamResponse:
             doing = asyncio.ensure_future(handler(request))
@@ -75,14 +78,18 @@ class Declaring:
         return as_json(told, self.revision)
 
     async def _put(self, request: web.Request) -> web.Response:
-        """The whole configuration. ``file`` is its name, ``folder`` what its paths begin at."""
+        """Apply a whole configuration.
+
+        The query's ``file`` is its name in messages, ``folder`` the one that its paths are relative
+        to.
+        """
         with audited(request, "apply", "-") as result:
             with _refusals():
                 wanted = written(await _text(request), *self._place(request))
             return await self._apply(request, whole(wanted), result)
 
     async def _patch(self, request: web.Request) -> web.Response:
-        """Keys of one tenant; null has one as if it was not written."""
+        """Change keys of one tenant; null removes a key."""
         name = request.match_info["name"]
         with audited(request, "set", name) as result:
             keys = _keys(await _text(request))
@@ -94,7 +101,7 @@ class Declaring:
             return await self._apply(request, partial(_without, name), result)
 
     async def _apply(self, request: web.Request, edit: Edit, result: list[str]) -> web.Response:
-        """200 with what differs, whether it is done or was only asked about."""
+        """Apply an edit, or let a dry run tell its effects; answer 200 with the difference."""
         if self._is_fixed and not switched_on(request, "above"):
             raise ApiError(409, FIXED)
         with _refusals():
@@ -117,7 +124,7 @@ class Declaring:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Answer with one line for what cannot be done."""
+    """Context that turns refusals and failures into `ApiError`: 400 and 409."""
     try:
         yield
     except InputRefused as error:
@@ -127,7 +134,7 @@ def _refusals() -> Iterator[None]:
 
 
 async def _text(request: web.Request) -> str:
-    """Raises `ApiError`."""
+    """Body of a request as text. Raises `ApiError`."""
     try:
         return (await request.read()).decode()
     except web.HTTPRequestEntityTooLarge:
@@ -139,7 +146,7 @@ async def _text(request: web.Request) -> str:
 
 
 def _keys(text: str) -> dict[str, Any]:
-    """Raises `ApiError`."""
+    """JSON object in a text. Raises `ApiError` for other text."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
@@ -157,7 +164,7 @@ def _without(name: str, before: Written) -> Written:
 
 
 def _check_known(name: str, wanted: Written) -> None:
-    """Raises `ApiError`."""
+    """Raise `ApiError` if the configuration has no tenant `name`."""
     known(name, [one["name"] for one in wanted.raw["tenants"]])
 
 

@@ -1,4 +1,4 @@
-"""Reasons, costs and gains of moved memory in sentences. Pure."""
+"""Sentences about the reasons, costs and gains of moved memory. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from mirage.serve.admin.shown import span
 from mirage.units import size
 
 LEAST = 0.5
-"""Less than which of an estimated number is none."""
+"""Estimated number below which it is shown as none."""
 
 
 def explanation(told: WhyTold) -> str:
-    """The moves of the plan, then the loans, those that last first, the largest first."""
+    """Text about the plan's moves, then the loans: lasting ones first, larger ones before smaller.
+
+    For several devices it is about moves of models between them.
+    """
     if told.placements is not None:
         return _placements(told.placements, told)
     loans = sorted(told.loans, key=lambda one: (-one.bytes_now, -one.byte_s))
@@ -27,7 +30,7 @@ def explanation(told: WhyTold) -> str:
 
 
 def _placements(moves: list[MoveTold], told: WhyTold) -> str:
-    """Moves between devices, the newest last."""
+    """Text about moves of models between devices, in the order given, and the last decision."""
     lines = [line for move in moves for line in placement_lines(move)] or ["no model has moved"]
     lines += [f"last decision: {told.stays}"] if told.stays else []
     one = (f"memory on {name}: mirage why --socket {path}" for name, path in told.sockets.items())
@@ -35,7 +38,7 @@ def _placements(moves: list[MoveTold], told: WhyTold) -> str:
 
 
 def placement_lines(move: MoveTold) -> list[str]:
-    """Lines on a move: the decision, where its models were and are, how its steps went."""
+    """Lines on a move of models: the decision, their devices before and after, and the steps."""
     when = datetime.fromtimestamp(move.t, UTC).strftime("%Y-%m-%d %H:%M:%S")
     lines = [f"{when} UTC, {move.result}: {move.why}"]
     for model in dict.fromkeys(step.model for step in move.steps):
@@ -55,7 +58,9 @@ def _places(stands: dict[str, str]) -> str:
 
 
 def sentence(one: LoanTold) -> str:
-    """Sentence on a loan: its size and time, the cost to its lender, its borrower's gain."""
+    """Sentence about a loan: its size and time, its cost for the lender and gain for the
+    borrower.
+    """
     reasons = sorted(one.reasons, key=lambda reason: -one.reasons[reason])
     why = f" ({', '.join(reasons)})" if reasons else ""
     lasts = f"for {span(one.lent_s)}{', and still does' if one.bytes_now else ''}"
@@ -69,7 +74,7 @@ def sentence(one: LoanTold) -> str:
 
 
 def moved(move: dict[str, Any]) -> str:
-    """Words for a move of a plan."""
+    """Words about one move of a plan."""
     places = f"{move['from']} to {move['to']}"
     return f"{size(move['bytes'])}, {places} ({move['reason']}): {move['because']}"
 
@@ -108,7 +113,7 @@ def _gain(one: LoanTold) -> str:
 
 
 def _ms(seconds: float) -> str:
-    """Milliseconds, in two digits where they are less than 10."""
+    """Time in milliseconds, with more decimals if it is short."""
     ms = seconds * 1e3
     return f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.1f} ms" if ms >= 0.1 else f"{ms:.2f} ms"
 

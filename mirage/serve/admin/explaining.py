@@ -1,4 +1,4 @@
-"""The route by which decisions explain themselves: why memory moved, what it cost and saved."""
+"""Route of `mirage why`: the reasons for which memory moved, and its costs and gains."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from mirage.serve.registry import Registry, moved
 LAST_S = 3600.0
 PAGE_LOANS = 500
 MOST_MOVES = 1000
-"""Moves that are told at most, those of the first tenants."""
+"""Most moves in an answer, those of the first tenants."""
 
 
 class Explaining:
-    """Route of `mirage why` over one device's loans. `clock` in seconds since 1970; `running` is
-    the clock of the loans."""
+    """Route of `mirage why` over one device's loans.
+
+    `clock` is in seconds since 1970; `running` is the clock of the loans.
+    """
 
     def __init__(
         self,
@@ -48,7 +50,9 @@ class Explaining:
         return [web.get("/why", self._why)]
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Answer to `GET /why`: data that changes is copied here, the rest is done in a thread."""
+        """Answer `GET /why`. Data that changes is copied at once, the rest is computed in a
+        thread.
+        """
         found = self._found(request)
         return await asyncio.to_thread(lambda: as_json(told(found), self._revision))
 
@@ -75,7 +79,7 @@ class Explaining:
         )
 
     def _moves(self, tenant: str | None) -> list[Move]:
-        """Moves from and to one tenant; without a tenant, all moves, each once."""
+        """Moves of the plan from and to one tenant; with None all moves, each once."""
         why = self._registry.sources.why
         if tenant is not None:
             return list(why(tenant))[:MOST_MOVES]
@@ -88,7 +92,7 @@ LIMIT = ("limit", "a number", 1, PAGE_LOANS)
 
 
 class LoansFound(NamedTuple):
-    """Data of one answer, which does not change any more."""
+    """Copied data for one answer."""
 
     tenant: str | None
     t: float
@@ -103,7 +107,7 @@ class LoansFound(NamedTuple):
 
 
 def told(found: LoansFound) -> WhyTold:
-    """The answer."""
+    """Answer made of the copied data."""
     sums = summed(found.minutes, found.tenant)
     page = sorted(sums)[found.skip : found.skip + found.limit]
     end = found.skip + len(page)
@@ -118,7 +122,7 @@ def told(found: LoansFound) -> WhyTold:
 
 
 def summed(minutes: Iterable[LoanMinute], tenant: str | None) -> dict[Pair, LoanSums]:
-    """Sums of minutes, of all loans or those from and to one tenant."""
+    """Sums over minutes by lender and borrower; `tenant` selects loans from and to one tenant."""
     sums: dict[Pair, LoanSums] = {}
     for one in minutes:
         if tenant is None or tenant in one.pair:

@@ -1,4 +1,4 @@
-"""A file that grows, as an engine's log does."""
+"""Reading of a file that grows, such as an engine's log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import BinaryIO
 
 POLL_S = 0.2
 PART = 1 << 16
-"""Bytes that are read at a time."""
+"""Most bytes that are read at a time."""
 
 
 def followed(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Bytes of a file from here on, as it grows, until it is removed."""
+    """Bytes of a file from its present position on, as it grows, until `path` is removed."""
     while True:
         while part := file.read(PART):
             yield part

@@ -1,4 +1,4 @@
-"""A prediction for a dry run of an apply, or why there is none."""
+"""Prediction for a dry run of an apply, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mirage.serve.whatif.table import shown
 
 
 class Foretold(NamedTuple):
-    """A prediction, or a line about why there is none; neither if nothing differs."""
+    """Prediction, or a line about why there is none; neither if nothing differs."""
 
     prediction: Prediction | None = None
     why_not: str = ""
 
     @property
     def text(self) -> str:
-        """For the terminal; empty if nothing differs."""
+        """Text for the terminal; empty if nothing differs."""
         return self.why_not if self.prediction is None else shown(self.prediction)
 
 
 def foretold(told: ApplyTold, past: Callable[[], Sequence[PastRow]]) -> Foretold:
-    """Latencies that would follow; `past` has the requests of the last hour."""
+    """Predict latencies after an apply; `past` returns the requests of the last hour."""
     if told.what_if is None:
         return Foretold()
     try:
@@ -37,7 +37,7 @@ def foretold(told: ApplyTold, past: Callable[[], Sequence[PastRow]]) -> Foretold
 
 
 def as_object(told: ApplyTold, found: Foretold) -> str:
-    """Answer and prediction as JSON."""
+    """Answer of the dry run and prediction as one JSON object."""
     plain: dict[str, Any] = msgspec.to_builtins(told)
     del plain["what_if"]
     plain["prediction"] = None

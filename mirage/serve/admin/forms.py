@@ -1,5 +1,6 @@
-"""Forms of what the admin socket says. Bytes of device memory, seconds; `t` and `since` in
-seconds since 1970."""
+"""Forms of the admin socket's answers. Bytes are of device memory, times in seconds; `t` and
+`since` in seconds since 1970.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from mirage.serve.coming import WeightsComing
 
 FORM_VERSION = 4
 LONGEST_S = 1_000_000
-"""Longest time of which loans are told."""
+"""Longest time in seconds for which loans can be asked."""
 
 
 class OperatorAct(StrEnum):
@@ -26,10 +27,10 @@ class OperatorAct(StrEnum):
 
 
 class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant as it was configured. Spans that never end are None."""
+    """Tenant as the configuration declares it. None as a span stands for one that never ends."""
 
     share_percent: float | None
-    """None is ``auto`` of a tenant that could not be asked."""
+    """Share in per cent; None for ``auto`` of a tenant whose model could not be looked at."""
     aliases: list[str]
     adapters: dict[str, str]
     """Folders of adapters that its engine loads while it runs, by their names."""
@@ -44,11 +45,11 @@ class DeclaredTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdapterStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared adapter as it is now."""
+    """State of a declared adapter."""
 
     name: str
     state: str
-    """`waiting` for an engine, `loading`, `loaded` or `failed`."""
+    """One of `waiting` (for an engine), `loading`, `loaded` and `failed`."""
     reason: str
     """Reason of a failure; else empty."""
 
@@ -62,23 +63,25 @@ class TenantStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     """Time at which this state was first seen."""
     reason: str
-    """The last one that was given for a state, even if that is over; empty if none was."""
+    """Last reason that was given for a state, even if that state is over; empty if none was."""
     weights: str
-    """The fastest place that has all of them: device, host or disk."""
+    """Fastest place that has all weights: device, host or disk."""
     device: str
     held_bytes: int
-    """Bytes that its engine holds, or may come to hold while it starts."""
+    """Bytes that its engine holds; while it starts, those that it may come to hold."""
     share_bytes: int | None
     asleep_bytes: int | None
-    """Bytes that it holds asleep; None where no tenant sleeps."""
+    """Bytes that it holds asleep; None if the policy has no sleep."""
     running: int
-    """Requests that were passed on to its engine."""
+    """Number of requests that were passed on to its engine and have not ended."""
     waiting: int
-    """Requests that wait for it to be awake."""
+    """Number of requests that wait until it is awake."""
     ready_s: float | None
-    """Seconds until it would be ready if it were asked for now, predicted; None if nobody knows."""
+    """Predicted seconds until it would be ready if it were asked for now; None if unknown."""
     yields_s: float | None
-    """Seconds until its own times put it to sleep or stop it; None if they do not."""
+    """Seconds until `keep_alive` or `stop_after` puts it to sleep or stops it; None if they do
+    not.
+    """
     adapters: list[AdapterStatus]
     restarts: int
     log: str
@@ -99,32 +102,32 @@ class TenantsTold(msgspec.Struct, frozen=True, kw_only=True):
 
     form_version: int
     revision: int
-    """Revision of what operators want: each act and each apply that is taken adds one."""
+    """Revision of operators' wishes, raised by each accepted act and apply."""
     server: DeviceStatus
     tenants: list[TenantStatus]
     coming: list[WeightsComing] = []
-    """Weights that come into the store of its machine."""
+    """Weights that are being brought into this machine's store."""
 
 
 class ActTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to an act that is taken."""
+    """Answer to an act that was accepted."""
 
     tenant: str
     act: OperatorAct
     will: str
     """Sentence about what will happen."""
     state: str
-    """Its state right after."""
+    """State of the tenant right after the act was accepted."""
     revision: int
     devices: dict[str, ActTaken] = {}
-    """Answers of the devices that take it, where several are served."""
+    """Answers of each device that carries it out, if several are served."""
 
 
 class KeysTold(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to ``POST /keys``."""
 
     line: str
-    """Keys that hold from now on, in words."""
+    """Line about the keys in use from now on."""
 
 
 class StateChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,21 +138,24 @@ class StateChange(msgspec.Struct, frozen=True, kw_only=True):
     before: str
     state: str
     revision: int
-    """Revision of what operators want when it was told: an act's own, or a later one, of what came
-    of the act."""
+    """Revision when the change was noted. An act has its own; changes that follow from it have that
+    one or a later one.
+    """
     reason: str = ""
     removed: bool = False
-    """True of a tenant that is declared no more. A line says so even if its state stays."""
+    """True for a tenant that was removed from the configuration. A removal has a line even if the
+    state stays.
+    """
     act: str = ""
-    """Act that this line tells, which has no other state than before; else empty."""
+    """Act of an operator, in a line without a change of state; else empty."""
     device: str = ""
-    """Name of the device that tells it, among several; its revision is that of its own server."""
+    """Device that tells the change, if several are served; `revision` is its own server's."""
 
 
 class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
-    """Loans of one tenant to another in a span of time, or to itself of its own layers.
+    """Loans of one tenant to another over a span of time, or of its own layers to itself.
 
-    For free memory the lender is empty.
+    The lender is empty for free memory.
     """
 
     lender: str
@@ -159,29 +165,29 @@ class LoanTold(msgspec.Struct, frozen=True, kw_only=True):
     byte_s: float
     """Bytes times seconds."""
     most_bytes: dict[str, int]
-    """The most at once, by kind: ``layers``, ``experts``, ``KV memory``, ``free memory``."""
+    """Most bytes at one time, by kind: ``layers``, ``experts``, ``KV memory``, ``free memory``."""
     most_layers: float
-    """The same of layers, by their number."""
+    """Most layers at one time."""
     reasons: dict[str, float]
-    """Byte-seconds by the reason of the plan."""
+    """Byte-seconds by the plan's reason for them."""
     wait_s: float
-    """Seconds that steps of the lender waited for what it streams."""
+    """Seconds for which steps of the lender waited for streamed layers or experts."""
     token_s: float
-    """Seconds that this added to its tokens, all together."""
+    """Seconds that these waits added to the lender's tokens, over all tokens."""
     tokens: int
-    """Tokens that it decoded meanwhile."""
+    """Number of tokens that the lender decoded during the loans."""
     requests: int
-    """Its requests that ran meanwhile."""
+    """Number of the lender's requests that ran during the loans."""
     preemptions_saved: float
-    """Preemptions of the borrower, estimated; the next two likewise."""
+    """Estimated number of preemptions that the borrower avoided; the next two are estimates too."""
     waits_saved: float
-    """Requests of the borrower that did not wait."""
+    """Number of the borrower's requests that did not have to wait."""
     request_s: float
-    """Seconds of its requests on this memory, all together."""
+    """Seconds for which the borrower's requests ran on this memory, over all requests."""
 
 
 class MoveStepTold(msgspec.Struct, frozen=True):
-    """A step of a move: what is done to a model on one device."""
+    """Step of a move: an act on one model on one device."""
 
     verb: str
     """``bring``, ``start``, ``wake``, ``route``, ``drain``, ``sleep`` or ``stop``."""
@@ -189,45 +195,45 @@ class MoveStepTold(msgspec.Struct, frozen=True):
     device: str
     why: str
     result: str = ""
-    """``under way``, ``done``, ``failed`` or ``left out``; empty before that."""
+    """``under way``, ``done``, ``failed`` or ``left out``; empty before the step begins."""
     words: str = ""
-    """Words about how far it is, why it failed, or what remains."""
+    """Words about its progress, the reason of a failure, or the rest that remains."""
     seconds: float = 0.0
 
 
 class MoveTold(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision by which models moved between devices."""
+    """Decision to move models between devices, and how it went."""
 
     t: float
     why: str
     before: dict[str, dict[str, str]]
-    """``awake`` or ``asleep`` of each model on each of its devices."""
+    """``awake`` or ``asleep``, by model and device, before the move."""
     after: dict[str, dict[str, str]]
-    """The same, as it was decided."""
+    """The same after the move, as it was decided."""
     result: str
     """``under way``, ``done`` or ``failed``."""
     way_back: str = ""
-    """Undone parts after a failure, in words."""
+    """Words about the parts that were undone after a failure."""
     steps: list[MoveStepTold]
 
 
 class WhyTold(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of ``GET /why``: a page of loans."""
+    """Answer of ``GET /why``: moves, and a page of loans."""
 
     t: float
     began: float
-    """Time at which this server began; what was lent before is not known."""
+    """Time at which this server began; earlier loans are not known."""
     since: float
-    """Time from which on loans are counted here."""
+    """Time from which on loans are counted in this answer."""
     moves: list[dict[str, Any]]
     """Moves of the plan that the newest allotments follow, as in ``/mirage/state``."""
     loans: list[LoanTold]
-    """By the names of lender and borrower."""
+    """Loans in the order of the lenders' and borrowers' names."""
     next_skip: int | None
-    """`skip` of the next page; None with the last one."""
+    """Value of `skip` for the next page; None on the last one."""
     placements: list[MoveTold] | None = None
-    """Moves between several devices, the newest last; None of one device."""
+    """Moves between devices, the newest last; None if only one device is served."""
     stays: str = ""
-    """Reason of the last decision by which nothing moved between devices."""
+    """Reason of the last decision to move nothing between devices."""
     sockets: dict[str, str] = {}
-    """Sockets of the servers of several devices, each of which tells of memory on its own."""
+    """Admin sockets of several devices' servers, each of which tells about its own memory."""

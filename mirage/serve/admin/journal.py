@@ -1,4 +1,4 @@
-"""Changes of the tenants' states: since when, and why the last time. Pure."""
+"""Journal of the tenants' states: when each began, and the last reason given. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mirage.serve.apply.forms import ABSENT
 
 
 class SeenState(NamedTuple):
-    """A tenant when it was looked at. `since` is when its state was seen first.
+    """State of a tenant at a look. `since` is the time of the first look that found it.
 
-    `passed` are states that it has entered since the look before, the newest last.
+    `passed` are the states that it went through since the look before, in order.
     """
 
     state: str
@@ -24,7 +24,7 @@ class SeenState(NamedTuple):
 
 
 class StateJournal:
-    """Remembers each tenant's state. `now` in seconds of any clock."""
+    """Remembers each tenant's state. `now` is in seconds of any clock."""
 
     def __init__(self, found: Mapping[str, SeenState], now: float) -> None:
         self._seen = {name: seen._replace(since=now) for name, seen in found.items()}
@@ -32,7 +32,7 @@ class StateJournal:
     def look(
         self, found: Mapping[str, SeenState], now: float, revision: int = 0
     ) -> list[StateChange]:
-        """Changes since the last look, in order, by its `now`, with the present `revision`."""
+        """Changes since the last look, in order; they get the time `now` and the revision."""
         changes = [self._gone(name, now, revision) for name in self._seen.keys() - found.keys()]
         for name, seen in found.items():
             before = self._seen.get(name, SeenState(ABSENT, "", removed=seen.removed))
@@ -64,7 +64,7 @@ class StateJournal:
         )
 
     def acted(self, name: str, act: str, now: float, revision: int) -> StateChange:
-        """An operator's act, by the tenant's state at the last look."""
+        """Line about an operator's act, with the tenant's state at the last look."""
         seen = self._seen[name]
         return StateChange(
             t=now,
@@ -80,5 +80,5 @@ class StateJournal:
         return self._seen[name].since
 
     def reason(self, name: str) -> str:
-        """The last reason that was given; empty if none was."""
+        """Last reason that was given for the tenant's state; empty if none was."""
         return self._seen[name].reason

@@ -1,4 +1,4 @@
-"""``mirage keys``: a new key, what a file of keys has in it, and that a server reads it again."""
+"""``mirage keys``: makes a key, lists a file of keys, or has a server read its keys again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mirage.serve.admin.client import AdminClient
 from mirage.serve.admin.commands import SocketOption
 
 BEGIN = "mirage-"
-"""By which people and programs that look for secrets know a token."""
+"""Beginning of each token, by which people and secret scanners recognise it."""
 TOKEN_BYTES = 32
 SPAN = re.compile(r"([1-9]\d{0,4})([hdw])")
 SPAN_S = {"h": 3600, "d": 86400, "w": 7 * 86400}
 NOWHERE = Path("the new key")
-"""Instead of a file, where one is named for an entry that is printed."""
+"""Name in messages where no file is named."""
 TAKEN = "mirage keys reload, or SIGHUP, has a server take it"
 HEADINGS = ("NAME", "SHA256", "OPENS", "EXPIRES", "LIMITS")
 
@@ -109,7 +109,7 @@ def keys_command(
 
 
 def key_table(keys: tuple[AccessKey, ...], now: float) -> str:
-    """Table of keys. `now` in seconds since 1970."""
+    """Table of keys for the terminal; `now` is in seconds since 1970."""
     rows = [HEADINGS, *(_row(key, now) for key in keys)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     return "\n".join(
@@ -134,7 +134,7 @@ def _row(key: AccessKey, now: float) -> tuple[str, ...]:
 
 
 def _namesake(name: str, text: str, path: Path | None) -> AccessKey:
-    """Key of that name in the text of a file, or one that opens all models."""
+    """Last key of that name in the text of a file; without one, a key that opens all models."""
     known = keys_in(text, path) if path is not None and text.strip() else ()
     return next((key for key in reversed(known) if key.name == name), AccessKey(name, "", None))
 
@@ -146,14 +146,14 @@ def _models(text: str) -> tuple[str, ...] | None:
 
 
 def _span_s(text: str) -> int:
-    """Raises `InputRefused`."""
+    """Seconds of a span such as ``30d``. Raises `InputRefused`."""
     if (found := SPAN.fullmatch(text)) is None:
         raise InputRefused(f"--expires {text!r}: write hours, days or weeks, as 12h, 30d or 4w")
     return int(found[1]) * SPAN_S[found[2]]
 
 
 def _text(path: Path) -> str:
-    """Text of a file of keys; empty if there is none. Raises `ConfigError`."""
+    """Text of a file of keys; empty if the file does not exist. Raises `ConfigError`."""
     if not path.exists():
         return ""
     check_private(path)

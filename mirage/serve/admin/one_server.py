@@ -1,8 +1,8 @@
-"""One `mirage serve` on each GPU: a second one would count the same memory as its own.
+"""Lock that lets only one `mirage serve` use a GPU: two would count the same memory as theirs.
 
-The name is an abstract socket's, which the kernel keeps for as long as its owner lives. It has the
-UUID of the GPU where `nvidia-smi` tells it: CUDA_VISIBLE_DEVICES may name a GPU by number or by
-UUID, which may be shortened.
+The lock is the name of an abstract socket, which the kernel keeps as long as its process lives. The
+name has the UUID of the GPU if `nvidia-smi` tells it, because CUDA_VISIBLE_DEVICES may name a GPU
+by number, by UUID, or by the beginning of a UUID.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from mirage.serve.launcher import visible_gpu
 
 LISTING = "nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"
 LISTED_S = 30.0
-"""Seconds for the listing; a driver that is stuck gives none."""
+"""Seconds to wait for the listing; a driver that hangs never gives one."""
 
 
 @contextmanager
 def sole_server(config: Config) -> Iterator[None]:
-    """Inside, this process is the only server of the GPU of `config`.
+    """Context in which this process is the only server on the GPU of `config`.
 
-    Host memory is given in `device.memory`: servers share none. Raises `ConfigError`.
+    Raises `ConfigError` if another server has it. On a host nothing is locked: servers share no
+    memory there.
     """
     if config.device.kind != "cuda":
         yield
@@ -43,20 +44,20 @@ def sole_server(config: Config) -> Iterator[None]:
 
 
 def gpu_of(config: Config) -> str:
-    """The GPU of `config`, by its UUID where that is known."""
+    """GPU of `config`: its UUID if that is known, else its name in CUDA_VISIBLE_DEVICES."""
     return identity(visible_gpu(config.device.index), _listing())
 
 
 def visible_gpus() -> list[int]:
-    """Indexes of the GPUs that a server may name, as `device.index` counts them."""
+    """Numbers of the GPUs that `device.index` may name."""
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return list(range(len(named or _listing().splitlines())))
 
 
 def identity(gpu: str, listing: str) -> str:
-    """The UUID of a GPU that CUDA_VISIBLE_DEVICES would name so, by the lines of `LISTING`.
+    """UUID of the GPU that CUDA_VISIBLE_DEVICES names as `gpu`, by the output of `LISTING`.
 
-    The name itself if they do not tell: of a MIG instance, or without a listing.
+    Returns `gpu` itself if the output does not tell, as for a MIG instance.
     """
     parts = [line.split(",") for line in listing.splitlines()]
     listed = {pair[0].strip(): pair[1].strip() for pair in parts if len(pair) == 2}
@@ -67,7 +68,7 @@ def identity(gpu: str, listing: str) -> str:
 
 
 def _listing() -> str:
-    """GPUs of this machine, as `nvidia-smi` counts them; empty where there is none."""
+    """Output of `LISTING` for this machine's GPUs; empty if the command fails."""
     try:
         done = subprocess.run(LISTING, capture_output=True, text=True, timeout=LISTED_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The route of an overview: each tenant's memory, rates and latencies, and the last decisions."""
+"""Route of an overview: each tenant's memory, rates and latencies, and the last decisions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ from mirage.serve.registry import Registry
 from mirage.serve.whatif.past import PastChunk
 
 MOST_DECISIONS = 15
-"""Newest changes of states, and so many of loans."""
+"""Most decisions of each kind in an overview: changes of states, and changes of loans."""
 
 
 NEWEST = attrgetter("t")
 
 
 class Overviewing:
-    """Overviews of one device. `clock`: seconds since 1970; `running`: a monotonic clock's."""
+    """Makes overviews of one device.
+
+    `clock` returns seconds since 1970, `running` seconds of a monotonic clock.
+    """
 
     def __init__(
         self,
@@ -57,9 +60,9 @@ class Overviewing:
         return web.Response(body=await self.encoded(), content_type="application/json")
 
     async def encoded(self, *, reasons: bool = True) -> bytes:
-        """An `OverviewTold` as JSON; `reasons` are lines of logs, and not for everybody.
+        """An `OverviewTold` as JSON. `reasons` adds lines of logs, which not everybody may see.
 
-        Data that changes is copied here, the rest is done in a thread.
+        Data that changes is copied at once, the rest is computed in a thread.
         """
         found = self._found(reasons=reasons)
         return await asyncio.to_thread(lambda: msgspec.json.encode(told(found)))
@@ -88,7 +91,7 @@ class Overviewing:
         )
 
     def _tenant(self, name: str, *, reasons: bool) -> OverviewTenant:
-        """A tenant without its latencies."""
+        """A tenant of the overview, without latencies."""
         one = self._view.status(name)
         report, shape = self._registry.reports.get(name), self._registry.shapes.get(name)
         queued = report.waiting if report is not None else 0
@@ -110,7 +113,7 @@ class Overviewing:
 
 
 class OverviewFound(NamedTuple):
-    """Data of one overview, which does not change any more."""
+    """Copied data for one overview."""
 
     now: float
     running: float
@@ -125,7 +128,7 @@ class OverviewFound(NamedTuple):
 
 
 def told(found: OverviewFound) -> OverviewTold:
-    """The overview."""
+    """Overview made of the copied data."""
     times = latencies(found.past, found.running)
     tenants = [
         msgspec.structs.replace(one, latencies=times.get(one.name, NONE_ENDED))
@@ -138,13 +141,13 @@ def told(found: OverviewFound) -> OverviewTold:
 
 
 def decided(*kinds: Iterable[Decision]) -> list[Decision]:
-    """The last decisions of each kind, so that none hides another; the newest first."""
+    """Last `MOST_DECISIONS` of each kind, so that no kind displaces another; the newest first."""
     some = (sorted(each, key=NEWEST, reverse=True)[:MOST_DECISIONS] for each in kinds)
     return sorted(chain.from_iterable(some), key=NEWEST, reverse=True)
 
 
 def state_decision(change: StateChange, *, reasons: bool) -> Decision:
-    """A change of a state in words."""
+    """Decision that tells a change of a tenant's state in words."""
     if change.before == change.state:
         text = f"{change.tenant} is {'removed' if change.removed else 'declared again'}"
     else:

@@ -1,4 +1,4 @@
-"""HTTP for operators on a Unix socket that this user alone can open."""
+"""HTTP server for operators, on a Unix socket that only this user can open."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mirage.serve.whatif import route as past_route
 from mirage.serve.whatif.past import PastRequests
 
 LOOK_S = 0.05
-"""Longest time between two looks at the tenants' states, of which some change unannounced."""
+"""Most seconds between two looks at the tenants' states, some of which change without notice."""
 
 
 class AdminServer:
-    """Routes of one server's tenants. Run `keep` for watchers; `stop` ends everything."""
+    """Routes for operators of one server. `keep` has to run for watchers; `stop` ends all."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class AdminServer:
         *,
         sleeps: bool,
     ) -> None:
-        """`sleeps`: whether the policy has a sleep.
+        """`sleeps` is true if the policy lets tenants sleep.
 
-        `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
-        `seen` returns once the router does as is wanted now.
+        `reload_keys` returns a line about the keys in use then, and raises `InputRefused`. `seen`
+        returns once the router acts by the present wishes.
         """
         self._past, self._reload_keys, self._seen = past, reload_keys, seen
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
@@ -86,7 +86,7 @@ class AdminServer:
         await self.site.start(app, path)
 
     async def keep(self) -> None:
-        """Tell who watches of changes. Never returns."""
+        """Tell watchers of changes of states. Never returns."""
         while True:
             self._look()
             with suppress(TimeoutError):
@@ -94,7 +94,7 @@ class AdminServer:
                     await self._view.moved()
 
     async def stop(self) -> None:
-        """Stop accepting connections. Idempotent."""
+        """End watchers and the bringing of weights, and stop listening. Idempotent."""
         self._watchers.end()
         await self.site.stop()
         await self._bringing.ahead.stop()
@@ -104,9 +104,10 @@ class AdminServer:
 
     @web.middleware
     async def _looked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Look before and after what an operator has changed, so that nobody misses it.
+        """Middleware: look at the states before and after each request, so that watchers miss
+        nothing.
 
-        It holds for the next request of anybody when its operator hears of it.
+        A request that changes something is answered once the router acts by the change.
         """
         self._look()
         try:
@@ -133,14 +134,14 @@ class AdminServer:
         return await past_route.answer(self._past, request)
 
     def _known(self, name: str) -> str:
-        """The tenant's own name, for that or an alias. Raises `ApiError`."""
+        """Name of the tenant that has `name` as its own or as an alias. Raises `ApiError`."""
         return tenant_named(name, self._view.sections)
 
     def _json(self, told: Any, status: int = 200) -> web.Response:
         return as_json(told, self._revision, status)
 
     async def _keys(self, request: web.Request) -> web.Response:
-        """Have the server read its keys again."""
+        """Let the server read its keys again."""
         with audited(request, "reload-keys", "-") as result:
             try:
                 line = await self._reload_keys()
@@ -152,7 +153,7 @@ class AdminServer:
     # -- acts ---------------------------------------------------------------------------
 
     async def _act(self, request: web.Request) -> web.Response:
-        """202 with what will happen."""
+        """Carry out an act; answer 202 with what will happen."""
         name, act = request.match_info["name"], request.match_info["act"]
         with audited(request, act, name) as result:
             taken = self._taken(request, self._known(name), _act_of(act))
@@ -160,7 +161,7 @@ class AdminServer:
             return self._json(taken, status=202)
 
     def _taken(self, request: web.Request, name: str, act: OperatorAct) -> ActTaken:
-        """Raises `ApiError`."""
+        """Order an act on a tenant; return the answer. Raises `ApiError`."""
         drain_s = seconds(request)
         check_fresh(request, self._revision)
         on = self._acted_upon(name, act, drain_s)
@@ -178,7 +179,7 @@ class AdminServer:
         )
 
     def _acted_upon(self, name: str, act: OperatorAct, drain_s: float | None) -> ActedUpon:
-        """Raises `ApiError` if it is not served."""
+        """Tenant that the act is for. Raises `ApiError` if it is not served."""
         if (member := self._view.member(name)) is None:
             why = self._view.seen()[name].reason or "it was refused when the server started"
             raise ApiError(409, f"{name} is not served: {why}")

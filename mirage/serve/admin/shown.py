@@ -13,10 +13,10 @@ HEADINGS = ("NAME", "STATE", "WEIGHTS", "DEVICE", "SHARE", "RUNNING", "WAITING",
 
 
 def process_table(told: TenantsTold, now: float) -> str:
-    """Table of tenants; DEVICE is what one holds of the device. `now` in seconds since 1970.
+    """Table of tenants, and lines about weights that are being brought.
 
-    Where tenants are on several devices, ON names that of each. Lines about weights that come
-    follow.
+    DEVICE is the device memory that a tenant holds. ON names its device, if there are several.
+    `now` is in seconds since 1970.
     """
     rows = [HEADINGS, *(_row(tenant, now) for tenant in told.tenants)]
     if any(tenant.device != told.server.device for tenant in told.tenants):
@@ -28,7 +28,7 @@ def process_table(told: TenantsTold, now: float) -> str:
 
 
 def coming(one: WeightsComing) -> str:
-    """Weights that come, in a line."""
+    """Line about weights that are being brought."""
     return f"weights of {one.model} come: {size(one.here)} of {size(one.missing)}"
 
 
@@ -47,7 +47,9 @@ def _row(one: TenantStatus, now: float) -> tuple[str, ...]:
 
 
 def until(one: TenantStatus) -> str:
-    """Event that ends its present state by itself, and its time."""
+    """Event that will end the tenant's present state by itself, with its time; ``-`` without
+    one.
+    """
     if one.state in (LifeState.STARTING, LifeState.WAKING):
         return "ready" if one.ready_s is None else f"ready in {span(one.ready_s)}"
     if one.yields_s is not None:
@@ -59,7 +61,7 @@ def until(one: TenantStatus) -> str:
 
 
 def span(seconds: float) -> str:
-    """``"5 s"``, ``"3 min"``, ``"7 h"``, ``"2 days"``."""
+    """Time in words, such as ``"5 s"``, ``"3 min"``, ``"7 h"``, ``"2 days"``."""
     seconds = max(0.0, seconds)
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -69,7 +71,7 @@ def span(seconds: float) -> str:
 
 
 def described(one: TenantStatus, now: float) -> str:
-    """All of one tenant, a line for each thing."""
+    """All facts about one tenant, one line each; `now` is in seconds since 1970."""
     rows = [
         ("name", one.name),
         ("state", f"{one.state}, for {span(now - one.since)}"),

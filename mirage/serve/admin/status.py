@@ -1,4 +1,4 @@
-"""Tenants as an operator sees them, from what the parts of a server know."""
+"""Tenants as operators see them, put together from the parts of a server."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from mirage.serve.registry import Registry
 from mirage.serve.roster.attendance import Attendance
 
 MOST_RECENT = 50
-"""Newest changes of states that are kept."""
+"""Number of changes of states that are kept, the newest."""
 
 
 class TenantsView:
-    """All tenants of one device."""
+    """View of all tenants of one device."""
 
     def __init__(
         self,
@@ -43,19 +43,23 @@ class TenantsView:
         device: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`sections` are the tenants, which may come and go; `device` is a name of its own."""
+        """`sections` are the declared tenants, a mapping that may change.
+
+        `log` returns the path of a tenant's log. `device` is a name for the device, empty for the
+        usual one.
+        """
         self._config, self._registry, self._attendance = config, registry, attendance
         self.sections = sections
         self._log, self._clock = log, clock
         self._journal = StateJournal(self.seen(), clock())
         self.recent: deque[StateChange] = deque(maxlen=MOST_RECENT)
-        """Changes of states, the newest last."""
+        """Last changes of states, the newest last."""
         for backend in registry.backends.values():
             backend.passed.clear()
         self.device = device or f"{config.device.kind}:{config.device.index}"
 
     def seen(self) -> dict[str, SeenState]:
-        """Each tenant's present state."""
+        """Present state of each tenant, by name."""
         backends = self._registry.backends.items()
         return {
             name: SeenState(one.state.value, one.reason, removed=one.leaves)
@@ -63,7 +67,7 @@ class TenantsView:
         }
 
     def told(self, url: str, revision: int) -> TenantsTold:
-        """All that is told of the server at `url`."""
+        """All tenants, with facts about the server at `url`."""
         server = DeviceStatus(
             pid=os.getpid(),
             url=url,
@@ -77,7 +81,7 @@ class TenantsView:
         )
 
     def look(self, revision: int) -> list[StateChange]:
-        """Changes of states since the last look, those that lasted no time among them."""
+        """Changes of states since the last look, also those of states that are over already."""
         every = self._registry.backends
         found = {
             name: seen._replace(passed=tuple(every[name].take_passed()))
@@ -88,16 +92,18 @@ class TenantsView:
         return changes
 
     def acted(self, name: str, act: OperatorAct, revision: int) -> StateChange:
-        """An act upon a tenant, as it is told to who watches."""
+        """Line for watchers about an act on a tenant."""
         return self._journal.acted(name, act, self._clock(), revision)
 
     async def moved(self) -> None:
-        """Wait until a tenant enters another state; at once if one has since the last wait."""
+        """Wait until a tenant's state changes; return at once if one has changed since the last
+        wait.
+        """
         await self._registry.moved.wait()
         self._registry.moved.clear()
 
     def status(self, name: str) -> TenantStatus:
-        """A tenant as it was at the last look."""
+        """Status of a tenant; `since` and `reason` are those of the last look."""
         tenant = self.sections[name]
         backend, member = self._registry.backends[name], self.member(name)
         return TenantStatus(
@@ -124,7 +130,7 @@ class TenantsView:
         )
 
     def member(self, name: str) -> RosterMember | None:
-        """A tenant on the roster; None if it was refused, or has been removed."""
+        """Tenant on the roster; None if it was refused, or has been removed."""
         return self._attendance.roster.members.get(name)
 
     def _weights(self, name: str, member: RosterMember | None) -> WeightsPlace:
@@ -158,7 +164,7 @@ class TenantsView:
 
 
 def declared(tenant: TenantSection) -> DeclaredTenant:
-    """A tenant's section, without what its engine alone reads."""
+    """Tenant's section, without the keys that only its engine reads."""
     return DeclaredTenant(
         share_percent=tenant.share,
         aliases=tenant.aliases,

@@ -1,4 +1,4 @@
-"""Clients that watch the tenants' states, one JSON line for each change."""
+"""Clients that watch the tenants' states; each gets one JSON line for each change."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from aiohttp import web
 from mirage.serve.admin.forms import StateChange
 
 MOST_BEHIND = 1000
-"""Lines that a client may be behind; one that reads more slowly is let go."""
+"""Most lines that a client may be behind; a slower client's connection is ended."""
 
 
 class Watchers:
-    """Connections that watch changes of states."""
+    """Connections of the clients that watch changes of states."""
 
     def __init__(self) -> None:
         self._queues: set[asyncio.Queue[StateChange | None]] = set()
 
     def tell(self, changes: Iterable[StateChange]) -> None:
-        """Changes that have just happened."""
+        """Send changes to all clients."""
         for change in changes:
             for queue in list(self._queues):
                 self._put(queue, change)
 
     def end(self) -> None:
-        """Let all go, once they have what was told before."""
+        """End all connections after the lines that were told before."""
         for queue in list(self._queues):
             self._put(queue, None)
 
@@ -40,7 +40,7 @@ class Watchers:
             self._queues.discard(queue)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Serve until the client leaves, or is let go."""
+        """Send a client all changes from now on, until it leaves or is ended."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         queue: asyncio.Queue[StateChange | None] = asyncio.Queue()

@@ -42,7 +42,7 @@ def why_command(
 
 
 def _seconds(text: str) -> float:
-    """Raises `InputRefused`."""
+    """Seconds of a span such as ``10m``. Raises `InputRefused`."""
     try:
         seconds = parse_span(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Engines of a server that was killed, and the next server, which has them."""
+"""Adoption: a new server takes over the engines that a killed server left."""

@@ -1,4 +1,4 @@
-"""The record of this run, kept true while processes come and go."""
+"""Record of this run, kept up to date while processes start and end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("mirage.serve.adoption")
 
 
 class RunBook:
-    """The record of a run, written to `path` at each change; None writes nothing."""
+    """Writes the record of a run to `path` at each change; None writes nothing."""
 
     def __init__(
         self,
@@ -37,21 +37,26 @@ class RunBook:
         self._failure = ""
 
     def starts(self) -> None:
-        """Write the record for the first time: from now on another server may be the successor."""
+        """Write the record for the first time: from now on another server can take this run
+        over.
+        """
         self._begun = True
         self._has()
 
     def began(self, tenant: str, pid: int, order: str, log: Path) -> None:
-        """An engine was started, whose server is process `pid`."""
+        """Note that an engine was started, whose API server is process `pid`.
+
+        `order` and `log` are as in `EngineRecord`.
+        """
         if (server := mark_of(pid)) is not None:
             self._engine(tenant, EngineRecord(server, order, str(log)))
 
     def goes_on(self, tenant: str, engine: EngineRecord) -> None:
-        """An engine of the last server is one of this run."""
+        """Note that an engine of the last server belongs to this run."""
         self._engine(tenant, engine)
 
     def came(self, tenant: str, pid: int) -> None:
-        """The engine's core has said hello from process `pid`."""
+        """Note that the engine's core has said hello from process `pid`."""
         if (engine := self._known(tenant)) is not None:
             self._engine(tenant, replace(engine, core=mark_of(pid)))
 
@@ -66,11 +71,11 @@ class RunBook:
             self._engine(tenant, None)
 
     def keeper(self, pid: int | None) -> None:
-        """The keeper of weights is process `pid`; None if there is none."""
+        """Note that the keeper of weights is process `pid`; None if there is none."""
         self._has(keeper=None if pid is None else mark_of(pid))
 
     def router(self, router: RouterRecord) -> None:
-        """The router that serves from now on."""
+        """Note the router that serves from now on."""
         self._has(router=router)
 
     def declares(self, config: ConfigRecord, found: FoundRecord) -> None:

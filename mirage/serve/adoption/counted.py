@@ -1,4 +1,4 @@
-"""Device memory of an engine on a host, counted in its memory files by another process."""
+"""Device memory of another process's engine on a host, counted by its memory files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NAME = "/memfd:vmm"
-"""Begin of the link of a descriptor that has device memory (`vmm/host.py`)."""
+"""Beginning of the link in /proc of a descriptor for device memory (`vmm/host.py`)."""
 BLOCK = 512
-"""Bytes in which `stat` counts."""
+"""Bytes of a block in the counts of `stat`."""
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
 def device_bytes(pid: int) -> int:
-    """Device memory of a process, in bytes of its memory files.
+    """Device memory of process `pid` on a host, in bytes of its memory files.
 
-    0 if it has no such files, or may not be looked at. 0 as well where the kernel may give huge
-    pages: the count would be too high, since a part of a huge page cannot be given back.
+    0 if it has no such files, or if they may not be read. 0 also if the kernel may use huge pages,
+    because the count would be too high: part of a huge page cannot be given back.
     """
     if _huge():
         return 0
@@ -32,7 +32,7 @@ def _huge() -> bool:
 
 
 def _files(descriptors: Path) -> Iterator[tuple[int, int]]:
-    """Inode and blocks of each."""
+    """Inode and number of blocks of each memory file for device memory."""
     try:
         links = list(descriptors.iterdir())
     except OSError:

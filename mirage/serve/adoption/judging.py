@@ -1,4 +1,6 @@
-"""Judgement of engines that a killed server has left: one goes on, or the reason why not. Pure."""
+"""Decisions about engines that a killed server left: each goes on, or is ended for a reason.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,16 @@ from mirage.units import size
 
 
 class EngineWanted(NamedTuple):
-    """The engine that would be started for a tenant now."""
+    """Engine that would be started for a tenant now: the hash of its start, and its log."""
 
     order: str
     log: str
 
 
 def unfit(left: EngineRecord, wanted: EngineWanted | None, *, lives: bool) -> str:
-    """Reason to end an engine by what is recorded of it; empty if it may go on.
+    """Reason to end an engine that was left, by its record; empty if it may go on.
 
-    `wanted` is None if its tenant is not served, `lives` whether its server is the process it was.
+    `wanted` is None if its tenant is not served. `lives` is true if its API server still runs.
     """
     if not lives:
         return "its API server has ended"
@@ -35,9 +37,10 @@ def unfit(left: EngineRecord, wanted: EngineWanted | None, *, lives: bool) -> st
 
 
 def unwelcome(hello: Hello, left: EngineRecord | None, found_bytes: int) -> str:
-    """Reason to send away an engine that says hello again; empty if it is the one that is awaited.
+    """Reason to refuse an engine that says hello again; empty if it is the expected one.
 
-    `left` is None if none of that tenant is, `found_bytes` what its memory files have.
+    `left` is the record of the tenant's expected engine, None if there is none. `found_bytes` is
+    the device memory counted in its memory files.
     """
     if left is None or left.core is None:
         return "nobody awaits it"

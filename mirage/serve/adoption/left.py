@@ -1,4 +1,4 @@
-"""Runs that killed servers have left: found by their records, taken by their folders' locks."""
+"""Runs that killed servers left: found by their records, and taken by locking their folders."""
 
 from __future__ import annotations
 
@@ -20,42 +20,48 @@ from mirage.serve.rundir import RECORD
 
 RUNS = "mirage-*"
 ATTEMPTS, PAUSE_S = 10, 0.2
-"""Attempts to lock a folder: the kernel lets go of that of a process that has just died."""
+"""Attempts to lock a folder and seconds between them; the kernel takes time to release the lock of
+a process that has just died.
+"""
 TRACKER_S = 3.0
-"""Seconds for resource trackers to tidy up after what was killed."""
+"""Seconds for resource trackers to clean up after processes that were killed."""
 END_S = 10.0
 
 
 class LeftRun(NamedTuple):
-    """Processes and folders that one server has left, held by this process alone."""
+    """Processes and folders that one killed server left, with the locks of the folders held
+    here.
+    """
 
     record: RunRecord
     held: list[HeldFolder]
 
     @property
     def same_boot(self) -> bool:
-        """False if the machine has been started anew since: then no process of it is left."""
+        """False if the machine was rebooted since: then no process of the run is left."""
         return self.record.boot == boot_id()
 
     def let_go(self) -> None:
-        """Leave it as it is."""
+        """Release the locks, and leave the run as it is."""
         for folder in self.held:
             folder.let_go()
 
     def end_reaper(self) -> None:
-        """Kill the reaper of this run, which would end its engines when the lease is over."""
+        """Kill the reaper of the run, which would end the engines when the lease is over."""
         if self.same_boot and self.record.reaper is not None:
             _signal(self.record.reaper, signal.SIGKILL)
 
     def end_router(self) -> None:
-        """End its router: streams break off, and its port is free then."""
+        """Kill the router of the run: its streams break off, and its port is free."""
         if self.same_boot and self.record.router is not None:
             process = self.record.router.process
             if mark_of(process.pid) == process:
                 _kill_groups([process.pid])
 
     def end(self) -> list[str]:
-        """End all of it: processes, sockets, folders. Tenants whose engines have ended by that."""
+        """End the run: processes, sockets, folders. Returns the tenants whose engines were killed
+        by it.
+        """
         self.end_reaper()
         ended = []
         if self.same_boot:
@@ -72,29 +78,31 @@ class LeftRun(NamedTuple):
 
 
 def left_runs(device: str | None = None) -> list[LeftRun]:
-    """Runs of this user whose server has died: of one device or all, newest first.
+    """Runs of this user whose server has died, newest first, with their folders locked.
 
-    The locks of their folders are taken.
+    `device` selects those of one device; None is all.
     """
     runs = [run for record in _dead(device) if (run := _taken(record)) is not None]
     return sorted(runs, key=lambda run: run.record.server.start, reverse=True)
 
 
 def end_left(device: str) -> None:
-    """End all runs of a device that were left."""
+    """End all runs of a device whose servers have died."""
     for run in left_runs(device):
         run.end()
 
 
 def left_models(device: str) -> dict[str, Path]:
-    """Folders of models at a hub that engines of killed servers have loaded, by their names."""
+    """Folders of hub models that engines of the device's killed servers had loaded, by model
+    name.
+    """
     records = sorted(_dead(device), key=lambda record: record.server.start)
     told = {name: Path(folder) for one in records for name, folder in one.config.models.items()}
     return {name: folder for name, folder in told.items() if folder.is_dir()}
 
 
 def left_tenants(device: str) -> list[str]:
-    """Tenants that a killed server of a device served last, if its engines may go on."""
+    """Tenants of the killed server that served the device last; empty if it left no engine."""
     records = [one for one in _dead(device) if one.boot == boot_id() and one.engines]
     newest = max(records, key=lambda record: record.server.start, default=None)
     return [] if newest is None else [one["name"] for one in newest.config.raw["tenants"]]
@@ -132,7 +140,7 @@ def _taken(record: RunRecord) -> LeftRun | None:
 
 
 def has_process(engine: EngineRecord) -> bool:
-    """True if the group of an engine has a process that is surely its own."""
+    """True if a process of the engine's group still runs and is certainly its own."""
     if mark_of(engine.server.pid) == engine.server:
         return True
     if engine.core is None or mark_of(engine.core.pid) != engine.core:
@@ -143,7 +151,7 @@ def has_process(engine: EngineRecord) -> bool:
 
 
 def end_engines(engines: Iterable[EngineRecord]) -> None:
-    """Kill them with all that they have started, and wait until nothing is left."""
+    """Kill engines with all processes of their groups, and wait until these have ended."""
     groups = [engine.server.pid for engine in engines if has_process(engine)]
     made = {name: inode for group in groups for name, inode in reaper.semaphores_of(group).items()}
     _kill_groups(groups)
@@ -151,7 +159,11 @@ def end_engines(engines: Iterable[EngineRecord]) -> None:
 
 
 def _kill_groups(groups: list[int]) -> None:
-    """Returns once nothing of these process groups is left, or after `END_S` more seconds."""
+    """Kill these process groups, and wait until nothing of them is left.
+
+    After `TRACKER_S` seconds resource trackers are killed too; the wait ends `END_S` seconds after
+    that.
+    """
     until = time.monotonic() + TRACKER_S
     while sum([reaper.kill_members(group) for group in groups]) or _any_left(groups):
         if time.monotonic() > until:
@@ -167,7 +179,9 @@ def _any_left(groups: list[int]) -> bool:
 
 
 def _signal(mark: ProcessMark, number: int) -> None:
-    """Send a signal and wait for the end; nothing happens if that process has ended."""
+    """Send a signal to a process and wait for its end, up to `END_S`; nothing happens if it has
+    ended.
+    """
     if (process := MarkedProcess.found(mark)) is not None:
         process.send_signal(number)
         with contextlib.suppress(TimeoutError):

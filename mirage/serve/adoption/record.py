@@ -1,4 +1,6 @@
-"""Record of a run beside its sockets: what another server has to know if this one is killed."""
+"""Record of a run, in a file beside its sockets, for a server that takes over if this one is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,21 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """An engine that runs."""
 
     server: ProcessMark
-    """Its API server, which leads its process group."""
+    """API server of the engine, which leads its process group."""
     order: str
-    """Hash of what it was started with: see `code.order_of`."""
+    """Hash of its start: see `code.order_of`."""
     log: str
     core: ProcessMark | None = None
-    """The process that holds the memory, once it has said hello."""
+    """Process that holds the memory; None until it has said hello."""
     serves: bool = False
-    """True once it has computed its first step."""
+    """True once the engine has computed its first step."""
 
 
 class RouterRecord(msgspec.Struct, frozen=True):
-    """The router that serves, and what it cannot change."""
+    """The router that serves, and the settings that it cannot change."""
 
     process: ProcessMark
-    """The process that forks it, which leads its process group."""
+    """Process that forks the router, which leads its process group."""
     host: str
     port: int
     url: str
@@ -51,32 +53,32 @@ class ConfigRecord(msgspec.Struct, frozen=True):
     memory: str | None = None
     tiers: bool = True
     models: dict[str, str] = {}
-    """Folders of models at a hub, by their names."""
+    """Folders of hub models, by the models' names."""
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """Answers of vLLM about its models, by the tenant's name: see `Preflight`."""
+    """Answers of vLLM about the models, by tenant: see `Preflight`."""
 
     fits: dict[str, Fit]
     refused: dict[str, str]
     adapters: dict[str, dict[str, str]]
     shares: dict[str, float]
-    """Per cent of each tenant, those that are ``auto`` too."""
+    """Share of each tenant in per cent, also where the configuration says ``auto``."""
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """Form of the file, as JSON."""
+    """Form of the record file, as JSON."""
 
     form: int
     device: str
-    """Name of the device; another server of the same one is its successor."""
+    """Name of the device; a later server of the same device may take the run over."""
     boot: str
     code: str
-    """Hash of what an engine is made of: see `code.code_of_engines`."""
+    """Hash of the engines' code: see `code.code_of_engines`."""
     server: ProcessMark
     lease_s: float
     folders: list[str]
-    """Folders of the run, the one with sockets last."""
+    """Folders of the run; the last one has the sockets."""
     config: ConfigRecord
     found: FoundRecord
     engines: dict[str, EngineRecord] = {}
@@ -86,7 +88,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 def read_record(path: Path) -> RunRecord | None:
-    """Record of a run; None if there is none, or one of another form."""
+    """Record of a run; None if the file cannot be read or has another form."""
     try:
         record = msgspec.json.decode(path.read_bytes(), type=RunRecord)
     except (OSError, msgspec.DecodeError, ValueError):

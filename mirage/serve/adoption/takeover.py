@@ -1,4 +1,4 @@
-"""Engines that a killed server has left become this one's, or end, with a line about each."""
+"""Takeover of the engines that a killed server left: each goes on or is ended, with a log line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirage.units import size
 logger = logging.getLogger("mirage.serve.adoption")
 
 RETURN_S = 10.0
-"""Seconds in which an engine has to say hello; it knocks five times a second."""
+"""Seconds in which an engine has to say hello; engines try five times a second."""
 
 
 class Adopter(Protocol):
@@ -28,30 +28,34 @@ class Adopter(Protocol):
 
     @property
     def wanted(self) -> EngineWanted:
-        """The engine that it would start."""
+        """Engine that the manager would start now."""
 
     def goes_on(self, left: EngineRecord, process: MarkedProcess) -> None:
-        """Have an engine that runs, once it says hello again. Raises `OSError` if it has ended."""
+        """Take over an engine that runs, for when it says hello. Raises `OSError` if it has
+        ended.
+        """
 
     async def returned(self) -> None:
-        """Returns when the awaited engine is back, and its memory booked."""
+        """Return when the expected engine has connected, with its memory in the ledger."""
 
     async def disowns(self) -> None:
-        """End an engine that was to go on."""
+        """End an engine that was taken over."""
 
     def adopted(self) -> None:
-        """The engine is this server's for good."""
+        """Note that the engine that was taken over stays."""
 
 
 class KeeperAdopter(Protocol):
-    """The server's keeper of weights, as adoption uses it."""
+    """Keeper of weights of this server, as adoption uses it."""
 
     def adopt(self, process: MarkedProcess) -> bool:
-        """Have a keeper that runs; False if it does not answer, and it is ended."""
+        """Take over a keeper that runs; False if it does not answer, and is ended."""
 
 
 class Takeover:
-    """`begin` before the control socket is open, `finish` before anything is decided."""
+    """Takeover of one run. Call `begin` before the control socket is open, and `finish` before the
+    roster decides.
+    """
 
     def __init__(
         self,
@@ -61,15 +65,15 @@ class Takeover:
         reports: Mapping[str, Report],
         say: Callable[[str], None],
     ) -> None:
-        """`reports` are those of engines that have come."""
+        """`reports` are the first reports of engines that have connected, by tenant."""
         self._left, self._managers, self._roster = left, managers, roster
         self._reports, self._say = reports, say
         self._awaited: dict[str, EngineRecord] = {}
         self.ended: dict[str, str] = {}
-        """Reasons why an engine was ended, by its tenant."""
+        """Reason why each engine that does not go on was ended, by tenant."""
 
     async def begin(self, weights: KeeperAdopter) -> None:
-        """Have what may go on, and end the rest."""
+        """Take over the keeper, and the engines that may go on; end the other engines."""
         record = self._left.record
         self._left.end_reaper()
         keeper = None if record.keeper is None else MarkedProcess.found(record.keeper)
@@ -83,7 +87,7 @@ class Takeover:
         await asyncio.to_thread(end_engines, unwanted)
 
     def _awaits(self, name: str, engine: EngineRecord) -> str:
-        """Reason why an engine is not awaited; empty if it is."""
+        """Take one engine over; returns the reason why not, or an empty text."""
         process, manager = MarkedProcess.found(engine.server), self._managers.get(name)
         wanted = None if manager is None else manager.wanted
         if why := unfit(engine, wanted, lives=process is not None):
@@ -99,7 +103,11 @@ class Takeover:
         return ""
 
     async def finish(self, wakes: Callable[[str], None]) -> list[str]:
-        """Wait for the engines; tenants whose engines go on. `wakes` one that was to sleep."""
+        """Wait for the engines that were taken over; return the tenants whose engines go on.
+
+        An engine that does not come, or does not fit, is ended. `wakes` is called with each adopted
+        tenant whose engine is not asleep.
+        """
         returns = {
             name: asyncio.create_task(self._managers[name].returned()) for name in self._awaited
         }

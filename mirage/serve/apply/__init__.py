@@ -1,1 +1,1 @@
-"""A configuration applied to a server that runs: the difference, and what outlives the server."""
+"""Configurations applied to a running server: differences, edits, and the file that keeps them."""

@@ -1,4 +1,4 @@
-"""Configurations applied to a device that is served, one at a time."""
+"""Configurations applied to one device while it serves, one at a time."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from mirage.serve.whatif.forms import WhatIfFacts
 
 
 class Origin(NamedTuple):
-    """Source of a configuration, and the place where later ones are kept."""
+    """Source of a configuration, and the file that keeps configurations applied later."""
 
     source: ConfigSource
     written: Written
     sha256: str
-    """Hash of the server's file as it was when it last held."""
+    """Hash of the server's configuration file when it was last in use."""
     state: StateFile
 
 
 class Foreseen(NamedTuple):
-    """Facts about a configuration before it is applied."""
+    """A configuration that is about to be applied, and what would follow from that."""
 
     change: ConfigDifference
     declared: Config
     domain: DomainChange
     fits: Mapping[str, Fit]
-    """Fits of all tenants that it has."""
+    """Fits of all tenants of the configuration."""
 
 
 class ConfigApplier:
-    """Applies configurations to `domain`. `declared` is the one that it serves at first."""
+    """Applies configurations to `domain`, which serves `declared` at first."""
 
     def __init__(
         self,
@@ -68,10 +68,12 @@ class ConfigApplier:
         self._domain, self._probe, self._state = domain, probe, origin.state
         self._base = origin.sha256
         self._kept = origin.written, origin.sha256
-        """Content of the state file, or what it would be."""
+        """Content of the state file, also if there is no such file: configuration, and hash of the
+        server's own file.
+        """
         self._lock = asyncio.Lock()
         self._having: asyncio.Future[None] | None = None
-        """Change that is being made, or was made last."""
+        """Task that makes the present change, or made the last one."""
 
     async def apply(
         self,
@@ -82,12 +84,14 @@ class ConfigApplier:
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """Have what `edit` makes of what is wanted, or say what would follow.
+        """Apply the configuration that `edit` makes of the present one; a dry run only tells the
+        effects.
 
-        With `facts` a dry run also tells what a simulation of both needs. `fresh` raises if it is
-        too late for that. Raises `ConfigError` for a configuration that
-        cannot be served, `CommandFailed` for one that cannot be had without another start; then
-        nothing has changed.
+        `fresh` raises if the present configuration is no longer the one that the caller knows.
+        Running requests of tenants that stop have `drain_s` seconds, None for the roster's own
+        time. With `facts` a dry run also returns what a simulation of both configurations needs.
+        Raises `ConfigError` for a configuration that cannot be served, `CommandFailed` for one that
+        needs another start of the server; then nothing has changed.
         """
         async with self._lock:
             if self._having is not None:
@@ -121,7 +125,7 @@ class ConfigApplier:
             )
 
     async def _have(self, wanted: Written, foreseen: Foreseen) -> None:
-        """Write it down, and then have it."""
+        """Write the configuration to the state file, then apply it."""
         change = foreseen.change
         base = await asyncio.to_thread(self._keep, wanted)
         self._base, self.wanted, self._declared = base, wanted, foreseen.declared
@@ -135,7 +139,7 @@ class ConfigApplier:
         await self._domain.adapted(change.adapts)
 
     def _not_loaded(self, names: Iterable[str]) -> list[str]:
-        """A line for each adapter that could not be loaded."""
+        """Line for each adapter of these tenants that could not be loaded."""
         books = {name: self._domain.registry.backends[name].loading for name in names}
         return [
             f"{name}: adapter {adapter!r} is not loaded: {reason}"
@@ -144,14 +148,18 @@ class ConfigApplier:
         ]
 
     def _record(self) -> None:
-        """Note what is served for another server. Refused tenants stay what they were."""
+        """Write what is served into the run's record, for a server that takes over.
+
+        Tenants that were refused at the start are noted as such.
+        """
         config, backends = self._domain.config, self._domain.registry.backends
         adapters = {name: dict(one.adapters) for name, one in backends.items()}
         found = Preflight(self._fits, dict(self._domain.tenants.refused), adapters, config)
         self._domain.book.declares(config_record(self.source, self.wanted), found_record(found))
 
     def _keep(self, wanted: Written) -> str:
-        """Write the state file if it has something else; hash of the server's file from now on.
+        """Write the state file if its content changes; return the hash of the server's file to note
+        there.
 
         Raises `CommandFailed`.
         """
@@ -173,7 +181,10 @@ class ConfigApplier:
     # -- what would follow --------------------------------------------------------------
 
     def _foresee(self, wanted: Written, drain_s: float | None) -> Foreseen:
-        """Takes some seconds where models have to be looked at. Raises as `apply` does."""
+        """Find out what would follow from a configuration. Raises as `apply` does.
+
+        This takes some seconds if vLLM has to look at models.
+        """
         declared = self.source.config(wanted)
         declared = _rostered(declared)
         change = difference(self._declared, declared)
@@ -187,7 +198,9 @@ class ConfigApplier:
         return Foreseen(change, declared, domain, fits)
 
     def _look_at(self, declared: Config, change: ConfigDifference) -> Preflight:
-        """Answers of vLLM for tenants that need other engines. Raises `ConfigError` as `check`."""
+        """Answers of vLLM about tenants that need a new engine. Raises `ConfigError` as `check`
+        does.
+        """
         unknown = [one.name for one in change.changed if one.name not in self._fits]
         anew = {*change.needs_engines, *unknown}
         names = {*anew, *change.adapts}
@@ -210,7 +223,7 @@ class ConfigApplier:
 
     @property
     def _page(self) -> int | None:
-        """Bytes of a page, which engines of one device share; None while it has no tenant."""
+        """Bytes of a page, which is the same for all engines of a device; None without a tenant."""
         return next((fit.page.bytes for fit in self._fits.values()), None)
 
     def _domain_change(
@@ -235,14 +248,14 @@ class ConfigApplier:
         )
 
     def _resolved(self, tenant: TenantSection, found: Preflight) -> TenantSection:
-        """A tenant whose share is a number."""
+        """The tenant, with a number as its share where the configuration says ``auto``."""
         if tenant.share is not None:
             return tenant
         known = found.config if tenant.name in found.fits else self._domain.config
         return tenant.model_copy(update={"share": known.tenant(tenant.name).share})
 
     def _outlook(self, foreseen: Foreseen) -> list[Fitting]:
-        """Outlook of new tenants, and of those that start anew at once."""
+        """Outlook for new tenants, and for tenants whose running engines start anew."""
         change, config = foreseen.change, foreseen.domain.config
         coming = {
             name: bytes_of(config, config.tenant(name), foreseen.fits[name])
@@ -252,7 +265,7 @@ class ConfigApplier:
         return fitting(self._domain.attendance.roster, coming, change.removed, time.monotonic())
 
     async def _what_if(self, foreseen: Foreseen) -> WhatIfFacts:
-        """Facts about what holds and what would, made beside the event loop."""
+        """Facts for a simulation of both configurations, made in a thread."""
         registry, roster = self._domain.registry, self._domain.attendance.roster
         now = ServedConfig(self._domain.config, self._fits)
         after = ServedConfig(foreseen.domain.config, foreseen.fits)
@@ -264,7 +277,7 @@ class ConfigApplier:
         return state not in GONE and state is not LifeState.SLEEPING
 
     def _awaited(self, foreseen: Foreseen, outlook: list[Fitting]) -> dict[str, str]:
-        """States in which tenants have settled, of those that one may wait for."""
+        """State to wait for, by tenant; tenants that need not be waited for are left out."""
         change, backends = foreseen.change, self._domain.registry.backends
         awaited = dict.fromkeys(change.removed, ABSENT)
         for one in change.changed:
@@ -282,7 +295,10 @@ def _waits(tenant: TenantSection) -> bool:
 
 
 def _rostered(config: Config) -> Config:
-    """Its tenants come and go, whatever else it says: those of a server do not begin to stay."""
+    """Copy of a configuration whose tenants may come and go.
+
+    So they may in a server that runs, whether the configuration has a section `roster` or not.
+    """
     return config.model_copy(update={"roster": config.roster})
 
 

@@ -1,4 +1,4 @@
-"""Contract of who applies configurations to a running server, of one device or several."""
+"""Contract of the appliers of configurations to a running server, of one device or several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.serve.apply.source import ConfigSource, Written
 
 
 class AppliesConfigs(Protocol):
-    """Applies configurations, one at a time; the last one holds."""
+    """Applies configurations one at a time; `wanted` is the last one."""
 
     source: ConfigSource
     wanted: Written
@@ -26,14 +26,17 @@ class AppliesConfigs(Protocol):
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """Have what `edit` makes of what is wanted, or say what would follow.
+        """Apply the configuration that `edit` makes of the present one; a dry run only tells the
+        effects.
 
-        With `facts` a dry run also tells what a simulation of both needs, where there is one.
-        `fresh` raises if it is too late for that. Raises `ConfigError` for a configuration that
-        cannot be served, `CommandFailed` for one that cannot be had now; then nothing has changed.
+        `fresh` raises if the present configuration is no longer the one that the caller knows.
+        Running requests of tenants that stop have `drain_s` seconds, None for the roster's own
+        time. With `facts` a dry run also returns what a simulation of both configurations needs, if
+        it can. Raises `ConfigError` for a configuration that cannot be served, `CommandFailed` for
+        one that cannot be applied now; then nothing has changed.
         """
 
 
 def whole(wanted: Written) -> Callable[[Written], Written]:
-    """An edit that has another configuration instead."""
+    """Edit that replaces the whole configuration by `wanted`."""
     return lambda before: wanted

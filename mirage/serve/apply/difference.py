@@ -1,4 +1,4 @@
-"""The difference of two configurations, and what each key of it needs. Pure."""
+"""Difference of two configurations, and how each changed key is put into effect. Pure."""
 
 from __future__ import annotations
 
@@ -15,37 +15,42 @@ AT_ONCE = frozenset(
         *("limits", "defaults", "aliases", "adapters", "max_cost_ms"),
     }
 )
-"""Keys of a tenant that hold at once, with all in them. All others need another engine."""
+"""Keys of a tenant that take effect at once, with all keys inside them. All others need a new
+engine.
+"""
 NAMES = frozenset({"aliases", "adapters"})
-"""Keys of them whose names requests may use."""
+"""Keys among these that change the names which requests may use."""
 OF_OTHERS = frozenset({"tenants", "roster", "replay"})
-"""Parts of a configuration that may change: rules of the roster hold at once, and what is for
-`mirage replay` alone concerns no server."""
+"""Sections that may change while a server runs. Rules of the roster take effect at once; `replay`
+is for `mirage replay` and not for a server.
+"""
 
 
 class TenantChange(NamedTuple):
-    """Keys of one tenant that are not as they were, those of a mapping as ``engine_args.seed``."""
+    """Keys of one tenant that have changed; a key inside a mapping is written
+    ``engine_args.seed``.
+    """
 
     name: str
     at_once: tuple[str, ...]
     restart: tuple[str, ...]
-    """Keys for which its engine, if there is one, has to start anew."""
+    """Changed keys that need a new start of the tenant's engine, if it has one."""
 
 
 class ConfigDifference(NamedTuple):
-    """Way from one configuration to another."""
+    """Difference between two configurations."""
 
     added: tuple[str, ...] = ()
     changed: tuple[TenantChange, ...] = ()
     removed: tuple[str, ...] = ()
     roster: tuple[str, ...] = ()
-    """Rules of the roster that are not as they were."""
+    """Rules of the roster that have changed."""
     fixed: tuple[str, ...] = ()
-    """Keys that cannot change while a server runs."""
+    """Changed keys that need another start of the server."""
 
     @property
     def is_none(self) -> bool:
-        """True if nothing follows from it."""
+        """True if the configurations do not differ."""
         return not any(self)
 
     @property
@@ -55,7 +60,7 @@ class ConfigDifference(NamedTuple):
 
     @property
     def adapts(self) -> list[str]:
-        """Tenants whose adapters change while their engine runs."""
+        """Tenants whose adapters change without a new start of their engines."""
         return [one.name for one in self.changed if _adapts(one)]
 
     @property
@@ -65,7 +70,7 @@ class ConfigDifference(NamedTuple):
 
 
 def difference(before: Config, after: Config) -> ConfigDifference:
-    """Differences of two configurations; the order of tenants says nothing."""
+    """Difference of two configurations; the order of tenants does not matter."""
     old = {tenant.name: tenant for tenant in before.tenants}
     new = {tenant.name: tenant for tenant in after.tenants}
     pairs = ((old[name], tenant) for name, tenant in new.items() if name in old)
@@ -96,7 +101,7 @@ def _change(before: TenantSection, after: TenantSection) -> TenantChange:
 
 
 def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Names of the values in which two sections, or two values, differ."""
+    """Paths of the keys by which two sections or values differ."""
     if repr(before) == repr(after):  # true is not 1, wherever it stands
         return
     one, other = _values(before), _values(after)

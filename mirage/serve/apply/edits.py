@@ -1,4 +1,4 @@
-"""Changes of a configuration as it was written: keys of a tenant, and a tenant that goes. Pure."""
+"""Edits of a configuration as the user wrote it: keys of a tenant, and a tenant removed. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Raw = dict[Any, Any]
 
 
 def with_keys(raw: Raw, name: str, keys: Mapping[str, Any]) -> Raw:
-    """Other values of keys of a tenant; None has a key as if it was not written.
+    """Copy of `raw` with other values for keys of tenant `name`; None removes a key.
 
-    ``engine_args.seed`` is a key in a mapping. Raises `InputRefused` for one that leads nowhere,
-    and for the name.
+    ``engine_args.seed`` is a key inside a mapping. Raises `InputRefused` for a path through a value
+    that is no mapping, and for the key `name`.
     """
     if "name" in keys:
         raise InputRefused("name is no key to set: a tenant of another name is another tenant")
@@ -26,7 +26,7 @@ def with_keys(raw: Raw, name: str, keys: Mapping[str, Any]) -> Raw:
 
 
 def without(raw: Raw, name: str) -> Raw:
-    """All but one tenant, also where `mirage replay` is told of it."""
+    """Copy of `raw` without tenant `name`, which section `replay` names no more either."""
     edited = deepcopy(raw)
     edited["tenants"] = [one for one in edited["tenants"] if one["name"] != name]
     replay = edited.get("replay") or {}

@@ -1,4 +1,4 @@
-"""Forms of what an apply says. Bytes of device memory."""
+"""Forms of the answers to an apply. Bytes are of device memory."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ import msgspec
 from mirage.serve.whatif.forms import WhatIfFacts
 
 ABSENT = "absent"
-"""State of a tenant that is not there yet, or no more."""
+"""State of a tenant that has not been added yet, or was removed."""
 
 
 class ChangeTold(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant whose keys are not as they were."""
+    """Tenant whose keys have changed."""
 
     name: str
     at_once: tuple[str, ...]
     restart: tuple[str, ...]
-    """Keys for which its engine, if there is one, starts anew."""
+    """Changed keys that need a new start of its engine, if it has one."""
 
 
 class FittingTold(msgspec.Struct, frozen=True, kw_only=True):
-    """Outlook of a tenant that is new, or starts anew."""
+    """Outlook of a tenant that is new, or whose engine starts anew."""
 
     name: str
     bytes: int
-    """Bytes of the device that its start takes."""
+    """Bytes of device memory that its start needs."""
     spare_bytes: int
-    """Bytes that are free when it has started; negative: those that are missing."""
+    """Bytes that stay free after its start; negative if bytes are missing."""
     yields: tuple[str, ...]
-    """Tenants that would yield for it now."""
+    """Tenants that would yield their memory for it now."""
     comes: bool
-    """False if it has to wait until others may yield."""
+    """True if it can start now, perhaps because others yield; false if it has to wait."""
 
 
 class DeviceAwaits(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of one of several devices in an apply."""
+    """Part of an apply that concerns one of several devices."""
 
     revision: int
-    """Revision of its own server, which lines of its tenants have then."""
+    """Revision of the device's own server after the apply."""
     awaited: dict[str, str]
-    """As `ApplyTold` has it."""
+    """State that each of the device's tenants settles in, as in `ApplyTold`."""
 
 
 class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to a configuration: what differs from the one that holds, and what follows."""
+    """Answer to an apply: the difference to the present configuration, and its effects."""
 
     applied: bool
-    """False of a dry run, and where nothing differs."""
+    """False after a dry run, and if nothing differs."""
     revision: int
     added: tuple[str, ...]
     changed: tuple[ChangeTold, ...]
@@ -56,13 +56,13 @@ class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     roster: tuple[str, ...]
     fitting: tuple[FittingTold, ...]
     awaited: dict[str, str]
-    """State in which each tenant has settled; ``absent`` of one that is removed."""
+    """State that each tenant settles in, ``absent`` if it is removed."""
     lines: tuple[str, ...]
-    """The same as sentences."""
+    """The same answer in sentences."""
     what_if: WhatIfFacts | None = None
-    """Facts for a simulation, if a dry run asked for them and something differs."""
+    """Facts for a simulation, if a dry run asked for them and something differs; else None."""
     devices: dict[str, DeviceAwaits] = {}
-    """The devices that it concerns, where several are served."""
+    """Parts of the devices that it concerns, by device, if several are served."""
 
 
 class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,4 +72,4 @@ class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Folder that paths are relative to."""
     configuration: dict[str, Any]
-    """Configuration that is wanted, as it was written, secrets included."""
+    """Present configuration as it was written, secrets included."""

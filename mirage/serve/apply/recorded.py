@@ -1,4 +1,4 @@
-"""The configuration that is served, in the form of a run's record, and back."""
+"""Configuration that is served, in the form of a run's record, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage.serve.preflight import Preflight
 
 
 def config_of(record: ConfigRecord) -> tuple[Written, Config]:
-    """Configuration that a record has. Raises `ConfigError`."""
+    """Configuration of a record, as written and as served. Raises `ConfigError`."""
     path = Path(record.path)
     folders = HubFolders({name: Path(folder) for name, folder in record.models.items()})
     source = ConfigSource(path, record.policy, record.memory, record.tiers, folders=folders)
@@ -21,7 +21,7 @@ def config_of(record: ConfigRecord) -> tuple[Written, Config]:
 
 
 def config_record(source: ConfigSource, written: Written) -> ConfigRecord:
-    """Record of what is wanted."""
+    """Record of a configuration as it was written, and of the options that override it."""
     return ConfigRecord(
         written.raw,
         str(written.path),
@@ -35,6 +35,6 @@ def config_record(source: ConfigSource, written: Written) -> ConfigRecord:
 
 
 def found_record(found: Preflight) -> FoundRecord:
-    """Record of what is known of the models."""
+    """Record of vLLM's answers about the models."""
     shares = {tenant.name: tenant.percent for tenant in found.config.tenants}
     return FoundRecord(found.fits, found.refused, found.adapters, shares)

@@ -1,4 +1,4 @@
-"""An apply in words. Pure."""
+"""Sentences about an apply. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ NO_STATE = "changes end with the server: start it with --state FILE to keep them
 
 
 def fixed(keys: Iterable[str]) -> str:
-    """Why a configuration cannot be applied."""
+    """Message that a change of these keys needs another start of the server."""
     return f"{', '.join(keys)} cannot change while the server runs: start it again for that"
 
 
 def lines(
     change: ConfigDifference, outlook: Iterable[Fitting], *, dry_run: bool, keeps: bool
 ) -> list[str]:
-    """A sentence for each tenant, and for what holds for all."""
+    """Sentences about a difference: one for each tenant, and those for all.
+
+    `keeps` is true if a state file keeps the changes.
+    """
     if change.is_none:
         return [NOTHING]
     would = "would be " if dry_run else ""

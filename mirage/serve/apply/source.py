@@ -1,4 +1,4 @@
-"""The configuration of a server: the file, and what its command line says beside it."""
+"""Configuration of a server: its file, and the command line's options that override it."""
 
 from __future__ import annotations
 
@@ -25,51 +25,54 @@ from mirage.serve.hubs import HubFolders
 
 @dataclass(frozen=True)
 class Written:
-    """A configuration as the user wrote it, in the newest version's keys, and its place."""
+    """Configuration as the user wrote it, in the newest version's keys, and its place."""
 
     raw: dict[Any, Any]
     path: Path
-    """File by whose name it is spoken of."""
+    """Name of the file in messages."""
     folder: Path
-    """Absolute; paths in it are relative to this one."""
+    """Absolute folder that paths in the configuration are relative to."""
     sha256: str = ""
-    """Hash of its text; empty if it is not a file's."""
+    """Hash of the file's text; empty if the configuration was not read from a file."""
 
 
 @dataclass(frozen=True)
 class ConfigSource:
-    """The file of a server, and options that override it; None leaves a key as the file has it."""
+    """Configuration file of a server, and options that override it.
+
+    None as an option keeps the file's value.
+    """
 
     path: Path
-    """File of the configuration; for a proposal, the words that it was made for."""
+    """Configuration file; for a proposal, the words of the command line that it was made for."""
     policy: Policy | None = None
     memory: str | None = None
     tiers: bool = True
     lease_s: float | None = None
     tls: bool = True
     proposed: Written | None = None
-    """Configuration that is served where no file says it."""
+    """Proposed configuration, which is used instead of a file; else None."""
     folders: HubFolders = field(default_factory=HubFolders)
 
     def written(self) -> Written:
-        """The file as it is now. Raises `ConfigError`."""
+        """Configuration as the file has it now. Raises `ConfigError`."""
         if self.proposed is not None:
             return self.proposed
         return written(read_text(self.path), self.path, self.path.parent.absolute())
 
     def fetch(self, one: Written, say: Say) -> None:
-        """Fetch models that it names at a hub; see `HubFolders.fetch`."""
+        """Fetch the models of a hub that it names; see `HubFolders.fetch`."""
         self.folders.fetch(made(one.raw, one.path, one.folder), say)
 
     def config(self, one: Written) -> Config:
-        """Configuration that a server of these options makes of it. Raises `ConfigError`.
+        """Configuration that a server with these options serves. Raises `ConfigError`.
 
-        Models that it names at a hub were fetched before.
+        Models of a hub that it names have to be fetched before.
         """
         return self.folders.placed(self.declared(one))
 
     def declared(self, one: Written) -> Config:
-        """The same, with names of models at a hub."""
+        """The same with the names of hub models in place of their folders. Raises `ConfigError`."""
         config = adapters.beside(made(one.raw, one.path, one.folder), one.folder)
         if self.policy is not None:
             config = config.model_copy(update={"policy": self.policy})
@@ -84,7 +87,7 @@ class ConfigSource:
 
 
 def written(text: str, path: Path, folder: Path) -> Written:
-    """Text of the file at `path`. Raises `ConfigError`."""
+    """Configuration in the text of the file at `path`. Raises `ConfigError`."""
     return Written(current(parsed(text, path), path), path, folder, hash_of(text))
 
 
@@ -93,7 +96,9 @@ def hash_of(text: str) -> str:
 
 
 def _with_memory(config: Config, size: str) -> Config:
-    """Raises `ConfigError` for what is no size."""
+    """Configuration with `size` as memory of the device. Raises `ConfigError` if that is no
+    size.
+    """
     try:
         device = DeviceSection.model_validate(config.device.model_dump() | {"memory": size})
     except ValueError:

@@ -1,6 +1,7 @@
-"""The configuration that was applied last, in a file that outlives the server.
+"""State file: the configuration that was applied last, which outlives the server.
 
-It is replaced as a whole: whoever kills the server at any moment leaves the old one or the new one.
+The file is replaced as a whole: if the server is killed at any moment, the file has the old
+configuration or the new one.
 """
 
 from __future__ import annotations
@@ -23,29 +24,31 @@ class AppliedState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     form: int
     sha256: str
-    """Hash of the server's configuration file when it was last applied."""
+    """Hash of the server's configuration file at the last apply."""
     folder: str
-    """Folder that paths are relative to."""
+    """Folder that paths in the configuration are relative to."""
     configuration: dict[str, Any]
 
 
 class StartChoice(NamedTuple):
-    """Configuration to start with, and a line about the choice; empty if there was none."""
+    """Configuration to start with, and a line about that choice; the line is empty without a
+    choice.
+    """
 
     written: Written
     line: str = ""
 
 
 class StateFile:
-    """State file at `path`; none if that is None."""
+    """State file at `path`; with None nothing is read or written."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
     def choose(self, file: Written) -> StartChoice:
-        """Configuration that was applied, unless the file has changed since.
+        """Configuration to start with: the one applied last, unless `file` has changed since.
 
-        Raises `ConfigError` if the state cannot be read, or could not be written.
+        Raises `ConfigError` if the state file cannot be read, or its folder cannot be written.
         """
         if self.path is None:
             return StartChoice(file)
@@ -72,14 +75,17 @@ class StateFile:
         )
 
     def write(self, one: Written, sha256: str) -> None:
-        """Replace it, for a file of that hash. Raises `OSError`, and then the old one stays."""
+        """Replace the state file; `sha256` is the hash of the server's configuration file.
+
+        Raises `OSError`, with the old file left.
+        """
         if self.path is None:
             return
         state = AppliedState(STATE_FORM, sha256, str(one.folder), one.raw)
         replace_private(self.path, msgspec.json.encode(state, enc_hook=str))
 
     def _read(self, path: Path) -> AppliedState | None:
-        """Raises `ConfigError`."""
+        """Content of the file; None if there is none. Raises `ConfigError`."""
         try:
             state = msgspec.json.decode(path.read_bytes(), type=AppliedState)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Facts for a simulation of two configurations: the one that holds, and one that is asked about."""
+"""Facts for a simulation of two configurations: the present one, and one that may be applied."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mirage.serve.whatif.past import PastChunk, preempted_in
 from mirage.serve.whatif.scenes import KEYS, UNKNOWN, KnownEngine, scene
 
 NOT_SIMULATED = ("limits", "defaults", "max_waiting", "max_wait_s")
-"""Keys of a tenant by which requests may be refused or changed before an engine has them."""
+"""Keys of a tenant that refuse or change requests before an engine gets them."""
 
 
 class ServedConfig(NamedTuple):
-    """A configuration without ``auto``, and the fits of its tenants."""
+    """Configuration with numbers for ``auto``, and the fits of its tenants."""
 
     config: Config
     fits: Mapping[str, Fit]
 
 
 def known_engines(registry: Registry, roster: Roster) -> dict[str, KnownEngine]:
-    """Each tenant's engine, as far as it is known now."""
+    """Facts known about each tenant's engine now, by tenant."""
     return {
         name: KnownEngine(
             registry.shapes.get(name),
@@ -45,7 +45,10 @@ def what_if(
     known: Mapping[str, KnownEngine],
     past: Iterable[PastChunk],
 ) -> WhatIfFacts:
-    """Both scenes; `past` are requests of the last hour. Raises `ConfigError` as `scene`."""
+    """Facts for both simulations. `past` are requests of the last hour.
+
+    Raises `ConfigError` as `scene` does.
+    """
     link = speeds(now.config.device).link
     then = {name: _then(one, name, change) for name, one in known.items()}
     return WhatIfFacts(
@@ -57,7 +60,7 @@ def what_if(
 
 
 def _then(one: KnownEngine, name: str, change: ConfigDifference) -> KnownEngine:
-    """An engine as far as it is known when the change is made."""
+    """Facts that still hold of an engine after the change is made."""
     if name not in change.needs_engines:
         return one
     if "model" in _restarts(name, change):
@@ -70,7 +73,7 @@ def _restarts(name: str, change: ConfigDifference) -> tuple[str, ...]:
 
 
 def _notes(config: Config, change: ConfigDifference) -> Iterator[str]:
-    """Sentences about what the simulation leaves out."""
+    """Sentences about effects that the simulation leaves out."""
     for name in change.added:
         yield f"{name} is new: its requests are not known, so that it is simulated without any"
     for one in change.changed:

@@ -1,1 +1,1 @@
-"""Limits of one client at the router: time, connections, bytes; and the answers beyond them."""
+"""Limits for one client at the router: time, connections, bytes; and answers beyond them."""

@@ -1,4 +1,4 @@
-"""The bytes of an answer where no request could be read. Pure."""
+"""Bytes of an answer on a connection where no request could be read. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from mirage.serve.request_id import HEADER
 
 
 def bare(error: ApiError, server: str, identity: str) -> bytes:
-    """An answer of HTTP/1.1 that ends its connection."""
+    """Answer in HTTP/1.1 for `error`, after which the connection is closed.
+
+    `server` and `identity` are the values of the Server and X-Request-Id headers.
+    """
     body = json.dumps(error.body()).encode()
     headers = {
         "Content-Type": "application/json; charset=utf-8",

@@ -1,4 +1,4 @@
-"""Bytes of the bodies that this process holds, and whether one more has room. Pure."""
+"""Budget of bytes for the bodies that this process holds. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mirage.serve.openai import ApiError
 from mirage.units import size
 
 RETRY_S = 1.0
-"""Seconds after which a body that had no room may be sent again."""
+"""Seconds after which a body that was refused for want of room may be sent again."""
 
 
 class BodyBudget:
-    """Budget of `most` bytes for all requests."""
+    """Budget of `most` bytes for the bodies of all requests."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -21,12 +21,12 @@ class BodyBudget:
         self.refused = 0
 
     def room(self) -> BodyRoom:
-        """Room of one request, which ends with its context."""
+        """Room of one request, to be used as a context: at its end the bytes are free again."""
         return BodyRoom(self)
 
 
 class BodyRoom:
-    """Part of a budget that one request has; nothing outside its context."""
+    """Part of a budget that one request has while its context lasts."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
@@ -44,7 +44,7 @@ class BodyRoom:
         self.is_now(0)
 
     def needs(self, wanted: int) -> None:
-        """Have `wanted` bytes at least. Raises `ApiError` if there is no room for them."""
+        """Have at least `wanted` bytes. Raises `ApiError` if there is no room for them."""
         if wanted <= self.bytes:
             return
         budget = self._budget
@@ -60,7 +60,7 @@ class BodyRoom:
 
 
 def no_room(most: int) -> ApiError:
-    """Answer to a body for which there is no room."""
+    """Answer to a request whose body has no room in a budget of `most` bytes."""
     message = (
         f"no room for this body beside those of others ({size(most)} for all): try again later"
     )

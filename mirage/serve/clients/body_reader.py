@@ -1,4 +1,4 @@
-"""A request's body, read within the time and the room that it may take."""
+"""Reading of a request's body, within limits of time and room."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mirage.serve.unpack import most_unpacked, too_large, unpacked
 
 
 async def read_body(request: web.Request, front: ClientFront, room: BodyRoom, most: int) -> bytes:
-    """Body as it was before it was compressed, of at most `most` bytes. Raises `ApiError`.
+    """Whole body, decompressed, of at most `most` bytes. Raises `ApiError`.
 
-    Its bytes stay in `room`.
+    Its bytes are taken from `room`, and stay taken.
     """
     body = await _received(request, front, room, most)
     if encoding := request.headers.get("Content-Encoding", ""):
@@ -28,7 +28,10 @@ async def read_body(request: web.Request, front: ClientFront, room: BodyRoom, mo
 
 
 def arrived_body(request: web.Request, room: BodyRoom, most: int) -> bytes | None:
-    """Body as `read_body` has it, if it is all there and needs no work. Raises `ApiError`."""
+    """Body as `read_body` returns it, if all of it has come and it is not compressed; else None.
+
+    Raises `ApiError`.
+    """
     content = request.content
     if not content.is_eof() or content.exception() or "Content-Encoding" in request.headers:
         return None

@@ -1,4 +1,4 @@
-"""The certificate of the address that all are served at, and the TLS that is spoken by it."""
+"""Certificate of the server's address, and the TLS context made of it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from mirage.config import ConfigError, HttpSection
 log = logging.getLogger(__name__)
 
 AGAIN_S = 1.0
-"""Seconds between two attempts to read a certificate without which nobody can be served."""
+"""Seconds between two attempts to read a certificate, without which no client can be served."""
 OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
-"""Rights that nobody but the owner may have to a key."""
+"""Mode bits that must not be set on a key's file: all rights of others, and write and execute
+rights of the group.
+"""
 
 
 class TlsCertificate:
-    """A certificate with its key, as their files were when they were read last."""
+    """Certificate and key, as their files were when they were last read."""
 
     context: ssl.SSLContext
-    """TLS for the next connection."""
+    """TLS context for new connections."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._files = certificate, key
 
     async def read(self) -> None:
-        """Read it, again and again until it can be read."""
+        """Read the files, trying once a second until they can be read."""
         said = ""
         while True:
             try:
@@ -42,7 +44,9 @@ class TlsCertificate:
             await asyncio.sleep(AGAIN_S)
 
     def renew(self) -> None:
-        """Have it for new connections as it is now; one that cannot be read changes nothing."""
+        """Read the files again, for new connections; if that fails the old certificate stays in
+        use.
+        """
         try:
             self.context = tls_context(*self._files)
         except ConfigError as error:
@@ -50,13 +54,15 @@ class TlsCertificate:
 
 
 def check_tls(http: HttpSection) -> None:
-    """Raises `ConfigError` if there are a certificate and a key that cannot be used."""
+    """Raise `ConfigError` if section `http` names a certificate and a key that cannot be used."""
     if (tls := http.tls) is not None:
         tls_context(tls.certificate, tls.key)
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS from 1.2 on with this certificate and its key. Raises `ConfigError`."""
+    """TLS context for version 1.2 and later, with this certificate and key. Raises
+    `ConfigError`.
+    """
     _check_readable("certificate", certificate)
     _check_readable("key", key)
     _check_private(key)
@@ -98,7 +104,10 @@ def _check_readable(name: str, path: Path) -> None:
 
 
 def _check_private(key: Path) -> None:
-    """A key of somebody else may be open to this user by its group, one's own to nobody."""
+    """Raise `ConfigError` if a key's file is open to other users.
+
+    The group may read a key that belongs to another user, but not one of this user.
+    """
     status = key.stat()
     rights = OF_OTHERS if status.st_uid != os.geteuid() else OF_OTHERS | stat.S_IRGRP
     if status.st_mode & rights:

@@ -13,16 +13,16 @@ from mirage.serve.clients.crowd import Crowd
 
 
 class ClientMetrics(Collector):
-    """Counts of refused connections and requests, and what `crowd` and `bodies` hold now."""
+    """Counts of refused connections and requests, and the present use of `crowd` and `bodies`."""
 
     def __init__(self, crowd: Crowd, bodies: BodyBudget) -> None:
         self._crowd, self._bodies = crowd, bodies
         self.slow = Counter({"head": 0, "body": 0})
-        """Requests that came too slowly, by the part that was late."""
+        """Number of requests that came too slowly, by the part that was late."""
         self.kept_out = Counter({"all": 0, "peer": 0})
-        """Connections beyond a limit, by the limit."""
+        """Number of connections refused by a limit, by the limit."""
         self.unshaken = Counter({"plain": 0, "late": 0, "refused": 0, "gone": 0})
-        """TLS handshakes that failed, by the reason."""
+        """Number of TLS handshakes that failed, by the reason."""
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(

@@ -1,4 +1,4 @@
-"""A client's connection: it is one of not too many, and heads of requests come in time.
+"""Connection of a client: it counts for the limits, and heads of requests have to come in time.
 
 aiohttp itself closes a connection that is idle between two requests.
 """
@@ -20,15 +20,18 @@ from mirage.serve.request_id import new_id
 from mirage.serve.unread import NAME, AnsweringRunner, Protocol
 
 GRACE_S = 1.0
-"""Seconds for this process, which may be busy, to begin with a head that has come in time."""
+"""Seconds beyond `http.head_s` for this process, which may be busy, to read a head that has come in
+time.
+"""
 
 LINGER_S = 1.0
-"""Seconds for a client that still sends to read its answer: closed at once, the connection would be
-reset, and the answer lost."""
+"""Seconds for a client that still sends to read its answer. If the connection were closed at once,
+it would be reset, and the answer lost.
+"""
 
 
 class ClientConnection(Protocol):
-    """A client's connection. `begins` is called when a request's head has been read."""
+    """Connection of a client. `begins` is called when a request's head has been read."""
 
     __slots__ = ("_content", "_front", "_heard", "_late", "_peer", "_serves")
 
@@ -38,17 +41,19 @@ class ClientConnection(Protocol):
         super().__init__(manager, runner, **options)
         self._front = front
         self._peer: str | None = None
-        """Address of the other end, while it is one of the crowd."""
+        """Address of the other end while the connection is counted, else None."""
         self._late: asyncio.TimerHandle | None = None
-        """End of the time for a head."""
+        """Timer for a head that is late; None while none is awaited."""
         self._heard = False
-        """True if a part of a head has come."""
+        """True if part of the next head has come."""
         self._serves = False
         self._content: StreamReader | None = None
-        """Body of the last request."""
+        """Body of the last request; None before the first."""
 
     def comes(self, peer: str) -> str:
-        """Make it one of the crowd; name of the limit that does not let it in, or empty."""
+        """Count this connection; returns the name of the limit that refuses it, or an empty
+        text.
+        """
         if limit := self._front.crowd.refuses(peer):
             self._front.metrics.kept_out[limit] += 1
             return limit
@@ -57,7 +62,7 @@ class ClientConnection(Protocol):
         return ""
 
     def goes(self) -> None:
-        """Have it be none of the crowd any more. Idempotent."""
+        """Count this connection no more. Idempotent."""
         if self._peer is not None:
             self._front.crowd.goes(self._peer)
             self._peer = None
@@ -87,12 +92,15 @@ class ClientConnection(Protocol):
                 self._await_head()
 
     def begins(self, request: web.Request) -> None:
-        """A request's head is there."""
+        """Note that a request's head has been read."""
         self._stop_clock()
         self._serves, self._heard, self._content = True, False, request.content
 
     def refusal(self, request: web.Request) -> web.Response | None:
-        """Answer to a request that another reader may read otherwise; nothing behind it is read."""
+        """Answer to a request that another parser may read differently; None for all others.
+
+        The connection is closed after it, so that nothing behind the request is read.
+        """
         codings = request.headers.getall("Transfer-Encoding", ())
         if not (words := framing_fault(request.version, codings)):
             return None
@@ -105,14 +113,14 @@ class ClientConnection(Protocol):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send the answer; what comes then is of another request."""
+        """Send the answer; the next bytes are a new request's head."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
             self._serves = False
 
     def _awaits_head(self) -> bool:
-        """True unless a request runs, or the body of one that was answered before still comes."""
+        """True unless a request runs, or the body of an answered request is still coming."""
         return not self._serves and (self._content is None or self._content.is_eof())
 
     def _await_head(self) -> None:
@@ -122,7 +130,9 @@ class ClientConnection(Protocol):
         self._late = self._loop.call_later(GRACE_S, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        """Tell who has sent a part; to one that has sent nothing, an answer would be a riddle."""
+        """Answer with 408 if part of a head has come, else close the connection without an
+        answer.
+        """
         self._late = None
         self._front.metrics.slow["head"] += 1
         if self.transport is None or not self._heard:
@@ -145,7 +155,7 @@ class ClientConnection(Protocol):
         transport.close()
 
     def _refused_before(self, error: ApiError, peer: str | None) -> None:
-        """Count an answer to what was never a request."""
+        """Count and log an answer to bytes that were no valid request."""
         self._refused.note(f"{error.status} to {peer}")
         self._answered(error.status)
 
@@ -156,7 +166,10 @@ class ClientConnection(Protocol):
 
 
 def head_refusal(request: web.Request) -> web.Response | None:
-    """The head of a request is there: None if there is one way to read it, else the answer."""
+    """Answer to a request whose head can be read in two ways; None for all others.
+
+    It also notes that the head has come.
+    """
     if not isinstance(request.protocol, ClientConnection):
         return None
     request.protocol.begins(request)

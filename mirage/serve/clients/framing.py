@@ -1,7 +1,7 @@
-"""Heads of which another reader may say that the request ends elsewhere. Pure.
+"""Requests whose end another parser may see elsewhere (request smuggling). Pure.
 
-The parser takes any version and any list of codings that ends with chunks. A proxy before this
-server, or one that is asked for HTTP/0.9, reads something else.
+The parser used here takes any version, and any list of codings that ends with ``chunked``. A proxy
+before this server, or a client of HTTP/0.9, reads such a head differently.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 VERSIONS = ((1, 0), (1, 1))
 CHUNKED = (1, 1)
-"""First version of HTTP that has chunks."""
+"""First version of HTTP that has chunked bodies."""
 
 
 def framing_fault(version: tuple[int, int], codings: Sequence[str]) -> str:
-    """Why a request is not read; empty if it is. `codings` are its `Transfer-Encoding` headers."""
+    """Reason to refuse a request's head; empty if it is clear.
+
+    `codings` are its Transfer-Encoding headers.
+    """
     if version not in VERSIONS:
         return f"HTTP/{version[0]}.{version[1]} is not spoken here: use HTTP/1.1"
     if not codings:

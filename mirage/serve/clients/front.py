@@ -1,4 +1,4 @@
-"""All that connections of clients share: their limits, and what was counted of them."""
+"""State that all connections of clients share: their limits, and counts for metrics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from mirage.serve.clients.crowd import Crowd
 from mirage.serve.files import raise_limit
 
 SPARE_FILES = 128
-"""Open files of a server beside two for each connection: a client's and its engine's."""
+"""Open files of a server beyond two for each connection: a client's and its engine's."""
 
 
 class ClientFront:
-    """State of one address. Raises this process's limit of open files as far as is allowed."""
+    """Limits and counts of one address. Raises this process's limit of open files if it can."""
 
     def __init__(self, http: HttpSection) -> None:
         self.http = http

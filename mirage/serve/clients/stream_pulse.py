@@ -1,4 +1,4 @@
-"""Comments in a stream of events that has been silent, for what gives up silent connections."""
+"""Comments in a stream of events that is silent, for proxies that give up silent connections."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COMMENT = b": keep-alive\n\n"
 
 
 class StreamPulse:
-    """Inside its context, `response` gets a comment when it was silent for `quiet_s` seconds.
+    """Context in which `response` gets a comment whenever it was silent for `quiet_s` seconds.
 
-    None, or an answer that is no stream of `events`, gets none. A comment never stands within an
-    event.
+    There are no comments if that is None, or if the answer is no stream (`events` is None). A
+    comment never stands inside an event.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StreamPulse:
             self._beating.cancel()
 
     async def write(self, data: bytes) -> None:
-        """Pass on `data`, which are whole events where there are any."""
+        """Write `data` to the client; of a stream these are whole events."""
         self._writes = True
         try:
             await self._response.write(data)

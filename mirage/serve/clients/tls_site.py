@@ -1,6 +1,6 @@
-"""Connections of TLS: each is one of the crowd from its begin, and shakes hands in time.
+"""TLS connections: each is counted from its begin, and has to finish its handshake in time.
 
-aiohttp would hear of a connection when its handshake has ended, and wait for that for a minute.
+aiohttp alone would count a connection only after its handshake, for which it waits a minute.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mirage.serve.unread import AnsweringRunner
 log = logging.getLogger(__name__)
 
 FAREWELL_S = 2.0
-"""Seconds for a client to answer the end of a connection."""
+"""Seconds for a client to answer the end of a TLS connection."""
 NO_FILE_S = 0.1
-"""Seconds after which a connection for which no file could be opened is accepted again."""
+"""Seconds until the next attempt to accept a connection, if there was no file descriptor for it."""
 
 
 class TlsSite(web.SockSite):
-    """A listening socket; `certificate` has been read."""
+    """Site of a listening socket that speaks TLS; `certificate` has been read before."""
 
     def __init__(
         self,
@@ -43,20 +43,20 @@ class TlsSite(web.SockSite):
         self._answers = runner.server
         self._front, self._certificate = front, certificate
         self._tasks: set[asyncio.Task[None]] = set()
-        """Tasks: one that accepts, and one for each handshake."""
+        """Running tasks: one accepts connections, and each handshake has one."""
         later = asyncio.get_running_loop().call_later
         self._failed = Repeated(
             partial(log.warning, "TLS handshakes that failed: %d, last %s"), later
         )
 
     async def start(self) -> None:
-        """Shake hands with who connects, and have the runner answer."""
+        """Accept connections, do their handshakes, and let the runner answer their requests."""
         await web.BaseSite.start(self)
         self._sock.setblocking(False)
         self._begin(self._accept())
 
     async def stop(self) -> None:
-        """Listen no more, and end handshakes."""
+        """Stop accepting, and cancel handshakes under way."""
         await super().stop()
         for task in self._tasks:
             task.cancel()
@@ -99,7 +99,7 @@ class TlsSite(web.SockSite):
             raise
 
     def _note(self, error: OSError, peer: str) -> None:
-        """Count it; who has just gone, as what looks whether a port is open, is worth no line."""
+        """Count a failed handshake, and log it unless the client just closed the connection."""
         why, words = _why(error)
         self._front.metrics.unshaken[why] += 1
         if words:
@@ -107,7 +107,7 @@ class TlsSite(web.SockSite):
 
 
 def _why(error: OSError) -> tuple[str, str]:
-    """Kind of a failure, and it in words in which nothing is of the client."""
+    """Kind of a handshake's failure, and words for the log that contain nothing of the client's."""
     if isinstance(error, ssl.SSLError):
         if error.reason == "HTTP_REQUEST":
             return "plain", "plain HTTP where TLS is spoken, use https"

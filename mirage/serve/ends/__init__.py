@@ -1,1 +1,1 @@
-"""An engine that has ended: what that says of its requests, and when it starts again. Pure."""
+"""End of an engine: the evidence against its requests, and the time of its next start. Pure."""

@@ -1,6 +1,6 @@
-"""Time until a tenant is served again, estimated from its last starts. Pure.
+"""Time until a tenant's engine serves again, estimated from its last starts. Pure.
 
-The caller says what happens, and what time it is, in seconds.
+The caller tells the events and the time, in seconds.
 """
 
 from __future__ import annotations
@@ -10,28 +10,33 @@ from collections import deque
 import msgspec
 
 LOOK_AGAIN_S = 5.0
-"""Seconds that are said where nothing better is known."""
+"""Seconds that a client is told to wait where no better prediction is known."""
 STARTS = 3
-"""The last ones, of which the longest counts: a start takes longer beside others that serve."""
+"""Number of last starts that count, of which the longest is used: a start takes longer while other
+engines serve.
+"""
 
 
 class ComebackTimes(msgspec.Struct, frozen=True):
-    """The present or next start of an engine, as plain data. Times by `time.monotonic`."""
+    """Present or next start of an engine, as plain data. Times by `time.monotonic`."""
 
     usual_s: float = 0.0
-    """Seconds of a start; 0 where none is known."""
+    """Usual seconds of a start; 0 if none is known."""
     begun: float | None = None
-    """Time at which it began; None if none is under way."""
+    """Time at which the present start began; None if none is under way."""
     again: float | None = None
-    """Time at which the pause before it ends, or has ended; None without one."""
+    """Time at which the pause before the next start ends, or ended; None if there is no pause."""
 
     @property
     def start_s(self) -> float:
-        """Seconds of a start by the last ones; `LOOK_AGAIN_S` where none is known."""
+        """Seconds of a start as seen before; `LOOK_AGAIN_S` if none was seen."""
         return self.usual_s or LOOK_AGAIN_S
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until the engine may serve; None if it neither starts nor is to be started."""
+        """Seconds until the engine may serve; None if it neither starts nor will be started.
+
+        `LOOK_AGAIN_S` if that time has passed.
+        """
         if self.begun is not None:
             left = self.begun + self.usual_s - now
         elif self.again is not None:
@@ -42,7 +47,7 @@ class ComebackTimes(msgspec.Struct, frozen=True):
 
 
 class Comeback:
-    """Pauses and starts of one engine."""
+    """Pauses and starts of one engine, and the seconds that its last starts took."""
 
     def __init__(self) -> None:
         self._took: deque[float] = deque(maxlen=STARTS)
@@ -50,20 +55,20 @@ class Comeback:
         self._begun: float | None = None
 
     def pauses(self, now: float, seconds: float) -> None:
-        """The engine is started again after `seconds` seconds, or a little later."""
+        """Note that the engine is started again in `seconds` seconds or a little later."""
         self._again, self._begun = now + seconds, None
 
     def starts(self, now: float) -> None:
-        """The engine starts now."""
+        """Note that the engine starts now."""
         self._again, self._begun = None, now
 
     def serves(self, now: float) -> None:
-        """The engine has started."""
+        """Note that the engine serves."""
         if self._begun is not None:
             self._took.append(now - self._begun)
         self._again = self._begun = None
 
     @property
     def times(self) -> ComebackTimes:
-        """Times as they are known now."""
+        """Present or next start by all that is known now."""
         return ComebackTimes(max(self._took, default=0.0), self._begun, self._again)

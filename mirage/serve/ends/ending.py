@@ -1,4 +1,4 @@
-"""End of an engine, and its evidence against the requests that it worked on. Pure."""
+"""End of an engine, and its evidence against the requests that were running. Pure."""
 
 from __future__ import annotations
 
@@ -13,47 +13,52 @@ FROM_OUTSIDE = {
     signal.SIGHUP,
     signal.SIGQUIT,
 }
-"""Signals that a process is sent, and does not raise over what it computes."""
+"""Signals that other processes send; a process does not raise them by what it computes."""
 
 
 class Evidence(Enum):
     """Strength of the evidence that the requests of an engine caused its end."""
 
     FAULT = "fault"
-    """The engine failed by itself: a request may have caused it."""
+    """The engine failed by itself: a request may have caused that."""
     HANG = "hang"
-    """The engine stopped answering: a request may have caused it, and so may much else."""
+    """The engine stopped answering: a request may have caused that, or much else."""
     NOTHING = "nothing"
-    """The engine was ended from outside."""
+    """The engine was ended from outside, or the cause is unknown."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The first process of an engine that ended."""
+    """End of an engine, by its process that ended first."""
 
     who: str = "engine core"
     status: int | None = None
-    """Its exit code, or minus the signal that ended it; None if nobody could learn it."""
+    """Exit code of that process, or minus the signal that ended it; None if it could not be
+    read.
+    """
     error: str = ""
-    """The class of the exception that ended its core, as that said itself."""
+    """Class of the exception that ended the core, as the core told it; else empty."""
     hang: str = ""
-    """Reason why it was taken for hung, and ended by the server."""
+    """Reason why the server took the engine for hung and ended it; else empty."""
     unreachable: str = ""
-    """Reason why nobody could reach it, for which the server ended it."""
+    """Reason why the engine could not be reached, for which the server ended it; else empty."""
     refused: str = ""
-    """Breach of the control protocol for which the server ended it."""
+    """Breach of the control protocol for which the server ended the engine; else empty."""
     fault: str = ""
-    """The driver's name of a fault of the GPU that ended it."""
+    """The driver's name of the GPU fault that ended the engine; else empty."""
     device: str = ""
-    """Reason why the device has failed, if it ended by that."""
+    """Reason why the device has failed, if the engine ended by that; else empty."""
     stopped: bool = False
-    """True if the server stopped it, for want of place or since its operator said so."""
+    """True if the server stopped it: others needed its memory, or an operator asked for it."""
     oom_kills: int = 0
-    """Processes that the kernel's OOM killer ended on this machine at that time."""
+    """Processes that the kernel's OOM killer ended on this machine around that time."""
 
     @property
     def evidence(self) -> Evidence:
-        """An unknown status may have been a SIGKILL: it is evidence of nothing."""
+        """Evidence against the running requests.
+
+        An unknown status is none, since it may have been a SIGKILL.
+        """
         if self.refused or self.unreachable or self.device or self.stopped:
             return Evidence.NOTHING
         if self.hang:
@@ -65,7 +70,7 @@ class Ending:
 
     @property
     def from_outside(self) -> bool:
-        """True if no request can have caused it, such as one that took all memory."""
+        """True if no request can have caused the end, not even by taking all memory."""
         return self.evidence is Evidence.NOTHING and not self.unknown and not self.oom_kills
 
     @property
@@ -102,7 +107,7 @@ class Ending:
 
 
 def signal_name(number: int) -> str:
-    """``"SIGKILL"``, or ``"signal 35"`` of one without a name."""
+    """Name such as ``"SIGKILL"``, or ``"signal 35"`` for a signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -110,9 +115,9 @@ def signal_name(number: int) -> str:
 
 
 def failed_step(ending: Ending, logged: str | None) -> str:
-    """Reason of an `ending` in an engine's first step; empty unless the engine failed by itself.
+    """Reason why an engine's first step failed; empty unless the engine failed by itself.
 
-    `logged` is the last error of its log, which tells of exceptions, and of nothing else.
+    `logged` is the last error in its log. It is used only if an exception ended the engine.
     """
     if ending.evidence is not Evidence.FAULT:
         return ""

@@ -1,9 +1,9 @@
-"""Time at which an engine that ended is started again. Pure: no clock.
+"""Time at which an engine that has ended is started again. Pure: no clock.
 
-An end is not counted if a request may have caused it that ended the engine before: otherwise a
-client that sends one bad request again and again could end a tenant for good. Ends over other
-requests each time are counted, since then the fault is the model's: a tokenizer with more ids than
-the model has embeddings, a kernel.
+An end is not counted if its cause may be a request that may have ended the engine before: else a
+client that repeats one bad request could end a tenant for good. Ends over different requests are
+counted, because then the model is at fault, such as by a tokenizer with more ids than embeddings,
+or a kernel.
 """
 
 from __future__ import annotations
@@ -12,27 +12,34 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 RESTARTS = 3
-"""Counted ends in a row after which a tenant is still started again."""
+"""Number of counted ends in a row after which a tenant is still started again."""
 BACKOFF_S = 1.0
-"""Doubled with every end in a row."""
+"""Seconds of the first pause before a restart; doubled with each end in a row."""
 LONGEST_BACKOFF_S = 60.0
 REST_S = 600.0
 """Seconds for which a tenant is failed before it is tried again; doubled each time in a row."""
 LONGEST_REST_S = 3600.0
 FORGIVEN_AFTER_S = 600.0
-"""A tenant that served this long since its last end has a clean record."""
+"""Seconds of serving since the last end after which earlier ends no longer count."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Seconds until the next start. `failed`: until then others may have the tenant's memory."""
+    """Seconds until the next start.
+
+    `failed` is true if the tenant is given up for that long, and others may have its memory.
+    """
 
     seconds: float
     failed: bool = False
 
 
 class Restarts:
-    """The record of one tenant's engine. The first pause, and the first rest, in seconds."""
+    """Ends of one tenant's engine, and the pauses after them.
+
+    `backoff_s` is the first pause, `rest_s` the first rest of a tenant that is given up, in
+    seconds.
+    """
 
     def __init__(self, backoff_s: float = BACKOFF_S, rest_s: float = REST_S) -> None:
         self._backoff_s, self._rest_s = backoff_s, rest_s
@@ -47,13 +54,14 @@ class Restarts:
         """Seconds for which engines have served since the last end."""
 
     def stopped(self, served_s: float) -> None:
-        """The engine was told to stop after `served_s` seconds, and another one may follow."""
+        """Note that the engine was told to stop after it had served for `served_s` seconds."""
         self._served_s += served_s
 
     def ended(self, served_s: float, bodies: Set[str] = frozenset()) -> Pause:
-        """The engine ended after `served_s` seconds.
+        """Note that the engine ended after `served_s` seconds; returns the pause before the next
+        start.
 
-        `bodies` has the fingerprints of requests that may have caused it.
+        `bodies` has the fingerprints of requests that may have caused the end.
         """
         if self._served_s + served_s > FORGIVEN_AFTER_S:
             self._clear()
@@ -67,7 +75,10 @@ class Restarts:
         return Pause(_doubled(self._backoff_s, self._ends - 1, LONGEST_BACKOFF_S))
 
     def rest(self) -> Pause:
-        """The engine does not start, or ended too often: each further one makes a longer rest."""
+        """Give the tenant up for now, because a start failed or ends were too many.
+
+        Returns the rest before the next try; each one in a row is longer.
+        """
         self.counted = RESTARTS
         self._rests += 1
         return Pause(_doubled(self._rest_s, self._rests - 1, LONGEST_REST_S), failed=True)

@@ -1,8 +1,8 @@
-"""Keys whose requests end an engine again and again. Pure: the caller says what time it is.
+"""Keys whose requests end engines again and again. Pure: the caller tells the time.
 
-A request that ended an engine is refused by its bytes (`suspects`), and one changed byte makes
-another one of it. Three of one key's are no accident: the next would cost all others of that tenant
-another start.
+A request that ended an engine is refused by the digest of its body (`suspects`), so a body with one
+byte changed is not. But three culprits of one key are no accident, and the next would cost all
+users of the tenant another restart: the key is refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 
 MOST_STRIKES = 3
 STRIKES_S = 600.0
-"""Seconds within which so many strikes count together."""
+"""Seconds within which `MOST_STRIKES` strikes of one key count together."""
 STRUCK_S = 600.0
-"""Seconds for which a key is refused then."""
+"""Seconds for which a key with so many strikes is refused."""
 
 
 class KeyStrikes:
@@ -25,7 +25,7 @@ class KeyStrikes:
         self._until: dict[str, float] = {}
 
     def strike(self, key: str, now: float) -> bool:
-        """A request of `key` has ended the engine; true if the key is refused from now on."""
+        """Note that a request of `key` ended the engine; true if the key is refused from now on."""
         self._forget(now)
         times = self._times.setdefault(key, deque())
         times.append(now)
@@ -42,16 +42,16 @@ class KeyStrikes:
 
     @property
     def remembered(self) -> tuple[dict[str, list[float]], dict[str, float]]:
-        """Times of strikes, and until when keys are refused, by the keys' names."""
+        """Times of strikes, and times until which keys are refused, both by the keys' names."""
         return {key: list(times) for key, times in self._times.items()}, dict(self._until)
 
     def remember(self, times: Mapping[str, Iterable[float]], until: Mapping[str, float]) -> None:
-        """Know what another object has `remembered`."""
+        """Add what another object has `remembered`."""
         self._times.update({key: deque(known) for key, known in times.items()})
         self._until.update(until)
 
     def _forget(self, now: float) -> None:
-        """Drop what counts no more."""
+        """Drop strikes that are too old to count, and refusals that are over."""
         for key, times in list(self._times.items()):
             while times and times[0] + STRIKES_S <= now:
                 times.popleft()

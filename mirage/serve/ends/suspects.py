@@ -1,13 +1,13 @@
 """Suspects: requests that may have ended an engine. Pure: the caller tells the time, in seconds.
 
-A request that was alone with the engine when it failed is the culprit. If there were several, each
-is a suspect, and suspects that are sent again run one at a time; so the next time at most one of
-them is there, and it is the culprit. A culprit is refused for a while.
+A request that ran alone when the engine failed is the culprit. If several ran, each is a suspect,
+and suspects that are sent again run one at a time: so at the next failure at most one of them runs,
+and is the culprit. A culprit is refused for a while.
 
-Less is known of an engine that hung, and of a request that was answered well before. Alone with the
-engine, such a request is a suspect too, and the culprit only the second time. Beside others it is
-neither blamed nor made to wait, for it may be a probe that is always there. An engine that was
-ended from outside says nothing of its requests.
+A hang is weaker evidence, and so is any end for a request that was answered well in the last hour.
+If such a request ran alone it becomes a suspect, and is the culprit only the second time. A request
+that was answered well and ran beside others is neither blamed nor made to wait, because it may be a
+probe that always runs. An end from outside is no evidence against requests.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from mirage.serve.ends.ending import Ending, Evidence
 REFUSED_S = 300.0
 SUSPECTED_S = 600.0
 LATELY_S = 5.0
-"""A request that broke off may have ended its engine up to so long after."""
+"""Seconds after a request broke off within which the engine's end may still be its doing."""
 WELL_S = 3600.0
-"""Seconds for which it counts that a request was answered well."""
+"""Seconds for which it counts in a request's favour that it was answered well."""
 MOST = 4096
-"""Most suspects, culprits, and requests answered well that are remembered, of each."""
+"""Most suspects, most culprits, and most well-answered requests that are remembered."""
 MOST_NAMED = 4
-"""Requests that one line names."""
+"""Most requests that one log line names."""
 
 
 class RequestFacts(NamedTuple):
-    """Facts of a request that may be told: nothing of its text."""
+    """Facts of a request that may be logged and passed on: nothing of its text."""
 
     route: str
     model: str
     fingerprint: str
-    """Equal for equal bodies on the same route."""
+    """Digest that is equal for equal bodies on the same route."""
     body_bytes: int
     id: str = ""
-    """Its ``X-Request-Id``."""
+    """Value of its ``X-Request-Id`` header."""
     key: str = ""
-    """Name of the key that came with it, if one was asked for."""
+    """Name of its API key; empty if it was asked for none."""
 
     def __str__(self) -> str:
         named = f", id {self.id!r}" if self.id else ""
@@ -55,16 +55,18 @@ class RequestFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Blame:
-    """Requests that ran when an engine ended, and those that ended it, if known."""
+    """Requests that ran when an engine ended, and the one that ended it, if known."""
 
     ending: Ending
     there: tuple[RequestFacts, ...] = ()
     culprit: RequestFacts | None = None
     bodies: frozenset[str] = frozenset()
-    """Fingerprints of the culprit, or else of all that may have ended it."""
+    """Fingerprint of the culprit; if it is unknown, those of the requests that may have ended the
+    engine.
+    """
 
     def __str__(self) -> str:
-        """Words that follow those about the end."""
+        """Words to append to a log line about the end."""
         if self.culprit is not None:
             count = f"; {len(self.there) - 1} others ran" if len(self.there) > 1 else ""
             return f" over a request, refused for {REFUSED_S:g} s ({self.culprit}{count})"
@@ -79,31 +81,31 @@ class Blame:
 
 @dataclass(frozen=True)
 class SuspectRefusal:
-    """`wait_s` seconds to wait; `known` if the request is the culprit, not just a suspect."""
+    """Refusal for `wait_s` seconds; `known` is true for a culprit, false for a mere suspect."""
 
     wait_s: float
     known: bool
 
 
 class Suspects:
-    """The requests of one tenant."""
+    """Running requests, suspects and culprits of one tenant."""
 
     def __init__(self, hang_s: float = HANG_S) -> None:
-        """`hang_s`: seconds after which a hang is noticed."""
+        """`hang_s` is the number of seconds after which a hang is noticed."""
         self._hang_s = hang_s
         self._running: dict[int, RequestFacts] = {}
         self._broken: deque[tuple[float, RequestFacts]] = deque(maxlen=MOST)
-        """Requests that broke off lately, and when."""
+        """Requests that broke off recently, each with its time."""
         self._blames: dict[int, Blame] = {}
         self._suspected: dict[str, float] = {}
-        """Until when, by fingerprint."""
+        """Time until which each request is a suspect, by fingerprint."""
         self._culprits: dict[str, float] = {}
         self._good: dict[str, float] = {}
-        """Time until which it counts that a request was answered well, by fingerprint."""
+        """Time until which each request counts as answered well, by fingerprint."""
         self._count = 0
 
     def refuses(self, fingerprint: str, now: float) -> SuspectRefusal | None:
-        """Why a request must not be sent to the engine now; None if it may."""
+        """Refusal of a request that must not be sent to the engine now; None if it may be sent."""
         if (until := self._culprits.get(fingerprint, now)) > now:
             return SuspectRefusal(until - now, known=True)
         if not self._runs_alone(fingerprint, now):
@@ -114,7 +116,9 @@ class Suspects:
         return None
 
     def _wait_s(self, fingerprint: str, now: float) -> float:
-        """Seconds until the other suspect counts no more; `LATELY_S` if it still runs."""
+        """Seconds until the other suspect has ended for long enough; `LATELY_S` if it still
+        runs.
+        """
 
         def is_other(request: RequestFacts) -> bool:
             other = request.fingerprint
@@ -126,13 +130,16 @@ class Suspects:
         return max(t for t, request in recent if is_other(request)) + LATELY_S - now
 
     def begins(self, request: RequestFacts) -> int:
-        """The request is sent to the engine; the number that `ends` and `blame` know it by."""
+        """Note that a request is sent to the engine; returns its number for `ends` and `blame`."""
         self._count += 1
         self._running[self._count] = request
         return self._count
 
     def ends(self, number: int, now: float, *, well: bool) -> None:
-        """A request was answered, or broke off: by the engine's end or error, or by the client."""
+        """Note that a request has ended; `well` is true if it was answered without an error.
+
+        It may also have been broken off by the engine's end, by an error, or by its client.
+        """
         request = self._running.pop(number, None)
         if self._blames.pop(number, None) is not None or request is None:
             return
@@ -145,11 +152,11 @@ class Suspects:
             self._broken.append((now, request))
 
     def suspects(self, fingerprint: str, now: float) -> None:
-        """A request that is a suspect elsewhere is one here."""
+        """Make a request a suspect, because it is one at another replica."""
         _remember(self._suspected, [fingerprint], now + SUSPECTED_S, now)
 
     def engine_ended(self, ending: Ending, now: float) -> Blame:
-        """The engine is gone, and with it all that it worked on."""
+        """Note that the engine has ended with all its requests; returns the blame for that."""
         there = self._there(now, LATELY_S + (self._hang_s if ending.hang else 0.0))
         blame = self._judged(ending, there, now)
         if blame.culprit is not None:
@@ -165,22 +172,23 @@ class Suspects:
 
     @property
     def remembered(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Culprits and suspects, by their fingerprints, and until when each is one."""
+        """Culprits and suspects: for each fingerprint, the time until which it is one."""
         return dict(self._culprits), dict(self._suspected)
 
     def remember(self, culprits: Mapping[str, float], suspected: Mapping[str, float]) -> None:
-        """Know what another object has `remembered`."""
+        """Add what another object has `remembered`."""
         self._culprits.update(culprits)
         self._suspected.update(suspected)
 
     def blame(self, number: int) -> Blame | None:
-        """Blame for the end that met a request; None if its engine has not ended."""
+        """Blame for the end of the engine that request `number` ran on; None if there was none."""
         return self._blames.get(number)
 
     def _there(self, now: float, lately_s: float = LATELY_S) -> tuple[RequestFacts, ...]:
-        """Requests that run, and those that broke off a moment ago: it may be at work on them.
+        """Requests that run, and those that broke off up to `lately_s` ago.
 
-        An engine that hung has been at work on them since before that was noticed.
+        The engine may still be computing these. One that hung may have begun with them before the
+        hang was noticed.
         """
         recent = self._recent(now, lately_s)
         return (*self._running.values(), *(request for _, request in recent))
@@ -189,7 +197,9 @@ class Suspects:
         return self._suspected.get(fingerprint, now) > now
 
     def _runs_alone(self, fingerprint: str, now: float) -> bool:
-        """True for a suspect, unless it was answered well: a probe must not wait for others."""
+        """True for a suspect that was not answered well recently: a probe must not wait for
+        others.
+        """
         return self._is_suspect(fingerprint, now) and not self._was_good(fingerprint, now)
 
     def _was_good(self, fingerprint: str, now: float) -> bool:
@@ -213,7 +223,9 @@ class Suspects:
         return Blame(ending, there, bodies=frozenset(before or new))
 
     def _is_good(self, fingerprint: str, now: float) -> None:
-        """Note a good request, in the order of time; the oldest of too many goes."""
+        """Note that a request was answered well now; the oldest such note is dropped beyond
+        `MOST`.
+        """
         self._good.pop(fingerprint, None)
         self._good[fingerprint] = now + WELL_S
         if len(self._good) > MOST:
@@ -221,7 +233,9 @@ class Suspects:
 
 
 def _remember(where: dict[str, float], names: Iterable[str], until: float, now: float) -> None:
-    """Forgets those whose time is over, and the oldest of too many."""
+    """Set the time `until` for each of `names`; drop times that are over, and the oldest beyond
+    `MOST`.
+    """
     for name in [name for name, end in where.items() if end <= now]:
         del where[name]
     for name in names:

@@ -1,11 +1,11 @@
-"""Engines at whose sockets nobody listens any more. Pure: the caller says what time it is."""
+"""Engines whose sockets cannot be connected any more. Pure: the caller tells the time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 SURE_S = 1.0
-"""An engine that has just ended is heard of otherwise, and sooner."""
+"""Seconds after which it is certain. The end of an engine is noticed sooner in other ways."""
 
 
 class Unreachable:
@@ -15,9 +15,9 @@ class Unreachable:
         self._since: dict[str, float] = {}
 
     def look(self, found: Mapping[str, str], now: float) -> dict[str, str]:
-        """`found`: why the engine of a tenant cannot be reached, for those that cannot, now.
+        """Note the engines that cannot be reached `now`, by tenant with the reason.
 
-        Returns those for which this was so all along for `SURE_S`.
+        Returns those that have been unreachable at every look for `SURE_S` seconds.
         """
         self._since = {name: self._since.get(name, now) for name in found}
         return {name: why for name, why in found.items() if now - self._since[name] >= SURE_S}

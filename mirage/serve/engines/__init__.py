@@ -1,1 +1,3 @@
-"""One engine of a tenant: command line, start, processes, run, and who keeps it running."""
+"""One engine of a tenant: command line, start, processes, run, and the manager that keeps it
+running.
+"""

@@ -1,4 +1,4 @@
-"""Command line, variables and memory of a tenant's next engine, as its declaration has them."""
+"""Command line, environment and memory for a tenant's next engine, made from its declaration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from mirage.units import size
 
 
 class EngineCommand:
-    """Start of an engine of one declared tenant: with its share, or with less (hollow)."""
+    """Command of an engine of one declared tenant, which starts with its share or with less
+    (hollow).
+    """
 
     def __init__(
         self,
@@ -26,7 +28,7 @@ class EngineCommand:
         self._model, self._fit = tenant.model, fit
         self.environment = launcher.environment(config, rundir) | launcher.switches(tenant)
         self.fetches_s = launcher.fetches_s(tenant)
-        """Seconds for which its API server may fetch what a request names."""
+        """Seconds for which the API server may fetch media that a request names."""
         self._begins = hollow_start(config, tenant, fit)
 
         def line(begins: Allotment | None = None) -> list[str]:
@@ -38,20 +40,23 @@ class EngineCommand:
         self._hollow = None if self._begins is None else line(self._begins)
 
     def words(self, hollow: bool = False) -> list[str]:
-        """Arguments of the process."""
+        """Arguments of the process; for a hollow start if `hollow` is true and there is one."""
         return self._hollow if hollow and self._hollow is not None else self._whole
 
     def order(self) -> str:
-        """Hash of what an engine is started with. Reads the times of the model's files."""
+        """Hash of the command line, the environment and the model's files, whose times are read."""
         return order_of(self._whole, self.environment, self._model)
 
     @property
     def hollow_bytes(self) -> int | None:
-        """Bytes of device memory with which a hollow start begins; None if there is none."""
+        """Bytes of device memory of a hollow start; None if this tenant has no hollow start."""
         return None if self._begins is None else self._begins.grant_bytes
 
     def told(self, hollow: bool) -> str:
-        """``"starting (share 12.0 GiB, parameters 8.0 GiB, 512 KV blocks)"``."""
+        """Words for the log line of a start.
+
+        Such as ``"starting (share 12.0 GiB, parameters 8.0 GiB, 512 KV blocks)"``.
+        """
         if hollow and self._begins is not None:
             streamed = self._begins.layers_remapped + self._begins.stream_slots
             held, layers = size(self._begins.grant_bytes), self._fit.layers

@@ -1,4 +1,6 @@
-"""Starts of engines with less memory than a share: layers stream from the first step on. Pure."""
+"""Starts of engines with less memory than their share: layers stream from the first step on.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from mirage.serve.roster.declared import shape_of
 
 
 def hollow_start(config: Config, tenant: TenantSection, fit: Fit) -> Allotment | None:
-    """Least memory with which its engine serves, if it may start with that.
+    """Allotment of a hollow start: the least memory with which the engine serves. None if it has
+    none.
 
-    None where that is no less than its share, and where all layers have to be in memory while it
-    starts: on a GPU vLLM builds a model in the device's, and steps that are compiled or captured
+    That is so if it would be no less than the share, and if all layers have to be in memory during
+    a start: on a GPU vLLM builds a model in device memory, and steps that are compiled or captured
     are proven with all layers in place.
     """
     device = config.device

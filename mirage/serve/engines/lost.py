@@ -9,14 +9,15 @@ from mirage.processes.proc_stat import proc_stat
 from mirage.serve.owed import OwedAnswers, OwedWait
 
 ANSWERS_S = 3.0
-"""Seconds without an answer to the probe after which nobody knows what an API server does."""
+"""Seconds without an answer to the probe after which it is unknown if the API server works."""
 COMPUTES = 0.05
-"""The part of one processor's time by which an API server works on something; others may want the
-processors as well."""
+"""Part of one processor's time above which an API server counts as working; it may have to share
+the processors.
+"""
 
 
 class LostWatch:
-    """Watch from the first request to the end of the engine whose API server is process `pid`."""
+    """Watch over an engine from its first request to its end; `pid` is its API server."""
 
     def __init__(
         self,
@@ -26,9 +27,9 @@ class LostWatch:
         running: Callable[[], float],
         had_requests: Callable[[], float],
     ) -> None:
-        """`running` tells the seconds for which this server has run.
+        """`running` returns the seconds for which this server has run.
 
-        `had_requests` tells at which of them the core last had a request.
+        `had_requests` returns the value of `running` at which the core last had a request.
         """
         self._answers, self._running, self._had_requests = answers, running, had_requests
         self._requests = LostRequests[OwedWait](patience_s)
@@ -36,7 +37,10 @@ class LostWatch:
         self._looked = self._worked = running()
 
     def look(self, silent_s: float) -> int:
-        """Give up what is lost, and say how many were; the API server answered `silent_s` ago."""
+        """Give up the requests that are lost, and return their number.
+
+        `silent_s` is the number of seconds since the API server's last answer to the probe.
+        """
         now = self._running()
         if silent_s > ANSWERS_S or self._computed(now - self._looked):
             self._worked = now
@@ -48,13 +52,13 @@ class LostWatch:
 
     @property
     def estrangement(self) -> str:
-        """Reason to start the engine anew; empty if there is none."""
+        """Reason to restart the engine, since it loses requests; empty if there is none."""
         if not self._requests.estranged:
             return ""
         return f"{self._requests.lost} requests were lost between its API server and its core"
 
     def _computed(self, seconds: float) -> bool:
-        """True if the API server computed within the last `seconds` seconds."""
+        """True if the API server has computed in the last `seconds`, or if that cannot be read."""
         if (stat := proc_stat(self._pid)) is None:
             return True
         before, self._cpu_s = self._cpu_s, stat.cpu_s

@@ -1,4 +1,4 @@
-"""One tenant's engine kept running: started, noticed dead, started again, for a while failed."""
+"""One tenant's engine kept running: started, watched, and started again when it has ended."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ from vmm.faults import FAULTS, Fault, Scope, in_text
 
 ROOM_POLL_S = 0.05
 NOTE_S = 10.0
-"""Seconds between two looks for what an engine has in /dev/shm."""
+"""Seconds between two looks for semaphores of an engine in /dev/shm."""
 SAID_AFTER_S, SAID_EVERY_S = 1.0, 10.0
-"""Seconds after which, and then between, reports that an engine waits for memory to start."""
+"""Seconds after which it is first logged that an engine waits for memory to start, and seconds
+between later lines.
+"""
 
 
 async def _nothing(*_: str) -> None:
@@ -55,13 +57,16 @@ async def _nothing(*_: str) -> None:
 
 
 async def _not_judged(tenant: str, ending: Ending) -> EndVerdict:
-    """Verdict on an ending whose requests are not known."""
+    """Verdict on an end about whose requests nothing is known: an empty one."""
     return EndVerdict()
 
 
 class EngineManager:
-    """Keeps one engine running, and `backend.state` true. The control server calls `joined` and
-    `lost`."""
+    """Keeps one engine running, and the state in `backend` up to date.
+
+    The control server tells it what it hears from the engine: `came`, `joined`, `stepped`,
+    `failed`, `lost`.
+    """
 
     def __init__(
         self,
@@ -83,11 +88,10 @@ class EngineManager:
     ) -> None:
         """`starting` is awaited before an engine starts, `judged` when one has ended.
 
-        `seen` returns once requests go as `backend` says.
-
-        `over` is awaited with the tenant's name when no process of an engine is left. `running`
-        tells the seconds for which this server has run, `had_requests` at which of them the
-        engine's core last had a request. `book` records its processes.
+        `seen` returns once the router acts by what `backend` says. `over` is awaited with the
+        tenant's name when no process of an engine is left. `running` returns the seconds for which
+        this server has run, `had_requests` its value when the engine's core last had a request.
+        `book` records the engine's processes.
         """
         socket = rundir.engine_socket(tenant.name)
         self.backend = TenantServer(tenant.name, socket, tenant.max_model_len)
@@ -108,21 +112,23 @@ class EngineManager:
         )
         self._engine = EngineProcess(socket, rundir.log(tenant.name), means.start or start_program)
         self._run = EngineRun()
-        """The engine that runs, or starts; else the last one."""
+        """Run of the present engine, or of the last one."""
         self._has_served = False
-        """True if any engine has served."""
+        """True once an engine of this tenant has served."""
         self._stays_whole = False
-        """True if a hollow start has failed: the next one has all of its share."""
+        """True after a hollow start that failed: the next one gets the whole share."""
         self._broke = False
-        """True if the last engine has not ended because it was told to stop."""
+        """True if the last engine ended without being told to stop."""
         self._serving: list[asyncio.Task[None]] = []
-        """Tasks for as long as the engine serves."""
+        """Tasks that run as long as the engine serves."""
         self._room: ShareRoom | None = None
         self._stopping = False
-        """True once it was told to stop, until it is called again."""
+        """True from the order to stop until an engine is called for again."""
 
     def declares(self, config: Config, tenant: TenantSection, fit: Fit) -> None:
-        """Its tenant is declared, or anew: so it is started from the next time on."""
+        """Use this declaration of the tenant for its next starts, with a clean record of
+        restarts.
+        """
         self.backend.max_model_len = tenant.max_model_len
         self._command = EngineCommand(config, tenant, fit, self._rundir, self._means.server)
         self._restarts = Restarts(self._means.backoff_s, self._means.rest_s)
@@ -151,7 +157,10 @@ class EngineManager:
         self._say(f"ready in {time.monotonic() - begun:.0f} s ({self._start_words(run)})")
 
     def _start_words(self, run: EngineRun) -> str:
-        """``"warm start: process 0.1 s, server 8.2 s, connection 0.0 s, first step 0.3 s"``."""
+        """Words for the log line of a finished start, with the seconds of its parts.
+
+        Such as ``"warm start: process 0.1 s, server 8.2 s, connection 0.0 s, first step 0.3 s"``.
+        """
         parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in run.seconds.items())
         return f"{'warm' if self._engine.is_warm else 'cold'} start: {parts}"
 
@@ -176,7 +185,7 @@ class EngineManager:
             raise self.failure from None
 
     async def _process(self, hollow: bool) -> None:
-        """Make the engine's process; reaper and book know of it before it runs."""
+        """Make the engine's process; the reaper and the book know its group before it runs."""
         order = self._command.order()  # before it reads a file
 
         def began(group: int) -> None:
@@ -191,29 +200,33 @@ class EngineManager:
             await asyncio.sleep(NOTE_S)
 
     async def _note_shared(self) -> None:
-        """Note what the engine has in /dev/shm, in case that its whole group is killed at once."""
+        """Tell the reaper of new semaphores in /dev/shm, in case the whole group is killed at
+        once.
+        """
         with suppress(OSError):
             if new := await asyncio.to_thread(self._engine.new_semaphores):
                 self._reaper.made(self._engine.pid, new)
 
     @property
     def stopping(self) -> bool:
-        """True if it was told to stop, and was not called since."""
+        """True from the order to stop until an engine is called for again."""
         return self._stopping
 
     @property
     def failure(self) -> EngineFailed:
-        """Error of its last start, which failed."""
+        """Error with the reason why the last start failed."""
         return EngineFailed(f"tenant {self._name!r}: {self._run.failure}{self._where()}")
 
     @property
     def begins_again(self) -> bool:
-        """True if its last start was only stopped from outside, and another one follows."""
+        """True if the last start was ended because a process was stopped from outside, and will be
+        repeated.
+        """
         return self._run.frozen and self.backend.state is not LifeState.FAILED
 
     @property
     def starts(self) -> bool:
-        """True while an engine runs that has not made its first step."""
+        """True while an engine's server runs that has not computed its first step."""
         return self._engine.is_running and not self._run.stepped.is_set()
 
     def _where(self) -> str:
@@ -226,13 +239,14 @@ class EngineManager:
 
     @property
     def wanted(self) -> EngineWanted:
-        """The engine that it would start now."""
+        """Hash of the start that this manager would make now, and its log."""
         return EngineWanted(self._command.order(), str(self._engine.log))
 
     def goes_on(self, left: EngineRecord, process: MarkedProcess) -> None:
-        """Have an engine that runs, once it says hello again. `keep` comes after. Or `disowns`.
+        """Take over an engine that another server started; it is used once it says hello again.
 
-        Raises `OSError` if it has just ended.
+        Then `keep` has to run, or `disowns` be called. Raises `OSError` if the engine has just
+        ended.
         """
         self._engine.goes_on(process)
         self._run = EngineRun.adopted(left)
@@ -240,7 +254,7 @@ class EngineManager:
         self._book.goes_on(self._name, left)
 
     def unwelcome(self, hello: Hello) -> str:
-        """Reason to send an engine away that says hello; empty if it is the one that is awaited."""
+        """Reason to refuse an engine that says hello; empty if it is the expected one."""
         if hello.holdings is None:
             ours = self._engine.has(hello.pid)
             return "" if ours else f"process {hello.pid} is of none that was started"
@@ -248,16 +262,16 @@ class EngineManager:
         return unwelcome(hello, awaited, device_bytes(hello.pid))
 
     async def returned(self) -> None:
-        """Returns when the engine that is awaited is back, and its memory booked."""
+        """Return when the engine that was taken over has connected, and its adapters are known."""
         await self._run.connected.wait()
         await self.adapters.found()
 
     def adopted(self) -> None:
-        """The engine that was left is back, and has its place."""
+        """Note that the engine that was taken over is back and has its memory."""
         self.backend.adopted = True
 
     async def disowns(self) -> None:
-        """End an engine that was to go on."""
+        """End an engine that was taken over."""
         self.adapters.over()
         self._engine.kill()
         await self._end(grace_s=0)
@@ -266,30 +280,36 @@ class EngineManager:
     # -- what the control server hears --------------------------------------------------
 
     def came(self, pid: int) -> None:
-        """The engine has loaded its model and said hello, from process `pid`."""
+        """Note that the engine has loaded its model and said hello from process `pid`."""
         self._engine.has_core(pid)
         self._book.came(self._name, pid)
 
     def joined(self) -> None:
-        """The engine's memory is booked."""
+        """Note that the engine is connected and its memory is in the ledger."""
         self._run.connected.set()
         if self._run.left is None:
             self._say("loaded")
 
     def stepped(self, no_room: str = "") -> None:
-        """The model has computed a first step; it may not serve if `no_room` gives a reason."""
+        """Note that the model has computed its first step.
+
+        `no_room` is the reason why the engine may not serve all the same; empty if it may.
+        """
         self._run.no_room = no_room
         self._run.stepped.set()
 
     def failed(self, error: str, fault: str) -> None:
-        """The engine's core ends over an exception of class `error`, maybe a `fault` of the GPU."""
+        """Note that the core ends over an exception of class `error`.
+
+        `fault` names a fault of the GPU behind it; it is empty or unknown for other exceptions.
+        """
         self._run.error, self._run.fault = error, FAULTS.get(fault)
 
     async def lost(self, reason: str | None) -> None:
-        """The engine closed its control socket, or was sent away for a `reason`.
+        """Handle the end of the engine's control connection; `reason` is set if it was sent away.
 
-        Without its core a server is of no use. One that is just starting is left to tell why.
-        Returns when the core is dead, and its memory the kernel's.
+        An API server without its core is of no use, and is killed. One that is just starting may
+        first log the cause. Returns when the core has ended and its memory is free.
         """
         self._run.is_lost(reason, self._engine.server_has_ended)
         serves = self.backend.state in REACHABLE
@@ -300,7 +320,7 @@ class EngineManager:
         await self._engine.core_gone()
 
     def _is_down(self) -> None:
-        """Send nothing to it from now on."""
+        """Stop the work for a serving engine, so that no request is sent to it from now on."""
         for task in self._serving:
             task.cancel()
         self._serving = []
@@ -313,9 +333,9 @@ class EngineManager:
                 self._room.ends()
 
     async def _listen(self) -> None:
-        """Ask the API server again and again whether it lives, and end an engine whose does not.
+        """Probe the API server until it has been silent for `hang_s`; then end the engine.
 
-        And one whose API server and core lose requests.
+        The engine is also ended if its API server and its core lose requests.
         """
         watch = LostWatch(
             self.backend.answers,
@@ -336,9 +356,9 @@ class EngineManager:
     # -- keeping ------------------------------------------------------------------------
 
     async def keep(self, room: ShareRoom) -> None:
-        """Start the engine whenever it is called, whose caller heeds its pauses.
+        """Start the engine whenever `room` calls for one, until this task is cancelled.
 
-        It starts only while its `room` is free: others first give back what it had lent them.
+        It starts only once other tenants have given back what they had of its room.
         """
         self._room = room
         while True:
@@ -358,7 +378,7 @@ class EngineManager:
             await self._device_is_well(room)
 
     async def _come(self, room: ShareRoom) -> bool:
-        """Wait until it is to start, and until its room is free; True for a hollow start."""
+        """Wait for a call to start, and then for room; return True for a hollow start."""
         await room.called()
         self._stopping = False
         room.keep()
@@ -374,9 +394,10 @@ class EngineManager:
             await self._device.well()
 
     async def _have(self, room: ShareRoom) -> bool:
-        """Wait until the room is free, or enough of it for a hollow start; True for that.
+        """Wait until the room is free, or enough of it for a hollow start; return True for that.
 
-        An engine that gives nothing back for `hang_s` seconds is ended.
+        Another engine that owes memory and gives nothing back for `hang_s` seconds is ended.
+        Returns early if the engine is told to stop or the device fails.
         """
         overdue, since, reason = Overdue(self._limits.hang_s), time.monotonic(), self.backend.reason
         says, hollow = since + SAID_AFTER_S, False
@@ -395,9 +416,9 @@ class EngineManager:
         return hollow
 
     def _may_begin_hollow(self, room: ShareRoom) -> bool:
-        """True if there is room for a start with less than its share.
+        """True if there is room for a hollow start, and one may be tried.
 
-        Such a start is for engines whose model has served: what fails of it costs one start.
+        It is tried only if the tenant has served before, and not after a hollow start that failed.
         """
         least = self._command.hollow_bytes
         if least is None or not self._has_served or self._stays_whole:
@@ -405,7 +426,7 @@ class EngineManager:
         return room.has_hollow(least)
 
     async def _start_again(self, hollow: bool) -> Pause:
-        """Start it, and wait until it ends."""
+        """Start the engine, wait until it has ended, and return the pause before the next start."""
         if self._stopping or self._device.reason:
             return Pause(0.0)
         self.backend.restarts += self._has_served and self._broke
@@ -418,7 +439,7 @@ class EngineManager:
             noting.cancel()
 
     async def _try_to_start(self, hollow: bool) -> None:
-        """Start it; one that fails is ended."""
+        """Start the engine; end its processes if that fails."""
         try:
             await self._start(hollow)
             self._stays_whole = False
@@ -429,7 +450,7 @@ class EngineManager:
             await self._end(grace_s=0)
 
     async def _ended(self) -> Pause:
-        """Wait until the engine has ended and nothing of it is left; when to start it again."""
+        """Wait until nothing of the engine is left; return the pause before the next start."""
         since = time.monotonic()
         status = await self._engine.ended()
         served_s = time.monotonic() - since
@@ -472,12 +493,18 @@ class EngineManager:
         return pause
 
     def _how_it_ended(self, code: int) -> Ending:
-        """`code` is the API server's status; nobody tells it of one that another server started."""
+        """Ending by the exit status `code` of the API server, `UNKNOWN_STATUS` if it could not be
+        read.
+        """
         status = None if code == UNKNOWN_STATUS else code
         return self._run.ending(status, self._engine.core_status())
 
     async def _by_device(self, ending: Ending) -> Ending:
-        """`ending` with the device's fault behind it; the device is asked if there may be one."""
+        """`ending` with the fault of the GPU and the failure of the device behind it, if there is
+        one.
+
+        The device is looked at if one of them may be the cause.
+        """
         fault = self._run.fault
         if fault is None and ending.status == -signal.SIGABRT:  # of libraries that cannot raise
             logged = await asyncio.to_thread(self._engine.last_error)
@@ -487,7 +514,7 @@ class EngineManager:
         return replace(ending, fault=fault.name if fault else "", device=self._device.reason)
 
     async def _look_at_device(self, fault: Fault | None) -> None:
-        """Tell the device of a fault of its own; after any other let a fresh process look at it."""
+        """Report a fault of the device itself; then let a fresh process look at the device."""
         if fault is not None and fault.scope is Scope.DEVICE:
             self._device.met(self._name, fault)
         await self._device.look(self._name)
@@ -495,7 +522,7 @@ class EngineManager:
     # -- stopping -----------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End the engine, with time to end by itself. Idempotent."""
+        """End the engine, with `grace_s` seconds to end by itself. Idempotent."""
         self._is_down()
         self._run.connected.clear()  # what the engine leaves undone is no failure
         await self._end(self._means.grace_s)
@@ -508,27 +535,32 @@ class EngineManager:
             await self._over(self._name)
 
     def stops(self, why: str = "") -> None:
-        """End the engine, or do not start it, until it is called again; `why` is told, if any."""
+        """End the engine, or cancel its start, until it is called again.
+
+        `why` is the reason to log and to show; empty for none.
+        """
         self._stopping = True
         self._end_it(f"{why}: its engine is stopped" if why else "", Ending("engine", stopped=True))
         self.backend.reason = why or self.backend.reason
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the engine's processes at once."""
         self._engine.kill()
 
     def hangs(self, why: str) -> None:
-        """End the engine, unless it has ended: it is started again."""
+        """End the engine because it hangs, unless it has ended; it will be started again."""
         self._end_it(f"its engine hangs ({why}): it is ended", Ending("engine", hang=why))
 
     def device_failed(self, reason: str) -> None:
-        """End the engine: its device has failed for this `reason`."""
+        """End the engine because its device has failed for this `reason`."""
         self._end_it("", Ending("engine", device=reason))
         if self.backend.state is not LifeState.STARTING:
             self.backend.fail(reason)
 
     def cannot_be_reached(self, why: str) -> None:
-        """The same, by no fault of its own or of a request."""
+        """End the engine because its socket cannot be reached, which is no evidence against
+        requests.
+        """
         words = f"its engine cannot be reached ({why}): it is ended"
         self._end_it(words, Ending("engine", unreachable=why))
 

@@ -1,7 +1,7 @@
 """Recent kills of the kernel's OOM killer.
 
-The kernel counts the processes that it killed for want of memory, of the whole machine or of one
-cgroup, in ``/proc/vmstat``. It does not tell a process that is not privileged which ones.
+The kernel counts in ``/proc/vmstat`` the processes that it has killed because memory ran out, on
+the whole machine or in one cgroup. It does not tell an unprivileged process which ones.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ VMSTAT = Path("/proc/vmstat")
 
 
 class OomKills:
-    """Count of processes that the kernel has killed lately for want of memory."""
+    """Number of processes that the kernel has killed recently because memory ran out."""
 
     def __init__(self, vmstat: Path = VMSTAT) -> None:
         self._vmstat = vmstat
         self._before = self._last = self._count()
 
     def look(self) -> None:
-        """Forget kills before the last look."""
+        """Start a new interval; `lately` counts from the last but one call on."""
         self._before, self._last = self._last, self._count()
 
     def lately(self) -> int:
-        """Processes killed since the look before the last one; 0 where the kernel does not say."""
+        """Processes killed since the last but one `look`; 0 if the kernel does not tell."""
         return max(0, self._count() - self._before)
 
     def _count(self) -> int:

@@ -1,4 +1,4 @@
-"""One engine's processes: started, watched, waited for, ended with all they started."""
+"""Processes of one engine: started, watched, waited for, and ended with all that they started."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from mirage.serve.engine_log import last_error, last_progress
 from mirage.serve.errors import EngineFailed
 
 POLL_S = 0.05
-"""Between two looks whether a server listens; only one that does is asked."""
+"""Seconds between two checks if a server listens; it is asked for its health only if it does."""
 TRACKER_S = 3.0
-"""For what outlives a kill: a process in the kernel, a resource tracker that tidies up."""
+"""Seconds to wait after a kill for processes that are still in the kernel, and for resource
+trackers that clean up.
+"""
 NOT_STARTED = 127
-"""Exit status of a program that could not be started, as a shell has it."""
+"""Exit status of a program that could not be started; shells use this one too."""
 
 
 class EngineProcess:
@@ -38,17 +40,17 @@ class EngineProcess:
         self._ended: asyncio.Future[int] | None = None
         self._core: ProcessEnd | None = None
         self._reaped: dict[int, int] = {}
-        """Exit codes, or minus signals, of orphans of the group, by process id."""
+        """Exit codes of orphans of the group, or minus their signals, by process id."""
         self._semaphores: dict[str, int] = {}
         self._log_start = 0
 
     async def start(
         self, command: list[str], environment: dict[str, str], began: Callable[[int], None]
     ) -> None:
-        """Start the server in a session of its own; `began` hears its process group before it runs.
+        """Start the server in a session of its own; `began` gets its process group before it runs.
 
-        Its output is added to the log. Raises `OSError` if it cannot be started; then it has ended
-        with `NOT_STARTED`. One that was begun when this is cancelled is ended.
+        Its output is appended to the log. Raises `OSError` if it cannot be started; `ended` then
+        returns `NOT_STARTED`. If this call is cancelled, a process that was started is killed.
         """
         self._forget_core()
         self._process = None
@@ -82,7 +84,7 @@ class EngineProcess:
         process.begin()
 
     def goes_on(self, process: MarkedProcess) -> None:
-        """The server is `process`, which another supervisor has started. Raises `OSError`."""
+        """Take over `process`, a server that another supervisor has started. Raises `OSError`."""
         self._forget_core()
         self._semaphores = {}
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
@@ -90,14 +92,14 @@ class EngineProcess:
         self._process = process
 
     def has(self, pid: int) -> bool:
-        """True if `pid` is a process of its group."""
+        """True if process `pid` belongs to the engine's process group."""
         try:
             return self._process is not None and os.getpgid(pid) == self._process.pid
         except ProcessLookupError:
             return False
 
     def has_core(self, pid: int) -> None:
-        """The server's engine core is process `pid`, which lives and is connected."""
+        """Watch process `pid` as the engine core, which is alive and connected."""
         self._forget_core()
         with contextlib.suppress(OSError):  # it has just ended
             self._core = ProcessEnd(pid)
@@ -109,15 +111,16 @@ class EngineProcess:
             self._core = None
 
     async def core_gone(self) -> None:
-        """Wait until the core's memory and files are the kernel's again."""
+        """Wait until the core has ended, and its memory and files are released."""
         if self._core is not None:
             await self._core.wait()
 
     def core_status(self) -> int | None:
-        """The core's exit code, or minus the signal that ended it, once the server has ended.
+        """Exit code of the core, or minus the signal that ended it, once the server has ended.
 
-        Its server reaps it, unless that ended first: then it is ours to reap, or another one's if
-        we adopted the server. None if it had none, or on a kernel before 6.15 if those were faster.
+        The API server reaps its core. If the server ended first this process reaps it, or another
+        one if the server was taken over. None if there was no core, or if the core was reaped
+        elsewhere on a kernel before 6.15.
         """
         if self._core is None or self._process is None:
             return None
@@ -126,18 +129,18 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Process of its server, and of its group."""
+        """Process id of the server, which is the number of its group."""
         assert self._process is not None, "start comes first"
         return self._process.pid
 
     @property
     def server_has_ended(self) -> bool:
-        """True if the server is dead, as the kernel has it."""
+        """True if the server was started and has ended."""
         return self._process is not None and self._process.poll() is not None
 
     @property
     def is_warm(self) -> bool:
-        """True if the server was forked from a process that has imported vLLM."""
+        """True if the server was forked from a process that had imported vLLM."""
         return isinstance(self._process, AdoptedChild)
 
     @property
@@ -146,7 +149,7 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     async def ended(self) -> int:
-        """Wait until the server has ended; its exit status."""
+        """Wait until the server has ended; return its exit status."""
         assert self._ended is not None, "start comes first"
         return await asyncio.shield(self._ended)
 
@@ -160,7 +163,7 @@ class EngineProcess:
                 await asyncio.wait([self._ended], timeout=POLL_S)
 
     async def until(self, event: asyncio.Event) -> None:
-        """Wait for an `event`. Raises `EngineFailed` if the server ends before."""
+        """Wait for `event`. Raises `EngineFailed` if the server ends before."""
         assert self._ended is not None, "start comes first"
         waiting = asyncio.create_task(event.wait())
         try:
@@ -172,11 +175,11 @@ class EngineProcess:
             raise await self._failure(self._ended)
 
     def progress(self) -> str:
-        """Progress of its start by its log, in short; empty if the log does not tell."""
+        """Progress of the start, read from the log, in short; empty if the log shows none."""
         return last_progress(self.log, self._log_start)
 
     def last_error(self) -> str | None:
-        """The most telling line that it has logged since its start."""
+        """Most telling error line logged since the start; None if there is none."""
         return last_error(self.log, self._log_start)
 
     async def _failure(self, ended: asyncio.Future[int]) -> EngineFailed:
@@ -188,9 +191,10 @@ class EngineProcess:
         return f"the engine ended with {how} before it was ready: {words}"
 
     def new_semaphores(self) -> dict[str, int]:
-        """Semaphores in /dev/shm since the last call: inodes by their names. Raises `OSError`.
+        """Semaphores of the group in /dev/shm that are new since the last call: inodes by their
+        names.
 
-        They are removed when the group is gone, if nobody of it could.
+        `stop` removes those that are left when the group has ended. Raises `OSError`.
         """
         if self._process is None:
             return {}
@@ -200,9 +204,9 @@ class EngineProcess:
         return new
 
     async def stop(self, grace_s: float) -> int | None:
-        """Ask the server to end, wait up to `grace_s`, then kill what is left of the group.
+        """Ask the server to end, wait up to `grace_s` seconds, then kill what is left of its group.
 
-        Returns the group, which is gone now; None if nothing was ever started.
+        Returns the number of the group, which has ended; None if no server was ever started.
         """
         if self._process is None:
             return None
@@ -217,10 +221,10 @@ class EngineProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL for the group, at once; see `reaper.kill_members`.
+        """Kill the group at once, as `reaper.kill_members` does.
 
-        Where no file may be opened to look for its members, for the two that are known; `stop`
-        kills what is left when their resource trackers have had time to tidy up.
+        If no file can be opened to look for members, only the server and its core are killed;
+        `stop` kills the rest after resource trackers had time to clean up.
         """
         if self._process is None:
             return
@@ -256,7 +260,9 @@ class EngineProcess:
         return True
 
     def _reap(self) -> None:
-        """Collect the group's ended orphans, which `adopt_orphans` made our children."""
+        """Reap the ended orphans of the group, which `adopt_orphans` made children of this
+        process.
+        """
         assert self._process is not None, "start comes first"
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-self._process.pid, os.WNOHANG))[0]:
@@ -269,7 +275,7 @@ def _end(process: Child) -> None:
 
 
 def _when_ended(process: Child) -> asyncio.Future[int]:
-    """Done with the exit status as soon as the process has ended; no polling."""
+    """Future that gets the exit status as soon as the process has ended, without polling."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[int] = loop.create_future()
     descriptor = os.pidfd_open(process.pid)
@@ -286,7 +292,7 @@ def _when_ended(process: Child) -> asyncio.Future[int]:
 
 
 async def _healthy(http: aiohttp.ClientSession) -> bool:
-    """True if it says so; it is waited for as long as it takes."""
+    """True if ``/health`` answers 200; the request waits without a limit."""
     try:
         async with http.get("http://engine/health", timeout=aiohttp.ClientTimeout(None)) as answer:
             return answer.status == 200

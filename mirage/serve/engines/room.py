@@ -1,4 +1,4 @@
-"""Share of the device that an engine has, or waits for, as its manager sees it."""
+"""Share of the device that an engine has or waits for, as its manager sees it."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from mirage.units import size
 
 
 class ShareRoom(Protocol):
-    """The tenant's share of the device."""
+    """Share of one tenant, which others may use while the tenant has no engine."""
 
     async def called(self) -> None:
-        """Returns when an engine shall start."""
+        """Return when an engine has to start."""
 
     def serves(self, seconds: float) -> None:
-        """An engine serves, so long after its start."""
+        """Note that the engine serves, `seconds` after its start began."""
 
     def ends(self) -> None:
-        """The tenant's engine is about to end."""
+        """Note that the tenant's engine is about to end."""
 
     def ended(self, pause: Pause) -> None:
-        """The engine has ended, or did not start; it may start again after that pause."""
+        """Note that the engine has ended or did not start; it may start again after `pause`."""
 
     def lend(self) -> None:
-        """The share is free for other tenants until `keep`."""
+        """Let other tenants use the share until `keep` is called."""
 
     def keep(self) -> None:
-        """An engine is to start: lend it to nobody any more."""
+        """Stop lending the share, since an engine is to start."""
 
     def is_free(self) -> bool:
-        """True if others have given it back."""
+        """True if other tenants have given all of the share back."""
 
     def has_hollow(self, nbytes: int) -> bool:
-        """True if they have given back so much of it, and its weights are in host memory."""
+        """True if `nbytes` of the share are free, and the weights are in host memory."""
 
     def debtors(self) -> list[Debtor]:
-        """The others that have not."""
+        """Tenants that have yet to give back memory of this share."""
 
     def end(self, name: str, why: str) -> None:
-        """End the engine of a debtor."""
+        """End the engine of debtor `name`, for the reason `why`."""
 
 
 def waiting_for(debtors: Iterable[Debtor]) -> str:
-    """``"waits for memory that others hold: 12.0 MiB tenant 'a'"``."""
+    """Words such as ``"waits for memory that others hold: 12.0 MiB tenant 'a'"``."""
     named = ", ".join(f"{size(debtor.bytes)} tenant {debtor.name!r}" for debtor in debtors)
     return f"waits for memory that others hold: {named}" if named else "waits for memory"

@@ -1,4 +1,4 @@
-"""One engine of a tenant, from its start to its end: what was heard of it."""
+"""One run of an engine, from its start to its end: the facts that were learned about it."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ class EngineRun:
     """Facts about one run of an engine, from its manager, the control server and the kernel."""
 
     hollow: bool = False
-    """True if it starts without memory for all layers."""
+    """True if the engine starts without memory for all its layers."""
     left: EngineRecord | None = None
-    """Record of it if another server has started it; None from its end."""
+    """Record of the engine if another server started it, until it ends; else None."""
     begins: bool = False
-    """True while it has no process yet: what ends it then ends the process at once."""
+    """True while a start has no process yet: an order to end takes effect once there is one."""
     up: bool = False
-    """True once its server has answered."""
+    """True once the API server has answered."""
     connected: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while its core is at the control server, and its memory booked."""
+    """Set while the core is connected to the control server, with its memory in the ledger."""
     stepped: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the model has computed a first step."""
     served: bool = False
     no_room: str = ""
-    """Reason why too little of the device is left for it to serve; empty if enough is."""
+    """Reason why the device has too little memory left for the engine to serve; empty if enough."""
     frozen: bool = False
-    """True if it was ended since a process of its start had been stopped from outside."""
+    """True if it was ended because a process of its start was stopped from outside."""
     lost_in_first_step: bool = False
-    """True if its core left the control server before it had computed a step."""
+    """True if the core left the control server during its first step."""
     core_first: bool = False
-    """True if its core ended, or left the control server, before its API server ended."""
+    """True if the core left the control server while its API server was still running."""
     refused: str | None = None
-    """Reason why the control server sent it away; None if it did not."""
+    """Reason why the control server sent the engine away; None if it did not."""
     by_us: Ending | None = None
-    """End that this server brought about; None if it did not."""
+    """Ending if this server ended the engine; None if it did not."""
     error: str = ""
-    """The exception over which its core ends."""
+    """Class of the exception over which the core ends; empty if it told none."""
     fault: Fault | None = None
     """Fault of the GPU behind that exception; None if there is none."""
     failure: str = ""
-    """Reason why it did not start; empty if it did."""
+    """Reason why the start failed; empty if it did not."""
     oom: OomKills = field(default_factory=OomKills)
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of the parts of its start."""
+    """Seconds of each part of the start, by the part's name."""
 
     @classmethod
     def adopted(cls, left: EngineRecord) -> EngineRun:
-        """Run of an engine that another server has started, and that serves: it is awaited."""
+        """Run of a serving engine that another server started, and that has yet to connect."""
         run = cls(left=left, up=True)
         run.stepped.set()
         return run
@@ -62,7 +62,7 @@ class EngineRun:
         return self.connected.is_set() and not self.stepped.is_set()
 
     def is_lost(self, reason: str | None, server_has_ended: bool) -> None:
-        """The engine's core has left the control server, or was sent away for a `reason`."""
+        """Note that the core has left the control server, or was sent away for a `reason`."""
         self.lost_in_first_step = self.in_first_step
         self.connected.clear()
         self.refused = reason
@@ -70,16 +70,16 @@ class EngineRun:
 
     @property
     def waits_for_nothing(self) -> bool:
-        """True if its core was lost in its first step, and the reason is known.
+        """True if the core was lost in its first step and no more can be learned of the reason.
 
         The core has told its error, or the API server is up and has nothing to add.
         """
         return self.lost_in_first_step and bool(self.error or self.up)
 
     def ending(self, server: int | None, core: int | None) -> Ending:
-        """Cause of its end, by the exit statuses of its processes (None: unknown).
+        """Ending of the engine, by the exit statuses of API server and core (None: unknown).
 
-        The API server may have ended first, over its core, or by us.
+        The process that ended first counts, unless this server ended the engine.
         """
         if self.refused is not None:
             return Ending(refused=self.refused)

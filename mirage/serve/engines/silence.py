@@ -1,4 +1,4 @@
-"""Probe of an API server over its own socket."""
+"""Probe of an engine's API server, over its socket."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import aiohttp
 
 SHORT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
-"""Errors of a process, or a machine, that has no descriptor or memory left."""
+"""Errors of a process, or a machine, that has no file descriptors or memory left."""
 LOOK_S = 1.0
-"""Seconds between two looks for an answer, and between two questions."""
+"""Seconds between two looks for an answer, and between an answer and the next question."""
 
 
 async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> AsyncIterator[float]:
-    """Ends when the server on `socket` has not answered for `hang_s` seconds; else goes on.
+    """Probe the server on `socket` until it has not answered for `hang_s` seconds; then end.
 
-    Yields the seconds since the last answer at each look. One question is asked at a time: a server
-    that is continued answers the one that it was asked before. `running` tells the seconds for
-    which this process has run.
+    Yields the seconds since the last answer at each look. Only one question is open at a time: a
+    server that was stopped answers it when it is continued. `running` returns the seconds for which
+    this process has run.
     """
     answered = running()
     connector = aiohttp.UnixConnector(str(socket), force_close=True)
@@ -39,9 +39,9 @@ async def silent(socket: Path, running: Callable[[], float], hang_s: float) -> A
 
 
 async def _answers(http: aiohttp.ClientSession) -> bool:
-    """True if an answer comes, whatever it says: the core itself is heard elsewhere.
+    """True if an answer comes, of whatever status: failures of the core are noticed elsewhere.
 
-    True as well if this process has no means to ask: that is no fault of the server's.
+    Also true if this process lacks the resources to ask, which is no fault of the server.
     """
     try:
         async with http.get("http://engine/health", timeout=aiohttp.ClientTimeout(None)):

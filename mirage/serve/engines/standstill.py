@@ -6,20 +6,25 @@ from mirage.processes.proc_stat import STOPPED, ProcStat, proc_stat
 from mirage.processes.reaper import members_of
 
 COMPUTES = 0.02
-"""The part of one processor's time by which a start goes on."""
+"""Part of one processor's time above which a start makes progress."""
 
 
 class Standstill:
-    """Processes of a start, watched for progress. Raises `OSError` if no file can be opened."""
+    """Processes of a start, watched for progress. Methods raise `OSError` if no file can be
+    opened.
+    """
 
     def __init__(self, group: int, patience_s: float, now: float) -> None:
-        """A start that computes nothing for `patience_s` stands still; `now` in seconds."""
+        """`group` is the process group; `now` is in seconds of the clock that all methods use.
+
+        A start that computes nothing for `patience_s` seconds stands still.
+        """
         self._group, self._patience_s = group, patience_s
         self._moved = self._looked = self._ran = now
         self._cpu_s = 0.0
 
     def look(self, now: float) -> str:
-        """Reason why a start stands still; empty if nothing is known. Call it every few seconds."""
+        """Reason why the start stands still; empty if it does not. Call it every few seconds."""
         stats = {pid: stat for pid in members_of(self._group) if (stat := proc_stat(pid))}
         self._learn(now, sum(stat.cpu_s + stat.waited_s for stat in stats.values()))
         if stopped := self._stopped(stats):
@@ -29,7 +34,11 @@ class Standstill:
         return ""
 
     def stopped_too_long(self, now: float) -> str:
-        """Reason to end a start: a process of it is stopped, and was at each look of a while."""
+        """Reason to end the start: a process was found stopped at each look for `patience_s`
+        seconds.
+
+        Empty if there is none.
+        """
         stats = {pid: stat for pid in members_of(self._group) if (stat := proc_stat(pid))}
         stopped = self._stopped(stats)
         if not stopped:

@@ -1,4 +1,4 @@
-"""Start of one engine: its process, its server, its connection, its first step."""
+"""Start of one engine: its process, its API server, its connection, its first step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mirage.serve.within import within
 
 FIRST_STEP = "loaded, computing a first step"
 STOPPED_POLL_S = 1.0
-"""Seconds between two looks whether a process of a start is stopped."""
+"""Seconds between two checks if a process of a start is stopped."""
 LEAST_S = 0.5
-"""Seconds left for the first step, if the rest of a start took all of its timeout."""
+"""Least seconds for the first step, also if the rest of a start took all of its time-out."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,11 @@ class StartLimits:
     timeout_s: float
     """Time from the start of its process to its first step."""
     hello_s: float
-    """Time from when the API server is up until the core is at the control socket."""
+    """Time from the API server's first answer until the core has connected to the control
+    server.
+    """
     hang_s: float
-    """Time for which one process may be stopped, or all may compute nothing."""
+    """Time for which a process may be stopped, or all may compute nothing."""
     progress_s: float
     """Time between two log lines about the start."""
 
@@ -49,16 +51,16 @@ class EngineStart:
         say: Callable[[str], None],
         hangs: Callable[[str], None],
     ) -> None:
-        """`running` tells the seconds for which this server has run; `hangs` ends the engine."""
+        """`running` returns the seconds for which this server has run; `hangs` ends the engine."""
         self._run, self._engine, self._limits = run, engine, limits
         self._running, self._say, self._hangs = running, say, hangs
         self._begun = self._running()
         self._standstill: Standstill | None = None
 
     async def succeeds(self, process: Awaitable[None]) -> None:
-        """Returns once its model has computed a step; `process` makes its process.
+        """Await `process`, which makes the process, and return once the model has computed a step.
 
-        Raises `OSError` if it has no process, and `EngineFailed` if it does not get so far.
+        Raises `OSError` if the process cannot be made, and `EngineFailed` if the start fails later.
         """
         lap = self._laps()
         await process
@@ -84,7 +86,9 @@ class EngineStart:
                 task.cancel()
 
     def _laps(self) -> Callable[[str], None]:
-        """Function that notes the seconds of a part of this start when the part is over."""
+        """Function that notes the seconds of a part of the start, when called with its name at its
+        end.
+        """
         last = time.monotonic()
 
         def lap(part: str) -> None:
@@ -94,7 +98,9 @@ class EngineStart:
         return lap
 
     async def _tell(self) -> None:
-        """A start takes from seconds to minutes: every now and then a sign that it goes on."""
+        """Log every `progress_s` seconds that the start goes on, and what it does. Never
+        returns.
+        """
         while True:
             await asyncio.sleep(self._limits.progress_s)
             words = FIRST_STEP if self._run.in_first_step else self._engine.progress()
@@ -103,7 +109,7 @@ class EngineStart:
             self._say(f"starting for {seconds}{f' ({words})' if words else ''}")
 
     async def _end_if_stopped(self) -> None:
-        """End a start of which a process has been stopped for `hang_s`: nobody may continue it."""
+        """End a start of which a process has been stopped for `hang_s` seconds."""
         assert self._standstill is not None
         while True:
             await asyncio.sleep(min(STOPPED_POLL_S, self._limits.hang_s / 4))
@@ -130,10 +136,11 @@ class EngineStart:
             raise EngineFailed(f"{late} {limit_s:g} s{why}") from None
 
     async def _has_stepped(self) -> None:
-        """Raises `EngineFailed` unless its model computes a step in the time of its start.
+        """Wait for the first step. Raises `EngineFailed` if it is not computed in the start's
+        time-out.
 
-        Like a user's request that step waits for the turn and for memory, and may compile for
-        minutes. Whether it hangs is judged by the engine's signs of life, as ever.
+        Like a user's request it waits for the turn and for memory, and may compile for minutes. A
+        step that hangs is noticed by the engine's missing signs of life, as always.
         """
         limit_s = self._limits.timeout_s
         left = max(LEAST_S, self._begun + limit_s - self._running())
@@ -148,13 +155,17 @@ class EngineStart:
         return EngineFailed(f"{what}: {self._stands_still() or 'raise --startup-timeout'}")
 
     def _stands_still(self) -> str:
-        """Reason why its start does not go on, as far as its processes show."""
+        """Reason why the start stands still, by its processes; empty if it does not or is not
+        known.
+        """
         with suppress(OSError):
             return self._standstill.look(self._running()) if self._standstill else ""
         return ""
 
     async def why_not(self, error: EngineFailed) -> str:
-        """Reason why it did not start; waits until a core that left in its first step is gone."""
+        """Reason why the start failed; waits for the end of a core that was lost in its first
+        step.
+        """
         if self._run.refused is not None:
             return f"the control server refused its engine: {self._run.refused}"
         if self._run.by_us is not None:
@@ -163,7 +174,9 @@ class EngineStart:
         return with_causes(why, self._run.oom.lately())
 
     async def _step_failed(self) -> str:
-        """Ending of the core in its first step, in words; empty without one, or if no fault."""
+        """Words about a core that failed in its first step; empty if it did not, or not by
+        itself.
+        """
         if not self._run.lost_in_first_step:
             return ""
         await self._engine.core_gone()  # a core that just closes its socket has no status yet

@@ -1,8 +1,9 @@
-"""Warm starts: engines of one server as forks of a process that has imported vLLM.
+"""Warm starts: engines are forked from a process that has imported vLLM.
 
-That process has the environment of the engines. What libraries read of it when they are imported a
-fork cannot change, so an engine with another environment is started as a program of its own, as one
-is while the process is not there yet. What has an engine load adapters vLLM reads after that.
+That process has the environment of engines. A fork cannot change variables that libraries read when
+they are imported, so an engine with another environment is started as a program of its own, and so
+is each one while the process is not ready. vLLM reads the variables for adapters later: they may
+differ.
 """
 
 from __future__ import annotations
@@ -34,36 +35,39 @@ logger = logging.getLogger("mirage.serve.engines.warm")
 PROGRAM = (sys.executable, "-m", "mirage.engine.forkserver")
 READY_ROLE, PROGRAM_ROLE = "ready", "program"
 FORK_S, MARGIN_S = 10.0, 2.0
-"""Seconds for a fork, which is refused afterwards, and for that to be heard."""
+"""Seconds in which the process may fork, after which it refuses; and seconds to hear of that."""
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Seconds between the ends of such processes and the starts of the next ones."""
+"""Least and greatest seconds between the end of the forking process and the next start."""
 ROOM = {"MIRAGE_ROOM_FOR_TITLES": "." * 4096}
-"""A process has as much room for a title, the command line of an engine, as it began with."""
+"""Variable that makes room for a process title: a process can only overwrite what it began with,
+and the title is an engine's command line.
+"""
 
 
 class ForkIsLate(Exception):
-    """The process that is to fork does not answer in time."""
+    """The forking process does not answer in time."""
 
 
 class WarmStarts:
-    """A process that has imported vLLM, in `environment`, with its socket at `address`.
+    """Process that has imported vLLM, in `environment`, with its socket at `address`.
 
-    It ends with this process, and with `close`. It is started at once, and can be asked at once.
+    It is started at once, takes questions at once, and ends with this process or by `close`.
     """
 
     def __init__(
         self, address: Path, environment: Mapping[str, str], log: Path, reaper: ReaperClient
     ) -> None:
-        """Output goes to `log`: of the import, then of the last fork until it is the program.
+        """`log` gets the output of the import, then of the last fork until that becomes the
+        program.
 
-        Raises `OSError` if it cannot be started.
+        Raises `OSError` if the process cannot be started.
         """
         self.address, self._environment, self._log = address, dict(environment), log
         self._reaper = reaper
         self._looking = threading.Lock()
         self._process: subprocess.Popen[bytes]
         self._first: Channel[Reply] | None = None
-        """Open until the process has said that it has imported all."""
+        """Connection on which the process says that it has imported all; None after that."""
         self._begin()
 
     @property
@@ -74,10 +78,10 @@ class WarmStarts:
     # -- forks --------------------------------------------------------------------------
 
     def start(self, command: list[str], environment: Mapping[str, str], log: Path) -> NewChild:
-        """Start a command of Python's as a fork if one can be had now, else as a program.
+        """Start a Python command as a fork if that is possible now, else as a program.
 
-        This process has to `adopt_orphans` of the forking one. Takes some 50 ms, on a busy machine
-        seconds: call it in a thread. Raises `OSError` if it cannot be started.
+        Before, `adopt_orphans` has to be called in this process. The call takes about 50 ms, on a
+        busy machine seconds: use a thread. Raises `OSError` if the command cannot be started.
         """
         if command[0] == sys.executable and self._is_same(environment) and self.is_ready():
             try:
@@ -90,7 +94,9 @@ class WarmStarts:
         return start_program(command, environment, log)
 
     def _is_same(self, environment: Mapping[str, str]) -> bool:
-        """True if libraries were imported with these variables, as far as they read them."""
+        """True if variables that differ from the forking process's are only read after the
+        imports.
+        """
         others = dict(environment.items() ^ self._environment.items())
         return others.keys() <= ADAPTING.keys()
 
@@ -111,7 +117,7 @@ class WarmStarts:
         return pid
 
     def is_ready(self) -> bool:
-        """True once it has imported vLLM, as long as it lives."""
+        """True if the process has imported vLLM, and is alive."""
         with self._looking:
             if self._process.poll() is not None:
                 return False
@@ -123,7 +129,9 @@ class WarmStarts:
     # -- the process --------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Called in the thread that lives as long as this process: it ends with that thread."""
+        """Start the process, from a thread that lives as long as this process: it ends with that
+        thread.
+        """
         self.address.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX) as listener, self._log.open("ab") as output:
             listener.bind(str(self.address))
@@ -144,7 +152,11 @@ class WarmStarts:
         self._first.say(Query(READY_ROLE, None, os.devnull))
 
     async def keep(self, hang_s: float, say: Callable[[str], None]) -> None:
-        """Start another one whenever it ends, and end one that is stopped. Never returns."""
+        """Start another process whenever it ends, and kill one that is stopped for `hang_s`
+        seconds.
+
+        `say` gets a line at each end. Never returns.
+        """
         pause = PAUSE_S
         while True:
             watch_for_stops(self.pid, hang_s)
@@ -164,7 +176,7 @@ class WarmStarts:
                 logger.warning("no process to fork engines from: %s", error)
 
     def close(self) -> None:
-        """End it; engines that are forks of it go on. Idempotent."""
+        """Kill the process; engines forked from it go on. Idempotent."""
         self._process.kill()
         self._over()
         self.address.unlink(missing_ok=True)

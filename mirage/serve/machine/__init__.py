@@ -1,1 +1,1 @@
-"""Several devices behind one address: a server process for each, and one router before them."""
+"""Several devices behind one address: a server process for each device, and one router for all."""

@@ -1,4 +1,4 @@
-"""HTTP for operators of several devices: each request goes on to the devices that it is about."""
+"""Admin routes of several devices: each request is passed on to the devices that it is about."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from mirage.serve.private_site import PrivateSite
 
 Form = TypeVar("Form")
 DEVICE = "device"
-"""Key of a query that names a device."""
+"""Key of a query that names one device."""
 
 
 class MachineAdmin:
-    """Admin routes over all devices. `stop` closes them."""
+    """Admin routes over all devices. `start` listens, `stop` ends that."""
 
     def __init__(
         self,
@@ -50,9 +50,10 @@ class MachineAdmin:
         policy: Policy,
         reload_keys: Callable[[], Awaitable[str]],
     ) -> None:
-        """`devices` are the servers by the devices' names; moves between them are in the `book`.
+        """`devices` are the clients of the devices' servers, by device; `book` has the moves of
+        models.
 
-        `reload_keys` returns a line about the keys that hold then, and raises `InputRefused`.
+        `reload_keys` returns a line about the keys in use then, and raises `InputRefused`.
         """
         self._devices, self._policy, self._reload_keys = dict(devices), policy, reload_keys
         self._url, self._book, self._began = "", book, time.time()
@@ -103,7 +104,7 @@ class MachineAdmin:
         return as_json(every, self._revision)
 
     async def _told(self) -> dict[str, TenantsTold]:
-        """Answers of the devices whose servers are there."""
+        """Answers of the devices whose servers answer, by device."""
         asked = await asyncio.gather(
             *(self._asked(name, "GET", "/tenants") for name in self._devices),
             return_exceptions=True,
@@ -116,7 +117,7 @@ class MachineAdmin:
         }
 
     async def _keys(self, request: web.Request) -> web.Response:
-        """Have the router's keys read again."""
+        """Let the router's keys be read again."""
         with audited(request, "reload-keys", "-") as result:
             try:
                 line = await self._reload_keys()
@@ -126,7 +127,9 @@ class MachineAdmin:
             return as_json(KeysTold(line=line), self._revision)
 
     async def _why(self, request: web.Request) -> web.Response:
-        """Moves between the devices; what moved on one of them where that is named."""
+        """Answer with the moves between devices; with a named device, with the moves on that
+        one.
+        """
         if request.query.get(DEVICE) is not None:
             return await self._of_one_device(request)
         last_s = number(request, "last", "seconds", 0, LONGEST_S)
@@ -153,12 +156,12 @@ class MachineAdmin:
     # -- of some ------------------------------------------------------------------------
 
     async def _one(self, request: web.Request) -> web.Response:
-        """A tenant; of one with replicas the first device's, or the one that is named."""
+        """Answer with a tenant's status on the named device, else on the first that serves it."""
         device = (await self._serving(request))[0]
         return await self._asked(device, "GET", request.raw_path)
 
     async def _act(self, request: web.Request) -> web.Response:
-        """An act on a tenant, on all devices that serve it, or on the one that is named."""
+        """Carry out an act on the named device, else on all devices that serve the tenant."""
         check_fresh(request, self._revision)
         answers = {
             device: await self._asked(device, "POST", request.raw_path)
@@ -176,7 +179,9 @@ class MachineAdmin:
         return as_json(told, self._revision, status=202)
 
     async def _serving(self, request: web.Request) -> list[str]:
-        """Devices with the tenant that a request is about. Raises `ApiError`."""
+        """The named device; without one, those that have the tenant. Raises `ApiError` if none
+        has.
+        """
         name, told = request.match_info["name"], await self._told()
         if (device := request.query.get(DEVICE)) is not None:
             return [known_device(device, self._devices)]
@@ -190,7 +195,7 @@ class MachineAdmin:
         return found
 
     async def _of_one_device(self, request: web.Request) -> web.Response:
-        """A request that is of one device alone, where that is named."""
+        """Pass a request on to the named device. Raises `ApiError` if none is named."""
         if (device := request.query.get(DEVICE)) is None:
             each = self._devices.items()
             sockets = ", ".join(f"{name}: --socket {calls.socket}" for name, calls in each)
@@ -199,7 +204,7 @@ class MachineAdmin:
         return await self._asked(name, request.method, request.raw_path, await request.read())
 
     def _unless_named(self, route: web.RouteDef) -> web.RouteDef:
-        """The same route, which is one device's where that is named."""
+        """The same route, which passes requests that name a device on to that one."""
         handler = cast(Handler, route.handler)
 
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -209,7 +214,7 @@ class MachineAdmin:
         return web.route(route.method, route.path, handle)
 
     async def _asked(self, device: str, method: str, path: str, body: bytes = b"") -> web.Response:
-        """Answer of a device's server. Raises `ApiError` if it is away."""
+        """Answer of a device's server. Raises `ApiError` if it does not answer."""
         try:
             return await self._devices[device].answer(method, path, body)
         except DeviceAway as error:
@@ -222,7 +227,7 @@ def _decoded(answer: web.Response, form: type[Form]) -> Form:
 
 
 def known_device(name: str, devices: Mapping[str, object]) -> str:
-    """A device's name. Raises `ApiError` if there is none."""
+    """`name`, which has to be one of the devices. Raises `ApiError` if it is not."""
     if name not in devices:
         raise ApiError(404, f"no device {name!r} here: use one of {', '.join(devices)}")
     return name

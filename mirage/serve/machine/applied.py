@@ -1,4 +1,4 @@
-"""Answer to a file for several devices, made of those of the devices. Pure."""
+"""Answer to an apply on several devices, put together from the devices' answers. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage.serve.machine.change import MachineChange
 from mirage.serve.machine.first import TenantPlaced
 
 OF_DEVICES = frozenset({said.NOTHING, said.NO_STATE})
-"""Lines of devices that are not true of all."""
+"""Lines of devices' answers that are left out, because they would be wrong for the whole."""
 AWAY = "its server is away, and begins with that when it is back"
 SETTLED = {MoveVerb.START: LifeState.READY.value, MoveVerb.STOP: ABSENT}
 
@@ -27,8 +27,8 @@ def machine_told(
 ) -> ApplyTold:
     """Answer for all devices.
 
-    `decided` are places of new tenants that name none. Of a device whose server is away there is
-    None in `parts`.
+    `decided` are the places of new tenants that name no device. `parts` are the answers of devices,
+    None for one whose server is away.
     """
     told = {name: part for name, part in parts.items() if part is not None}
     awaits = {name: dict(part.awaited) for name, part in told.items()}

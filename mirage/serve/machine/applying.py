@@ -1,4 +1,4 @@
-"""A file with several devices, applied while these are served: all of it, or nothing."""
+"""Application of a file with several devices while they serve: on all of them, or on none."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ BAD_REQUEST = 400
 
 
 class MachinePlan(NamedTuple):
-    """Way to what is wanted, from what devices have now."""
+    """Difference between the tenants that devices have now and a wanted configuration."""
 
     machine: PlacedMachine
     change: MachineChange
     differ: tuple[str, ...]
-    """Devices whose configurations become others at once, be it in words alone."""
+    """Devices whose configurations differ at once, even if nothing follows from the difference."""
 
     def is_none(self, parts: Mapping[str, ApplyTold]) -> bool:
-        """True if nothing follows, as devices say in their `parts`."""
+        """True if nothing follows from the difference; `parts` are the devices' dry runs."""
         return not self.change.steps and all(one.lines == (NOTHING,) for one in parts.values())
 
 
@@ -53,7 +53,7 @@ class MachineApplier:
         self.revision = Revision()
         self._lock = asyncio.Lock()
         self._having: asyncio.Future[ApplyTold] | None = None
-        """Change that is being made, or was made last."""
+        """Task that makes the present change, or made the last one."""
 
     async def apply(
         self,
@@ -64,7 +64,9 @@ class MachineApplier:
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """See `AppliesConfigs`. Devices say first what would follow; no simulation is made."""
+        """See `AppliesConfigs`. Each device first does a dry run; no facts for a simulation are
+        returned.
+        """
         async with self._lock:
             if self._having is not None:
                 await asyncio.wait([self._having])
@@ -81,7 +83,7 @@ class MachineApplier:
             return await asyncio.shield(self._having)
 
     async def _plan(self, wanted: Written) -> MachinePlan:
-        """Takes some seconds where vLLM has to be asked about models."""
+        """Plan for a configuration. It takes seconds if vLLM has to be asked about models."""
         return await asyncio.to_thread(self._planned, wanted, self._present)
 
     @property
@@ -103,7 +105,7 @@ class MachineApplier:
         return MachinePlan(machine, change, differ)
 
     async def _would(self, plan: MachinePlan, drain_s: float | None) -> dict[str, ApplyTold]:
-        """Outlook of each device. Raises as `apply` if one refuses, or is away."""
+        """Answers of the devices' dry runs. Raises as `apply` does if one refuses, or is away."""
         tenants, declared = plan.change.tenants, plan.machine.declared
         asked = (self._devices[n].would(tenants[n], drain_s, declared) for n in plan.differ)
         try:
@@ -114,7 +116,9 @@ class MachineApplier:
             raise _refusal(error) from None
 
     async def _have(self, wanted: Written, drain_s: float | None) -> ApplyTold:
-        """Have it on all devices, or on none. Moves that the file wants follow."""
+        """Apply a configuration on all devices or, if one refuses, on none; moves of models follow
+        later.
+        """
         async with self._moves.still():
             plan = await self._plan(wanted)
             had, parts = self._present, dict[str, ApplyTold | None]()
@@ -131,7 +135,11 @@ class MachineApplier:
     async def _serves(
         self, name: str, plan: MachinePlan, drain_s: float | None
     ) -> ApplyTold | None:
-        """Answer of a device; None if its server is away, and begins with that. `DeviceRefused`."""
+        """Answer of a device to its part; None if its server is away, and will begin with that
+        part.
+
+        Raises `DeviceRefused`.
+        """
         tenants, declared = plan.change.tenants[name], plan.machine.declared
         try:
             return await self._devices[name].serves_of(declared, tenants, drain_s)
@@ -139,7 +147,7 @@ class MachineApplier:
             return None
 
     async def _goes_back(self, had: Mapping[str, frozenset[str]]) -> None:
-        """Have devices serve what they had, after another one refused."""
+        """Let these devices serve their earlier tenants again, after another device has refused."""
         for name, tenants in had.items():
             with suppress(DeviceAway, DeviceRefused):
                 await self._devices[name].serves_of(self._machine.declared, tenants, None)
@@ -160,6 +168,6 @@ class MachineApplier:
 
 
 def _refusal(error: DeviceRefused) -> ConfigError | CommandFailed:
-    """Refusal of a device, as `AppliesConfigs` raises it."""
+    """Refusal of a device as the exception that `AppliesConfigs` names."""
     kind = ConfigError if error.status == BAD_REQUEST else CommandFailed
     return kind(f"device {error.device!r}: {error}")

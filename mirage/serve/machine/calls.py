@@ -1,4 +1,4 @@
-"""Requests to one device's server at its operators' socket."""
+"""Requests to one device's server, at its admin socket."""
 
 from __future__ import annotations
 
@@ -18,56 +18,58 @@ from mirage.serve.whatif.forms import PastTold
 
 ANSWER_S = 30.0
 LOOK_S = 2.0
-"""Seconds for a look, which is made all the time."""
+"""Seconds to wait for the status of a device, which is asked again and again."""
 APPLY_S = 600.0
-"""Seconds for an apply: models are looked at first."""
+"""Seconds to wait for an apply: vLLM has to look at models first."""
 Form = TypeVar("Form")
 
 
 class DeviceAway(Exception):
-    """A device's server does not answer."""
+    """The server of a device does not answer."""
 
 
 class DeviceRefused(Exception):
-    """A device's server has answered with an error, which is the message."""
+    """The server of a device has answered with an error; the message is that error's."""
 
     def __init__(self, device: str, message: str, status: int) -> None:
-        """`status` is that of the answer."""
+        """`status` is the HTTP status of the answer."""
         super().__init__(message)
         self.device, self.status = device, status
 
 
 class DeviceCalls:
-    """Calls to the admin socket of one device's server.
+    """Client of the admin socket of one device's server.
 
-    Those that decode an answer raise `DeviceAway` and `DeviceRefused`.
+    Methods that decode an answer raise `DeviceAway` and `DeviceRefused`.
     """
 
     def __init__(self, device: str, socket: Path) -> None:
         self.device, self.socket = device, socket
 
     async def tenants(self) -> TenantsTold:
-        """All tenants of the device."""
+        """All tenants of the device, with facts about its server."""
         return await self._told("GET", "/tenants", TenantsTold, timeout_s=LOOK_S)
 
     async def brings(self, model: str) -> WeightsComing:
-        """Have its machine bring a model of the store; how far that is."""
+        """Let the device's machine bring a model's weights into its store; returns the progress."""
         path = f"/weights/{quote(model, safe='')}"
         return await self._told("POST", path, WeightsComing)
 
     async def past(self, since: int) -> PastTold:
-        """Requests that have ended after number `since`."""
+        """Page of requests that have ended, after number `since`."""
         return await self._told("GET", f"/requests?since={since}", PastTold, timeout_s=LOOK_S)
 
     async def act(self, tenant: str, act: OperatorAct, drain_s: float | None = None) -> ActTaken:
-        """Order an act on a tenant."""
+        """Order an act on a tenant, whose running requests have `drain_s` seconds to end."""
         query = "" if drain_s is None else f"?drain_s={drain_s:g}"
         return await self._told("POST", f"/tenants/{quote(tenant)}/{act}{query}", ActTaken)
 
     async def serves(
         self, text: str, wanted: Written, drain_s: float | None = None, *, dry_run: bool = False
     ) -> ApplyTold:
-        """Have it serve what is `wanted`, whose text this is, or ask what would follow."""
+        """Let the server apply the configuration `wanted`, or do a dry run; `text` is `wanted` as
+        text.
+        """
         words = {"file": str(wanted.path), "folder": str(wanted.folder), "above": "1"}
         words |= {"dry_run": "1"} if dry_run else {}
         words |= {} if drain_s is None else {"drain_s": f"{drain_s:g}"}
@@ -92,7 +94,7 @@ class DeviceCalls:
     async def answer(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
     ) -> web.Response:
-        """Answer as it is. Raises `DeviceAway`."""
+        """Answer of the server as it came, of any status. Raises `DeviceAway`."""
         limit = aiohttp.ClientTimeout(timeout_s)
         try:
             async with (
@@ -105,13 +107,13 @@ class DeviceCalls:
         return web.Response(body=told, status=answer.status, content_type=answer.content_type)
 
     def session(self) -> aiohttp.ClientSession:
-        """Client of its socket, to be closed."""
+        """HTTP client of the admin socket; the caller closes it."""
         connector = aiohttp.UnixConnector(str(self.socket), force_close=True)
         return aiohttp.ClientSession("http://device", connector=connector)
 
 
 def _message(body: bytes) -> str:
-    """Line of an error; empty if there is none."""
+    """Message in the body of an error; empty if there is none."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -1,4 +1,6 @@
-"""Steps of a move carried out at the devices' servers, one after the other, and the way back."""
+"""Steps of a move, carried out one after the other at the devices' servers, and undone on
+failure.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,22 @@ from mirage.units import size
 
 LOOK_S = 0.2
 MORE_S = 60.0
-"""Seconds for an engine to end or to sleep, beside those of its requests."""
+"""Seconds for an engine to end or to sleep, beyond the time for its requests."""
 AT_REST = (LifeState.SLEEPING, LifeState.STOPPED)
 
 
 class StepFailed(Exception):
-    """A step that cannot be done, for this reason."""
+    """A step that cannot be done; the message is the reason."""
 
 
 class GaveWay(StepFailed):
-    """A step that is left out, since an operator applies a configuration."""
+    """A step that is not carried out, because an operator applies a configuration."""
 
 
 class StepCarrier:
-    """Carries out steps. `start_s`, `drain_s`: longest times, as `PlacementSection` has them."""
+    """Carries out steps. `start_s` and `drain_s` are limits in seconds, as in
+    `PlacementSection`.
+    """
 
     def __init__(
         self, devices: Mapping[str, DirectedDevice], start_s: float, drain_s: float
@@ -41,7 +45,10 @@ class StepCarrier:
 
     @contextmanager
     def giving_way(self) -> Iterator[None]:
-        """Inside, steps that are not done fail with `GaveWay`; engines that end do so unseen."""
+        """Context in which steps that are not done fail with `GaveWay`.
+
+        Waits for the end of removed tenants are given up.
+        """
         self._gives_way = True
         try:
             yield
@@ -55,10 +62,11 @@ class StepCarrier:
         placement: DevicePlacement,
         tell: Callable[[str], None] = lambda words: None,
     ) -> str:
-        """Do step `number` of a path to `placement`; words about what remains, if anything does.
+        """Carry out step `number` of `steps` towards `placement`; return words about the rest that
+        remains.
 
-        `tell` gets words about how far it is. Raises `StepFailed`; then nothing that served before
-        has gone.
+        The words are empty if nothing remains. `tell` gets words about the progress. Raises
+        `StepFailed`; all replicas that served before still serve then.
         """
         step = steps[number]
         self._check_way()
@@ -94,7 +102,9 @@ class StepCarrier:
         return ""
 
     async def back(self, steps: Sequence[MoveStep], failed: int) -> str:
-        """Undo the start of a replica that was not routed when step `failed` failed; in words."""
+        """Undo the start of a replica that is not routed yet, after step `failed` failed; return
+        words about that.
+        """
         step = steps[failed]
         opened = any(s.verb is MoveVerb.START and _is(s, s.verb, step) for s in steps[: failed + 1])
         closes = step.verb in (MoveVerb.DRAIN, MoveVerb.STOP)
@@ -105,7 +115,10 @@ class StepCarrier:
     # -- single steps -------------------------------------------------------------------
 
     async def _brought(self, step: MoveStep, tell: Callable[[str], None]) -> str:
-        """Weights are in the store of the machine. One that nobody sends any more fails itself."""
+        """Wait until the machine's store has the weights; return words about the bytes brought.
+
+        Raises `StepFailed` if the transfer fails.
+        """
         device = self._devices[step.device]
         if (model := device.stored(step.model)) is None:
             return ""
@@ -132,7 +145,9 @@ class StepCarrier:
         return ""
 
     async def _gone(self, step: MoveStep) -> str:
-        """Wait until a removed tenant has ended."""
+        """Wait until a removed tenant has gone; return words about the rest that remains, or an
+        empty text.
+        """
         until = time.monotonic() + self._drain_s + MORE_S
         try:
             while await self._status(step) is not None:
@@ -146,7 +161,11 @@ class StepCarrier:
         return ""
 
     async def _routed(self, step: MoveStep, placement: DevicePlacement) -> None:
-        """The router has a route to it since the device has the tenant; it has to serve now."""
+        """Check that the replica serves: the router sends requests as soon as the device has the
+        tenant.
+
+        Raises `StepFailed`.
+        """
         status = await self._status(step)
         awake = step.device in placement.awake(step.model)
         if status is None or (awake and status.state != LifeState.READY):
@@ -154,7 +173,7 @@ class StepCarrier:
             raise StepFailed(f"{step.model} is {state} on {step.device}")
 
     async def _others_serve(self, step: MoveStep, placement: DevicePlacement) -> None:
-        """See that another replica serves, if one is to be awake. Raises `StepFailed`."""
+        """Check that another replica serves, if one is to be awake. Raises `StepFailed`."""
         others = [name for name in placement.awake(step.model) if name != step.device]
         states = [await self._state(step._replace(device=name)) for name in others]
         if others and LifeState.READY not in states:
@@ -171,7 +190,10 @@ class StepCarrier:
         await self._until(step, self._start_s, LifeState.READY, *others)
 
     async def _until(self, step: MoveStep, limit_s: float, *wanted: LifeState) -> None:
-        """Raises `StepFailed` for one that breaks, or is not there in time."""
+        """Wait until the tenant is in one of the `wanted` states.
+
+        Raises `StepFailed` if it breaks, is gone, or takes longer than `limit_s` seconds.
+        """
         until = time.monotonic() + limit_s
         while True:
             self._check_way()
@@ -189,7 +211,7 @@ class StepCarrier:
             await asyncio.sleep(LOOK_S)
 
     def _check_way(self) -> None:
-        """Raises `GaveWay`."""
+        """Raise `GaveWay` if steps have to give way."""
         if self._gives_way:
             raise GaveWay("an operator applies a configuration")
 

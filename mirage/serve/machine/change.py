@@ -1,4 +1,4 @@
-"""The way from the tenants that devices have to those of another file. Pure."""
+"""Change from the tenants that devices have now to those of another file. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ FILE = "the file has it so"
 
 
 class MachineChange(NamedTuple):
-    """Tenants that come and go at once, and those that move: additive first, step by step."""
+    """Tenants that are added and removed at once, and steps for those that move.
+
+    A tenant starts on its new devices before it leaves the old ones.
+    """
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     tenants: dict[str, frozenset[str]]
-    """Tenants of each device, with those that are new and without those that are removed."""
+    """Tenants of each device after the additions and removals, before the steps."""
     steps: tuple[MoveStep, ...]
     before: DevicePlacement
-    """Placement in which the steps begin."""
+    """Placement before the steps."""
     after: DevicePlacement
 
     @property
     def moved(self) -> list[str]:
-        """Tenants that steps move."""
+        """Names of the tenants that steps move."""
         return list(dict.fromkeys(step.model for step in self.steps))
 
 
 def machine_change(
     present: Mapping[str, Collection[str]], wanted: Mapping[str, Collection[str]]
 ) -> MachineChange:
-    """Change from the tenants of each device to the devices of each tenant."""
+    """Change from `present`, the tenants of each device, to `wanted`, the devices of each
+    tenant.
+    """
     there = places_in(present)
     added = tuple(name for name in wanted if name not in there)
     tenants = {
@@ -53,7 +58,7 @@ def machine_change(
 
 
 def places_in(present: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
-    """Devices of each tenant, in the order of devices."""
+    """Devices of each tenant, from the tenants of each device; devices keep their order."""
     there: dict[str, tuple[str, ...]] = {}
     for device, names in present.items():
         for name in names:

@@ -1,4 +1,4 @@
-"""File of `mirage serve --cluster`: devices of several machines, and what each is told."""
+"""File of `mirage serve --cluster`: devices of several machines, and orders for their servers."""
 
 from __future__ import annotations
 
@@ -32,67 +32,67 @@ from mirage.serve.stored import is_here
 from mirage.serve.whatif.forms import Scene
 
 MACHINE = "machine"
-"""Key of a device: the machine that it is in."""
+"""Key of a device's section that names its machine."""
 LEASE_S = 3600.0
-"""Seconds for which a device server goes on without an agent, unless the command says otherwise."""
+"""Seconds for which a device server goes on without an agent, if no option says otherwise."""
 ENGINES_S = 300.0
-"""Seconds for which engines go on without their server, where the file says nothing."""
+"""Seconds for which engines go on without their server, if the file does not say otherwise."""
 UNCOUNTED = 2**60
-"""Bytes of host memory of another machine: more than anybody has."""
+"""Bytes of host memory that are assumed for other machines: no limit."""
 
 
 class ClusterOptions(NamedTuple):
-    """Options of the command."""
+    """Options of the command, and keys made from the cluster's secret."""
 
     keys: tuple[AccessKey, ...]
     token: str
-    """Secret of the key that opens doors, one of `keys`."""
+    """Token of the key that opens doors; that key is one of `keys`."""
     port: int
-    """Port of each machine's router."""
+    """Port of the router on each machine."""
     log_format: LogFormat
     lease_s: float
     program: tuple[str, ...]
-    """Program of a device's server."""
+    """Command line of a device's server."""
 
 
 class KnownCluster(NamedTuple):
-    """Facts and scenes that placement has before anything is served."""
+    """Facts and scenes by which the first placement is decided."""
 
     facts: PlacementFacts
-    """Facts without load."""
+    """Facts about devices and models, without load."""
     scenes: dict[str, Scene]
-    """Scenes of `judge_scenes`."""
+    """Scenes as `judge_scenes` makes them, by device."""
 
 
 class ServedCluster(NamedTuple):
-    """A file whose devices are in several machines, with the options of a controller."""
+    """File whose devices are in several machines, with the options of its controller."""
 
     file: MachineFile
     source: ConfigSource
     folder: Path
     sections: dict[str, dict[str, Any]]
-    """Sections of devices as their servers have them."""
+    """Sections of the devices as their servers get them, by device."""
     machine_of: dict[str, str]
     options: ClusterOptions
 
     @property
     def models(self) -> list[str]:
-        """Names of all models."""
+        """Names of all tenants."""
         return list(self.file.named)
 
     @property
     def stored(self) -> dict[str, str]:
-        """Names in the stores of weights, of the models that have their weights there."""
+        """Names of models in stores of weights, by tenant, for tenants whose weights are there."""
         return {one.name: one.stored for one in self.file.common.tenants if one.stored}
 
     def written(self, device: str, tenants: Collection[str]) -> Written:
-        """Configuration of a device with these tenants."""
+        """Configuration for the server of a device with these tenants."""
         part = self.file.part(device, tenants)
         raw = part.raw | {"device": self.sections[device]}
         return Written(raw, part.path, self.folder)
 
     def order(self, device: str, address: str, wanted: Written) -> bytes:
-        """Order for a server at an address that begins with this configuration."""
+        """Order to start a device's server at `address` with the configuration `wanted`."""
         engines_s = ENGINES_S if self.source.lease_s is None else self.source.lease_s
         options, record = self.options, config_record(self.source, wanted)
         level = logging.getLogger("mirage").getEffectiveLevel()
@@ -102,7 +102,10 @@ class ServedCluster(NamedTuple):
         return self._order(options.program, msgspec.json.encode(server))
 
     def router_order(self, name: str, machine: MachineThere, doors: dict[str, str]) -> bytes:
-        """Order for the router of a machine."""
+        """Order to start the router of a machine; `name` is its name at the agent.
+
+        `doors` are the URLs of the devices' doors, by device.
+        """
         options = self.options
         whole = Written(self.file.whole, self.file.path, self.folder)
         server = RouterOrder(
@@ -124,10 +127,10 @@ class ServedCluster(NamedTuple):
         return msgspec.json.encode(AgentOrder(0, self.options.lease_s, hang_s, program, server))
 
     def known(self, probe: Probe) -> KnownCluster:
-        """Facts and scenes for the first placement; models have to be here, or at a hub.
+        """Facts and scenes for the first placement. Raises `ConfigError`.
 
-        Of a model that is in stores of other machines alone, its share is known, and no simulation
-        has it. Raises `ConfigError`.
+        vLLM is asked about models that are on this machine or at a hub. Of a model that only other
+        machines' stores have, just the share is known, and no simulation includes it.
         """
         whole = Written(self.file.whole, self.file.path, self.folder)
         config = self.source.declared(whole)
@@ -155,7 +158,7 @@ class ServedCluster(NamedTuple):
 def served_cluster(
     source: ConfigSource, written: Written, options: ClusterOptions
 ) -> ServedCluster:
-    """Devices of a file in several machines. Raises `ConfigError`."""
+    """Cluster that a file describes. Raises `ConfigError`."""
     raw, machine_of = _without_machines(written.raw, written.path)
     file = machine_file(raw, written.path, written.folder)
     sections = {}
@@ -167,7 +170,9 @@ def served_cluster(
 
 
 def _without_machines(raw: Mapping[Any, Any], path: Path) -> tuple[dict[Any, Any], dict[str, str]]:
-    """The file as if all devices were in one machine. Raises `ConfigError`."""
+    """File without the machines of its devices, and the machine of each device. Raises
+    `ConfigError`.
+    """
     if not isinstance(devices := raw.get("devices"), list):
         raise ConfigError(f"{path}: --cluster needs a list of devices, each with its machine")
     kept, machine_of = [], {}

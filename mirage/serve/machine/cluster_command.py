@@ -1,4 +1,4 @@
-"""The controller as a process: until a signal, on a machine that has joined a cluster."""
+"""Controller as a process: it runs until a signal, on a machine that has joined a cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from mirage.serve.said import say
 from mirage.serve.until_signal import EXIT_CODES
 
 LEAST_LEASE_S = 60.0
-"""After a partition Ray's node and its agents start anew, in ten to twenty seconds."""
+"""Least seconds of a lease: after a partition Ray's node and its agents take ten to twenty seconds
+to start again.
+"""
 
 
 def serve_on_machines(
@@ -44,9 +46,9 @@ def serve_on_machines(
     port: int,
     means: Means,
 ) -> int:
-    """Have the machines of this one's cluster serve a file until a signal; the exit code.
+    """Let the machines of this cluster serve a file until a signal; return the exit code.
 
-    Device servers go on then. Raises `InputRefused` and `CommandFailed`.
+    Device servers go on after that. Raises `InputRefused` and `CommandFailed`.
     """
     if find_spec("ray") is None:
         raise InputRefused("--cluster needs ray: run pip install '.[cluster]' in the checkout")

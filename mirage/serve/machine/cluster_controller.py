@@ -1,4 +1,4 @@
-"""Controller of a cluster: it claims an epoch, has all served, and places what is lost."""
+"""Controller of a cluster: claims an epoch, keeps all devices served, and places lost models."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from mirage.serve.together import together
 
 
 class ClusterMachines(Machines, Protocol):
-    """Machines that have to be kept, and are given orders of an epoch."""
+    """Machines that need `keep` to run, and take orders of one epoch."""
 
     epoch: int
 
     def keep(self) -> Coroutine[Any, Any, None]:
-        """Never returns."""
+        """Watch the machines. Never returns."""
 
 
 async def serve_cluster(
     machines: ClusterMachines, plan: ServedCluster, known: KnownCluster
 ) -> None:
-    """Have all devices served until this is cancelled: what runs goes on then.
+    """Keep all devices served until this is cancelled; servers go on after that.
 
     Raises `StaleEpoch` once another controller has begun, `MachineAway` if no epoch can be claimed.
     """
@@ -51,7 +51,7 @@ async def serve_cluster(
 
 
 class ClusterController:
-    """Controller of one epoch. Call `begin`, then run `keep`. All raise `StaleEpoch`."""
+    """Controller of one epoch. Call `begin`, then run `keep`. All methods raise `StaleEpoch`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ClusterController:
         self._moves.knows(*known)
 
     async def begin(self) -> None:
-        """Take over what serves, and give a place to all models."""
+        """Take over the servers that run, and place all models."""
         left, rules = await self._servers.serving(), self._plan.file.placement.rules
         places = defaultdict(list)
         for model, place in first_placement(self._facts, Stays(left, LEFT), rules).places.items():
@@ -79,7 +79,7 @@ class ClusterController:
         self._moves.goes_on()
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Keep servers running, and move models unless `placement.off` is true. Never returns."""
         work = [self._servers.keep()]
         if self._plan.file.placement.off:
             self._say("placement.off is true: nothing moves, also when a machine is lost")
@@ -88,7 +88,7 @@ class ClusterController:
         await together(work)
 
     async def step(self) -> None:
-        """Look once, and do what follows. Raises `MachineAway`."""
+        """Look at servers and devices once, and do what follows. Raises `MachineAway`."""
         await self._servers.look()
         await self._moves.look()
 

@@ -1,4 +1,4 @@
-"""One device of a cluster: asked and directed through the machines' verbs."""
+"""One device of a cluster, asked and directed by calls to its machine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice
 
 
 class ClusterCalls(DeviceCalls):
-    """Requests to a device's server on its machine. Methods raise `StaleEpoch`, too."""
+    """Requests to a device's server on its machine. Methods raise `StaleEpoch` too."""
 
     def __init__(self, device: str, machines: Machines) -> None:
         super().__init__(device, Path())
         self._machines, self.url = machines, ""
-        """Address of its server, as it was told last."""
+        """Address of the server at its last answer; empty before the first."""
 
     async def tenants(self) -> TenantsTold:
-        """All tenants of the device."""
+        """All tenants of the device, with facts about its server."""
         told = await super().tenants()
         self.url = told.server.url
         return told
@@ -33,7 +33,7 @@ class ClusterCalls(DeviceCalls):
     async def answer(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
     ) -> web.Response:
-        """Answer as it is. Raises `DeviceAway` and `StaleEpoch`."""
+        """Answer of the server as it came, of any status. Raises `DeviceAway` and `StaleEpoch`."""
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._machines.call(self.device, DeviceCall(method, path, body))
@@ -43,7 +43,7 @@ class ClusterCalls(DeviceCalls):
 
 
 class ClusterDevice(DirectedDevice):
-    """A device of a cluster. Its server begins by `order`."""
+    """Device of a cluster. Its server starts by `order`."""
 
     calls: ClusterCalls
 
@@ -59,16 +59,16 @@ class ClusterDevice(DirectedDevice):
         return self._plan.written(self.name, tenants)
 
     def begins(self, wanted: Written) -> None:
-        """See `DirectedDevice`: the agent hears of it with the next `order`."""
+        """Do nothing: the agent gets the configuration with the next `order`."""
 
     def stored(self, tenant: str) -> str | None:
         """See `DirectedDevice`."""
         return self._plan.stored.get(tenant)
 
     def lacks_weights(self, tenant: str) -> bool:
-        """See `DirectedDevice`: its machine is asked as they are brought."""
+        """True if the model is in stores of weights: its machine tells when they are brought."""
         return self.stored(tenant) is not None
 
     def order(self, address: str) -> bytes:
-        """Order for a server at an address of its machine."""
+        """Order to start the device's server at `address`, with its present tenants."""
         return self._plan.order(self.name, address, self.written(self.tenants))

@@ -1,4 +1,6 @@
-"""Servers of all machines as a controller keeps them: of devices, and a router on each machine."""
+"""Servers on all machines as a controller keeps them: one for each device, a router on each
+machine.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 REACHED_S = 1.0
-"""Seconds to reach an address."""
+"""Seconds to connect to an address."""
 FIRST_S = 60.0
-"""Seconds for which a machine that was not seen yet is waited for."""
+"""Seconds to wait for a machine that has not been seen yet."""
 
 
 class ClusterServers:
-    """Has all servers started or adopted. `keep` has to run."""
+    """Starts or takes over all servers of a cluster. `keep` has to run."""
 
     def __init__(
         self,
@@ -42,18 +44,20 @@ class ClusterServers:
         self._weights = MachineWeights(machines, say)
         self._until = time.monotonic() + FIRST_S
         self._ordered: dict[str, tuple[str, bytes]] = {}
-        """Life of the machine and order, of each server that was started."""
+        """Machine's life and order with which each server was started last."""
         self._told: dict[str, tuple[str, dict[str, str]]] = {}
-        """Life of the machine and doors, as each router knows them."""
+        """Machine's life and doors that each router was told last."""
         self._met: set[str] = set()
         """Devices that have answered this controller."""
         self._urls: dict[str, str] = {}
-        """Addresses that were said, by the names of devices and of routers."""
+        """Addresses that were printed, by the names of devices and routers."""
         self.knows = asyncio.Event()
-        """Set while the cluster answers: else nothing is placed."""
+        """Set while the cluster answers; models are placed only then."""
 
     async def keep(self) -> None:
-        """Never returns. Raises `StaleEpoch` once another controller has begun."""
+        """Look every `EVERY_S`. Never returns; raises `StaleEpoch` once another controller has
+        begun.
+        """
         while True:
             try:
                 await self.look()
@@ -65,7 +69,9 @@ class ClusterServers:
             await asyncio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Look once, and start what is missing. Raises `MachineAway` and `StaleEpoch`."""
+        """Look at all machines once, and start missing servers. Raises `MachineAway` and
+        `StaleEpoch`.
+        """
         there = {one.name: one for one in await self._machines.there()}
         devices = self._devices.values()
         await asyncio.gather(*(self._device(one, there.get(one.machine)) for one in devices))
@@ -76,7 +82,7 @@ class ClusterServers:
                     await self._weights.bring(one.name, self._plan.stored.values())
 
     async def meet(self, places: Mapping[str, Collection[str]]) -> None:
-        """Devices that serve already have what they serve, beside `places` of models by device.
+        """Give devices the models of `places` (by device), beside those that they serve already.
 
         Raises `StaleEpoch`.
         """
@@ -85,7 +91,7 @@ class ClusterServers:
         await asyncio.gather(*map(self._meet, self._devices.values()))
 
     async def serving(self) -> dict[str, tuple[str, ...]]:
-        """Devices on which each model is served now. Raises `StaleEpoch`."""
+        """Devices on which each model of the file is served now. Raises `StaleEpoch`."""
         found: dict[str, tuple[str, ...]] = {}
         for device in self._devices.values():
             with suppress(DeviceAway, DeviceRefused):
@@ -110,7 +116,9 @@ class ClusterServers:
             self._say(f"device {device.name!r} serves at {url}")
 
     async def _missing(self, device: ClusterDevice) -> None:
-        """Its machine is not there: who still answers at its address is not lost."""
+        """Note a device whose machine is missing as lost, unless its server's address still
+        answers.
+        """
         waits = device.standing is DeviceStanding.COMES and time.monotonic() < self._until
         if waits or device.standing is DeviceStanding.LOST:
             return
@@ -121,7 +129,9 @@ class ClusterServers:
             self._say(f"device {device.name!r} is lost: its models go elsewhere")
 
     async def _meet(self, device: ClusterDevice) -> None:
-        """Take over what its server has, if one answers, and have it serve what is missing."""
+        """Take over the tenants that the device's server has, and let it serve those that are
+        missing.
+        """
         with suppress(DeviceAway):
             try:
                 told = await device.calls.tenants()
@@ -145,7 +155,7 @@ class ClusterServers:
     # -- routers ------------------------------------------------------------------------
 
     async def _router(self, machine: MachineThere) -> None:
-        """Have the machine's router, and tell it where devices are."""
+        """Start the machine's router, and tell it the doors of the devices."""
         name = f"{ROUTER}{machine.name}"
         doors = {one.name: one.calls.url for one in self._devices.values()}
         await self._start(name, machine, self._plan.router_order(name, machine, doors))
@@ -163,7 +173,7 @@ class ClusterServers:
 
 
 async def _is_reached(url: str) -> bool:
-    """True if a server answers although its machine is lost to the cluster."""
+    """True if the address can be connected."""
     parts = urlsplit(url)
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(REACHED_S):

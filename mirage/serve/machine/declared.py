@@ -1,4 +1,6 @@
-"""A file with several devices, as a server's options have it: placed, a configuration for each."""
+"""File with several devices, under a server's options: placed, with a configuration for each
+device.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from vmm.host_memory import host_memory
 
 
 class DeclaredDevice(NamedTuple):
-    """A device with its tenants, as a file declares them."""
+    """One device of a file, with its tenants."""
 
     name: str
     source: ConfigSource
@@ -48,12 +50,12 @@ class DeclaredDevice(NamedTuple):
 
     @property
     def tenants(self) -> list[str]:
-        """Names of its tenants."""
+        """Names of the device's tenants."""
         return [one["name"] for one in self.written.raw["tenants"]]
 
     @property
     def config(self) -> Config:
-        """Its configuration, with names of models at a hub."""
+        """Configuration of the device, with names of hub models in place of folders."""
         return self.source.declared(self.written)
 
     @property
@@ -63,16 +65,16 @@ class DeclaredDevice(NamedTuple):
 
 
 class PlacedMachine(NamedTuple):
-    """All devices of a file, and where its tenants are at first."""
+    """All devices of a file, and the first places of its tenants."""
 
     declared: DeclaredMachine
     first: FirstPlacement
     facts: PlacementFacts | None
-    """Facts without load; None where all tenants name their devices, so that nothing moves."""
+    """Facts without load; None if each tenant names its devices, so that no model moves."""
     scenes: Mapping[str, Scene] = MappingProxyType({})
-    """Scene of each device with all models that fit there, for the judge of moves."""
+    """Scenes for the judge of moves, by device: each has all models that fit on the device."""
     known: KnownModels = NONE_KNOWN
-    """Models of which vLLM was asked."""
+    """Models that vLLM was asked about."""
 
     @property
     def devices(self) -> list[DeclaredDevice]:
@@ -85,17 +87,17 @@ class PlacedMachine(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """Lines on the placement: where each tenant goes, and why."""
+        """Lines about the placement: the place of each tenant, and the reason."""
         placed = self.first.places.items()
         named = [f"{name}: on {' and '.join(at.devices)}, {at.why}" for name, at in placed]
         return named + self.first.lines
 
 
 class DeclaredMachine:
-    """A file with several devices, under the options of a server."""
+    """File with several devices, under the options of a server."""
 
     def __init__(self, source: ConfigSource, file: MachineFile, written: Written) -> None:
-        """Raises `ConfigError` for devices that take more than the host has."""
+        """Raises `ConfigError` if devices and tiers take more memory than the host has."""
         self.file, self.source, self.written = file, source, written
         self._idle_bytes: int | None = None
         empty = [self.device(name, ()) for name in file.devices]
@@ -104,9 +106,10 @@ class DeclaredMachine:
         self._identities = {device.name: device.identity for device in empty}
 
     def instead(self, wanted: Written) -> DeclaredMachine:
-        """Another file for the same devices, known by the name of this one.
+        """Another file for the same devices, which keeps the name of the first.
 
-        Raises `ConfigError`, and `CommandFailed` for one that is not for these devices as they are.
+        Raises `ConfigError` for an invalid file, and `CommandFailed` if it changes the devices or
+        other keys that are fixed while a server runs.
         """
         if not has_devices(wanted.raw):
             raise CommandFailed(fixed(["devices"]))
@@ -122,7 +125,11 @@ class DeclaredMachine:
         return Written(self.file.whole, self.file.path, self.written.folder)
 
     def device(self, name: str, tenants: Collection[str]) -> DeclaredDevice:
-        """A device with these tenants; its keeper of weights has a part of host memory."""
+        """Device with these tenants.
+
+        Unless the file says otherwise, its keeper of weights may hold an equal part of half the
+        free host memory.
+        """
         part = self.file.part(name, tenants)
         idle = {} if self._idle_bytes is None else {"idle_bytes": self._idle_bytes}
         keeper = idle | (part.raw.get("keeper") or {})
@@ -132,26 +139,30 @@ class DeclaredMachine:
         )
 
     def fetch(self, say: Say) -> None:
-        """Fetch models that it names at a hub; see `HubFolders.fetch`."""
+        """Fetch the hub models that the file names; see `HubFolders.fetch`."""
         for identity in self._identities.values():
             self.source.folders.known.update(left_models(identity))
         self.source.fetch(self._whole, say)
 
     def placed(self, probe: Probe) -> PlacedMachine:
-        """The file with a place for each tenant; models were fetched. Raises `ConfigError`."""
+        """The file with a first place for each tenant. Raises `ConfigError`.
+
+        Hub models have to be fetched before.
+        """
         return self._placed(self.source.config(self._whole), probe)
 
     def outlined(self, probe: Probe) -> PlacedMachine:
-        """The same, without weights of models at a hub. Raises as `outlined`."""
+        """The same, before weights of hub models are fetched. Raises as `outlined` does."""
         with outlined(self.source.declared(self._whole), lambda line: None) as seen:
             return self._placed(seen, probe)
 
     def placed_beside(
         self, present: Mapping[str, tuple[str, ...]], known: KnownModels, probe: Probe
     ) -> PlacedMachine:
-        """The file with a place for each tenant; those `present` stay unless they name another.
+        """The file with a place for each tenant. Raises `ConfigError`.
 
-        Models that are `known` are not asked about again. Raises `ConfigError`.
+        `present` are the devices of tenants that are served now; they stay unless they name others.
+        vLLM is not asked again about models in `known`.
         """
         config = self.source.config(self._whole)
         return self._placed(config, probe, known, Stays(present, STAYS))
@@ -176,7 +187,7 @@ class DeclaredMachine:
         return PlacedMachine(self, first, facts, scenes, known)
 
     def _left_places(self) -> dict[str, tuple[str, ...]]:
-        """Devices of models whose engines a server that died has left."""
+        """Devices of models whose engines were left by a server that died."""
         found: dict[str, tuple[str, ...]] = {}
         for device, identity in self._identities.items():
             for name in left_tenants(identity):
@@ -185,12 +196,12 @@ class DeclaredMachine:
 
 
 def has_devices(raw: Mapping[Any, Any]) -> bool:
-    """True if a file has several devices, be it a list of one."""
+    """True if a configuration has the key `devices`."""
     return "devices" in raw
 
 
 def tenants_in(raw: dict[Any, Any], path: Path) -> list[TenantSection]:
-    """Tenants of a file's content, of one device or several. Raises `ConfigError`."""
+    """Tenants in the content of a file for one device or several. Raises `ConfigError`."""
     keys = current(raw, path)
     if not has_devices(keys):
         return made(keys, path, path.parent).tenants
@@ -200,9 +211,10 @@ def tenants_in(raw: dict[Any, Any], path: Path) -> list[TenantSection]:
 def declared_machine(
     source: ConfigSource, written: Written, state: Path | None = None
 ) -> DeclaredMachine:
-    """Devices of what is `written`, under the options of `source`. Raises `ConfigError`.
+    """Devices of the configuration `written`, under the options of `source`.
 
-    `state` is refused: what is applied to several devices ends with their server.
+    Raises `ConfigError`, also if `state` is given: configurations applied to several devices cannot
+    be kept in a state file.
     """
     if state is not None:
         raise ConfigError("--state keeps what is applied to one device: leave it out with devices")
@@ -213,7 +225,7 @@ def declared_machine(
 
 
 def _fixed(before: MachineFile, after: MachineFile) -> list[str]:
-    """Keys in which two files differ that cannot change while a server runs."""
+    """Changed keys of a file that cannot change while a server runs."""
     keys = difference(before.common, after.common).fixed
     own = {"devices": before.devices == after.devices, "placement": _rules(before) == _rules(after)}
     return [key for key in keys if key.split(".")[0] != "device"] + [k for k in own if not own[k]]
@@ -228,7 +240,7 @@ def _gpus(raw: Mapping[Any, Any]) -> Sequence[int]:
 
 
 def _left_beside(configs: Sequence[Config]) -> int:
-    """Bytes of host memory beside all devices and tiers. Raises `ConfigError` if they take more."""
+    """Bytes of host memory left beside all devices and tiers. Raises `ConfigError` if none are."""
     has, taken = host_memory(), sum(sum(host_parts(config)) for config in configs)
     if taken > has.bytes:
         wanted, there = sizes(taken, has.bytes)

@@ -1,4 +1,4 @@
-"""Entry of requests to one of several devices: a line to the router that all of them have."""
+"""Entry of requests to one of several devices: a line to the router that all devices share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage.serve.together import together
 
 
 class DeviceEntry:
-    """The way of one of several devices: the router belongs to the process above."""
+    """Entry of requests to one of several devices, whose router belongs to the process above."""
 
     def __init__(
         self,
@@ -43,13 +43,15 @@ class DeviceEntry:
         }
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """See `RequestEntry`. A router that serves a run that was left waits for its engines."""
+        """Return the router's URL; welcome the router, unless engines of an earlier run are
+        awaited.
+        """
         if left is None:
             await self.hear(keys)
         return self._order.url
 
     async def hear(self, keys: AccessTable) -> None:
-        """See `RequestEntry`; the router has its keys from elsewhere."""
+        """Welcome the router. It gets its keys from the process above."""
         welcome = RouterWelcome(
             self._config.http.model_dump(),
             self._order.host,
@@ -64,18 +66,20 @@ class DeviceEntry:
         self.hears = True
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Serve the router and beat to the process above. Never returns."""
         stops = lambda: self._reaper.leases(0.0)  # noqa: E731
         await together([self._desk.keep(), self._line.keep(stops)])
 
     async def drain(self) -> None:
-        """Have the router ask for this device no more. What runs goes on until engines end."""
+        """Tell the router to send this device no more requests; running ones go on until engines
+        end.
+        """
         self._desk.end()
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop listening to the router. Idempotent."""
         self._desk.close()
         await self._inner.stop()
 
     def kill(self) -> None:
-        """Do nothing: the router is another process's."""
+        """Do nothing: the router belongs to another process."""

@@ -1,4 +1,4 @@
-"""A device server's end of the line to who started it: signs of life, and that it is ready."""
+"""A device server's line to the process above: signs of life, and news about its start."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from mirage.wire import Broken, Channel
 
 
 class DeviceLine:
-    """Signs of life to the process above: by a thread until `keep` runs, then by the event loop."""
+    """Line to the process above. A thread sends signs of life until `keep` runs, then the event
+    loop.
+    """
 
     def __init__(self, there: socket.socket) -> None:
-        """Takes over the socket."""
+        """`there` is the socket to the process above, which this object closes."""
         there.setblocking(False)
         self._channel: Channel[ToDevice] = Channel(there, ToDevice)
         self._saying = threading.Lock()
@@ -31,18 +33,18 @@ class DeviceLine:
         threading.Thread(target=self._beat, name="mirage-device-beat", daemon=True).start()
 
     def write(self, url: str) -> None:
-        """All that can start is ready: see `SaysReady`."""
+        """Tell the process above that all that can start is ready: see `SaysReady`."""
         self._say(DeviceReady())
 
     def remove(self) -> None:
         """Do nothing: the parent process sees this server end."""
 
     def cannot(self, why: str, *, refused: bool) -> None:
-        """This process is about to end for that reason."""
+        """Tell the process above that this one is about to end, for the reason `why`."""
         self._say(DeviceCannot(why, refused))
 
     async def keep(self, stops: Callable[[], None]) -> None:
-        """Beat, and hear that all stop. Never returns."""
+        """Send signs of life; call `stops` when the process above stops all. Never returns."""
         self._kept.set()
         asyncio.get_running_loop().add_reader(self._channel, self._hear, stops)
         try:

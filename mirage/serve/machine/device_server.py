@@ -1,4 +1,6 @@
-"""One of several devices, served: `python -m mirage.serve.machine.device_server ORDER SOCKET`."""
+"""Server process of one of several devices: `python -m mirage.serve.machine.device_server ORDER
+SOCKET PARENT`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve_device(order: DeviceOrder, line: DeviceLine, means: Means) -> int:
-    """Serve until a signal; the exit code. Raises as `serve` does."""
+    """Serve a device until a signal; return the exit code. Raises as `serve` does."""
     told = order.config
     path = Path(told.path)
     written = Written(told.raw, path, Path(told.folder), told.sha256)

@@ -1,4 +1,4 @@
-"""The first placement of a machine: what is named stays, all others go where a judge has them."""
+"""First placement of a machine: tenants that name devices are there, a judge places the others."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STAYS = "it stays"
 
 
 class TenantPlaced(NamedTuple):
-    """Devices that serve one tenant: with several, each has a replica."""
+    """Devices that serve one tenant, each with a replica, and the reason."""
 
     devices: tuple[str, ...]
     why: str
 
 
 class Stays(NamedTuple):
-    """Places of models that name none and shall stay where they are, for one reason."""
+    """Devices of models that name none and shall stay where they are, and the reason."""
 
     places: Mapping[str, tuple[str, ...]]
     why: str
@@ -43,15 +43,15 @@ class FirstPlacement(NamedTuple):
 
 
 def as_named(named: Mapping[str, tuple[str, ...]]) -> FirstPlacement:
-    """Placement where each tenant names its devices: nothing is decided."""
+    """Placement if each tenant names its devices, so that nothing is decided."""
     return FirstPlacement({name: TenantPlaced(d, NAMED) for name, d in named.items()}, [])
 
 
 def first_placement(facts: PlacementFacts, stays: Stays, rules: PlacementRules) -> FirstPlacement:
-    """Placement of all models, of whose load nothing is known.
+    """Place all models, before anything is known of their load.
 
-    Those with `pins` are there, and likewise those that stay. What fits nowhere
-    beside the others is where most is free, and comes and goes.
+    Models with `pins` are placed there, and models in `stays` stay. A model that fits on no device
+    beside the others goes where most memory is free, and tenants come and go there.
     """
     pinned = {m.name: m.pins or stays.places.get(m.name, ()) for m in facts.models}
     window = LoadWindow(WINDOW_S, dict.fromkeys(pinned, SOME_LOAD))
@@ -73,10 +73,10 @@ def first_placement(facts: PlacementFacts, stays: Stays, rules: PlacementRules) 
 def squeezed(
     facts: PlacementFacts, placement: DevicePlacement, models: Iterable[str]
 ) -> tuple[DevicePlacement, tuple[MoveStep, ...]]:
-    """Placement where those of `models` that are nowhere have a place as well, and steps to it.
+    """Placement that also has places for those of `models` that have none, and steps towards it.
 
-    Those that are asked for most come first. Where they do not fit, tenants come and go: each is
-    awake once it is asked for.
+    Models with more requests come first. Each goes where most memory is free, asleep; if it does
+    not fit there beside the others, tenants come and go.
     """
     steps: tuple[MoveStep, ...] = ()
     nowhere = (name for name in models if name in facts.model and not placement.of(name))
@@ -91,7 +91,7 @@ def squeezed(
 
 
 def _freest(facts: PlacementFacts, placement: DevicePlacement) -> str:
-    """Device with the largest part that no least grant has."""
+    """Device of which the largest part is not taken by least grants."""
     return max(
         facts.devices, key=lambda d: 1 - device_bytes(facts, placement, d.name) / d.nbytes
     ).name

@@ -1,6 +1,6 @@
 """Process that answers one `JudgeQuestion`, from its standard input to its standard output.
 
-It computes for seconds, beside an event loop that serves, and ends with who started it.
+It computes for seconds while the event loop that started it serves, and ends with that process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mirage.serve.machine.judge_question import JudgeQuestion, decided
 
 PR_SET_PDEATHSIG = 1
 NICE = 5
-"""Engines compute first."""
+"""Niceness of the process, so that engines get the processors first."""
 
 
 def main() -> None:
-    """Answer, and end."""
+    """Answer the question, and end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.nice(NICE)
     question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=JudgeQuestion)
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def answer_of(told: bytes) -> PlacementDecision | None:
-    """Answer as it was written. Raises `msgspec.DecodeError`."""
+    """Answer of a process. Raises `msgspec.DecodeError`."""
     return msgspec.msgpack.decode(told, type=PlacementDecision | None)
 
 

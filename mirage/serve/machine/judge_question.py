@@ -1,6 +1,6 @@
-"""A decision on a placement as a question to another process, and its answer. No I/O.
+"""Question for a decision about placement, for another process, and its answer. No I/O.
 
-Of each window the last requests alone are simulated, if there are many.
+If a window has many requests, only its last ones are simulated.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from mirage.simulate.fleet.load_log import WindowRows
 from mirage.simulate.roofline import PS
 
 MOST = 2_000
-"""Requests of a window, of all models together, that are simulated: about the last ones."""
+"""Most requests of a window that are simulated, of all models together; the last ones, roughly."""
 
 
 class JudgeQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a decision by simulation looks at. Seconds."""
+    """All data for a decision by simulation. Times are in seconds."""
 
     rules: PlacementRules
     facts: PlacementFacts
     windows: tuple[WindowRows, ...]
-    """Requests of the windows of `facts`, in the same order."""
+    """Requests in the windows of `facts`, in the same order."""
     scenes: dict[str, Scene]
-    """Scene of each device on which any model fits."""
+    """Scenes by device, for devices on which some model fits."""
     present: DevicePlacement
     past: PlacementPast
     now: float
     ttft_s: float
     tpot_s: float
     judge_s: float
-    """Time for simulations."""
+    """Most seconds for all simulations."""
 
 
 def simulable(
@@ -71,9 +71,9 @@ def _last(window: WindowRows, known: set[str]) -> WindowRows:
 
 
 def decided(question: JudgeQuestion, clock: Callable[[], float]) -> PlacementDecision | None:
-    """The decision; None if time was over before the present placement was judged.
+    """Decision by simulation; None if the time is over before the present placement is judged.
 
-    `clock` in seconds.
+    `clock` is in seconds.
     """
     until = clock() + question.judge_s
     facts = question.facts

@@ -1,7 +1,8 @@
-"""Scenes of several devices for a judge of placements: on each may be any model that fits there.
+"""Scenes of several devices for a judge of placements: each has all models that fit on the device.
 
-Steps are those of `device.profile`; where it does not tell of a model, they follow from the speeds
-that all facts of a placement have. Both are of an engine that has the device to itself.
+Step times are those of `device.profile`; if it does not cover a model, they follow from the
+device's speeds, which are among the facts of a placement. Both are for an engine that has the
+device to itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def judge_scenes(
     facts: PlacementFacts,
     devices: Mapping[str, DeviceSection],
 ) -> dict[str, Scene]:
-    """Scene of each device on which any model fits, with all of those.
+    """Scenes by device, each with all models that fit; devices on which none fits are left out.
 
     Raises `ConfigError` if a profile cannot be read.
     """
@@ -49,7 +50,7 @@ def judge_scenes(
 
 
 def _stepping(made: Scene, facts: PlacementFacts, speed: DeviceSpeed) -> Scene:
-    """The scene, whose tenants come and go, with steps for each of them."""
+    """The scene with step times for each tenant; its tenants come and go, and share compute."""
     tenants = {
         name: one if one.steps else msgspec.structs.replace(one, steps=steps)
         for name, one in made.tenants.items()
@@ -59,7 +60,7 @@ def _stepping(made: Scene, facts: PlacementFacts, speed: DeviceSpeed) -> Scene:
 
 
 def steps_by_speed(model: PlaceModel, speed: DeviceSpeed) -> SceneSteps:
-    """Steps that read all parameters and the KV of their batch, or are bound by arithmetic."""
+    """Step times by a device's speeds: limited by reading parameters and KV, or by arithmetic."""
     kv, flop = model.kv_token_bytes / speed.memory_bytes_s, model.token_flop / speed.flop_s
     traffic = (model.parameters / speed.memory_bytes_s, kv, kv, kv, 0.0)
     arithmetic = (0.0, flop, 0.0, flop, 0.0)
@@ -71,7 +72,9 @@ def steps_by_speed(model: PlaceModel, speed: DeviceSpeed) -> SceneSteps:
 
 
 class SceneKind:
-    """Devices of one scene, as a `KindOfDevice`. What fits there not at all is left out."""
+    """Devices with equal scenes, as a `KindOfDevice`. Tenants that do not fit there are left
+    out.
+    """
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -95,7 +98,7 @@ class SceneKind:
 
 
 def only(scene: Scene, names: Collection[str]) -> Scene:
-    """The scene with these tenants alone."""
+    """The scene with only these tenants."""
     tenants = {name: one for name, one in scene.tenants.items() if name in names}
     sections = [one for one in scene.config["tenants"] if one["name"] in tenants]
     return msgspec.structs.replace(
@@ -104,12 +107,12 @@ def only(scene: Scene, names: Collection[str]) -> Scene:
 
 
 def nothing_fits(asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]) -> World:
-    """`KindOfDevice` without any engine."""
+    """A `KindOfDevice` on which no model fits: a world without engines."""
     return World()
 
 
 def scene_kinds(scenes: Mapping[str, Scene], devices: Collection[str]) -> dict[str, KindOfDevice]:
-    """Kind of each device; devices with equal scenes are of one."""
+    """Kind of each device; devices with equal scenes share one."""
     kinds: list[tuple[Scene, KindOfDevice]] = []
     found: dict[str, KindOfDevice] = {}
     for name in devices:

@@ -1,4 +1,4 @@
-"""Judging of a server's placements: by the simulator's core in a process, or else by arithmetic."""
+"""Decisions about placements: by simulation in a process, or by arithmetic if that fails."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 PROGRAM = ("-m", "mirage.serve.machine.judge_process")
 START_S = 30.0
-"""Seconds for a process to start, beside those of its simulations."""
+"""Seconds for the process to start, beyond those of its simulations."""
 
 
 class NoSimulation(Exception):
-    """No placement was simulated; the message says why."""
+    """No simulation was completed; the message is the reason."""
 
 
 class PlacementJudging:
-    """Decides by simulation, within a time; by arithmetic where that says nothing in it."""
+    """Decides by simulation within a time, and by arithmetic if that gives no answer."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PlacementJudging:
         section: PlacementSection,
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
-        """`program`: arguments of Python for the process that simulates."""
+        """`program` are the arguments of Python that start the process which simulates."""
         self._scenes, self._section, self._program = dict(scenes), section, program
         self._placer = Placer(section.rules)
 
@@ -54,7 +54,9 @@ class PlacementJudging:
         past: PlacementPast,
         now: float,
     ) -> PlacementDecision:
-        """Decision at a time in seconds; `windows` are the requests of those of the facts."""
+        """Decision at time `now` in seconds; `windows` are the requests in the windows of
+        `facts`.
+        """
         present = present.within(facts)
         if past.holds(facts, present, self._section.rules):
             return await self._by_arithmetic(facts, present, past, now)  # which judges nothing
@@ -89,7 +91,7 @@ class PlacementJudging:
         return await asyncio.to_thread(self._placer.decide, facts, judge, present, past, now)
 
     async def _simulated(self, question: JudgeQuestion) -> PlacementDecision:
-        """Raises `NoSimulation`."""
+        """Decision by simulation. Raises `NoSimulation`."""
         asked = await asyncio.to_thread(msgspec.msgpack.encode, question)
         try:
             async with asyncio.timeout(START_S + question.judge_s):
@@ -101,7 +103,7 @@ class PlacementJudging:
         return found
 
     async def _answer(self, asked: bytes) -> PlacementDecision | None:
-        """Answer of a process. Raises `NoSimulation` if it fails."""
+        """Answer of a new process to the encoded question. Raises `NoSimulation` if it fails."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable, *self._program, stdin=pipe, stdout=pipe, stderr=pipe

@@ -1,4 +1,4 @@
-"""Answers of vLLM about models: each is asked about once, until its tenant has other keys."""
+"""Answers of vLLM about models; each is asked for once, and again when its tenant's keys change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mirage.serve.ask import Probe, ask
 
 
 class KnownModel(NamedTuple):
-    """Answer about a tenant's model."""
+    """Answer of vLLM about a tenant's model."""
 
     section: TenantSection
     facts: ModelFacts | None
-    """Facts as vLLM told them; None for a model that was refused."""
+    """Facts about the model; None if vLLM refused it."""
 
 
 KnownModels = Mapping[str, KnownModel]
@@ -24,7 +24,9 @@ NONE_KNOWN: KnownModels = MappingProxyType({})
 
 
 def asked(config: Config, probe: Probe, known: KnownModels) -> dict[str, KnownModel]:
-    """Answers about all models of `config`, be they `known` or not. Raises `ConfigError`."""
+    """Answers about all models of `config`; those in `known` are used again. Raises
+    `ConfigError`.
+    """
     same = {t.name: known[t.name] for t in config.tenants if _is_known(t, known)}
     anew = [tenant for tenant in config.tenants if tenant.name not in same]
     if not anew:

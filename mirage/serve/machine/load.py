@@ -1,4 +1,4 @@
-"""Load of all models in windows of time, from requests that have ended and those that run. Pure."""
+"""Load of all models in windows of time, from ended and from running requests. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from mirage.simulate.roofline import PS
 
 
 class SeenRequest(NamedTuple):
-    """A request that has ended. `t` is the time of its arrival in seconds."""
+    """Request that has ended. `t` is its arrival, in seconds."""
 
     t: float
     model: str
     prompt: int
-    """Tokens."""
+    """Number of prompt tokens."""
     output: int
-    """Tokens."""
+    """Number of output tokens."""
 
 
 class LoadHistory:
-    """Requests of the last windows."""
+    """Ended requests of the last windows."""
 
     def __init__(self, window_s: float, windows: int, began: float) -> None:
-        """`began`: time in seconds; of requests that arrived before it nothing is known."""
+        """`began` is the time in seconds since which requests are known."""
         self._window_s, self._count, self._began = window_s, windows, began
         self._seen: deque[SeenRequest] = deque()
 
     def add(self, requests: Iterable[SeenRequest]) -> None:
-        """These have ended."""
+        """Add requests that have ended."""
         self._seen += requests
 
     def windows(
         self, now: float, open_now: Mapping[str, int], unseen: Collection[str] = ()
     ) -> tuple[WindowRows, ...]:
-        """Windows up to `now`, the newest first, which is number 0; at least one.
+        """Windows up to `now`, the newest first as number 0; at least one.
 
-        Requests that are `open_now` wait or run: they count in the newest window, evenly over it
-        and as long as their model's others. Models of which none is there, and that are `unseen`,
-        have some load in it.
+        `open_now` are numbers of waiting and running requests by model: they are added to the
+        newest window, spread evenly, with the mean lengths of their model's others. Models in
+        `unseen` without any request get `SOME_LOAD` in it.
         """
         first = max(self._began, now - self._window_s * self._count)
         self._seen = deque(one for one in self._seen if one.t >= first)
@@ -75,7 +75,7 @@ class LoadHistory:
 
 
 def _rows(requests: Iterable[SeenRequest], begin: float) -> dict[str, list[SentRow]]:
-    """Requests of each model, by their arrival since `begin`."""
+    """Requests of each model in order of arrival, with picoseconds since `begin`."""
     rows: dict[str, list[SentRow]] = {}
     for one in sorted(requests):
         at = round((one.t - begin) * PS)
@@ -84,7 +84,7 @@ def _rows(requests: Iterable[SeenRequest], begin: float) -> dict[str, list[SentR
 
 
 def _evenly(load: ModelLoad, count: float, seconds: float) -> list[SentRow]:
-    """Requests of mean length, `count` but at least one, evenly over `seconds`."""
+    """Requests of mean length, spread evenly over `seconds`: `count` of them, at least one."""
     number = max(1, round(count))
     every, prompt, output = seconds / number, round(load.tokens_in), round(load.tokens_out)
     return [(round((place + 0.5) * every * PS), prompt, output) for place in range(number)]

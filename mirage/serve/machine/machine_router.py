@@ -1,7 +1,7 @@
-"""Router of one machine before the devices of all machines, as a process that nobody is parent of.
+"""Router of one machine for the devices of all machines, as a process without a parent.
 
 ``python -m mirage.serve.machine.machine_router ORDER SOCKET EPOCH LEASE_S``. Devices are behind
-doors, whose addresses a controller tells; without one it goes on with those that it has.
+doors, whose addresses a controller tells; without a controller the router keeps the last ones.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from mirage.serve.together import together
 
 PROGRAM = ("-m", "mirage.serve.machine.machine_router")
 DOORS = "/doors"
-"""Route of its socket for operators: addresses of the devices."""
+"""Route of its admin socket for the doors of the devices."""
 
 
 class RouterOrder(msgspec.Struct, frozen=True):
-    """All that the router of a machine has to know."""
+    """Order to start the router of a machine."""
 
     device: str
-    """Name by which it is started, as a device's server is."""
+    """Name of the server at its agent, as a device's server has one."""
     machine: str
     config: ConfigRecord
-    """Configuration with what holds for all devices."""
+    """Configuration with the sections that hold for all devices."""
     host: str
     port: int
     keys: tuple[AccessKey, ...]
-    """Keys that open it."""
+    """Keys that clients may use."""
     token: str
-    """Key that opens the doors of devices."""
+    """Token of the key that opens the doors of devices."""
     doors: dict[str, str]
-    """Addresses of all devices by their names, empty where one is not known yet."""
+    """URLs of the doors of all devices, by device; empty if not known yet."""
     log_level: int
     log_format: LogFormat
 
@@ -69,12 +69,12 @@ class DoorsTold(msgspec.Struct, frozen=True):
     """Answer of ``GET /doors``, and body of ``PUT /doors``."""
 
     url: str
-    """Address of the router itself."""
+    """URL of the router itself."""
     doors: dict[str, str]
 
 
 class MachineRouter:
-    """A run of a machine's router. Made where an event loop runs."""
+    """Run of a machine's router. It is created inside a running event loop."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class MachineRouter:
         self._site = PrivateSite()
 
     async def run(self) -> int:
-        """Serve until a signal; the exit code. Raises `OSError`, `UnicodeError`."""
+        """Serve until a signal; return the exit code. Raises `OSError` and `UnicodeError`."""
         ended = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -126,7 +126,7 @@ class MachineRouter:
             await self._site.stop()
 
     async def _serve(self) -> None:
-        """Never returns."""
+        """Listen, start the router, and serve. Never returns."""
         url = await self._address.start(self._order.host, self._order.port, self._keys.table)
         app = web.Application(middlewares=[errors_as_json])
         app.add_routes([web.get(DOORS, self._told), web.put(DOORS, self._opens)])
@@ -140,7 +140,7 @@ class MachineRouter:
         )
 
     async def _says_ready(self, url: str) -> None:
-        """Never returns."""
+        """Tell the tether that the router is ready, once it is connected. Never returns."""
         await self._desk.connected()
         self._tether.write(url)
         await asyncio.Event().wait()
@@ -149,7 +149,10 @@ class MachineRouter:
         return web.Response(body=msgspec.json.encode(DoorsTold(self._address.url, self._doors)))
 
     async def _opens(self, request: web.Request) -> web.Response:
-        """Have devices at other addresses, once the router goes there."""
+        """Replace the doors of devices; answer once the router uses them.
+
+        If the request has other devices, this process ends: the next one begins with those.
+        """
         told = msgspec.json.decode(await request.read(), type=DoorsTold)
         if told.doors.keys() != self._order.doors.keys():  # the next one begins with those
             os.kill(os.getpid(), signal.SIGTERM)
@@ -160,7 +163,7 @@ class MachineRouter:
 
 
 def serve_router(order: RouterOrder, tether: Tether) -> int:
-    """Serve until a signal; the exit code. Raises `CommandFailed`."""
+    """Serve until a signal; return the exit code. Raises `CommandFailed`."""
     told = order.config
     written = Written(told.raw, Path(told.path), Path(told.folder), told.sha256)
     source = ConfigSource(Path(told.path), told.policy, proposed=written)

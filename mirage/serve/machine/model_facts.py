@@ -1,4 +1,4 @@
-"""Facts for placements: devices of a file and their speeds, models as vLLM tells of them."""
+"""Facts for placements: devices of a file with their speeds, models as vLLM describes them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mirage.serve.roster.declared import DISK_BYTES_S, LINK_BYTES_S, bytes_of
 
 MACHINE = "this machine"
 HOST_SPEED = DeviceSpeed(80e9, 10e9, 0.005)
-"""About that of a core of a server's processor."""
+"""Speed of about one core of a server's processor."""
 GPU_SPEED = DeviceSpeed(400e12, 2.5e12, 0.002)
-"""About that of an H100, for a GPU without a profile."""
+"""Speed of about an H100, for a GPU without a profile."""
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -32,7 +32,7 @@ def machine_facts(
     host_bytes: int,
     models: Sequence[PlaceModel],
 ) -> PlacementFacts:
-    """Facts of one machine without any load. `host_bytes` are left for masters.
+    """Facts about one machine, without load. `host_bytes` of host memory are left for masters.
 
     Raises `ConfigError` for a profile that cannot be read.
     """
@@ -45,7 +45,11 @@ def machine_facts(
 
 
 def place_device(name: str, section: DeviceSection, machine: str = MACHINE) -> PlaceDevice:
-    """A device, by its profile or by that of its kind; another machine's is not looked at."""
+    """Device for placement, with the speeds of its profile, else of its kind.
+
+    The GPU of another machine is not asked for its name. Raises `ConfigError` for a profile that
+    cannot be read.
+    """
     hardware, speed = (
         _hardware(section, here=machine == MACHINE),
         GPU_SPEED if section.kind == "cuda" else HOST_SPEED,
@@ -77,8 +81,8 @@ def place_models(
 ) -> list[PlaceModel]:
     """Models of all tenants, for placement.
 
-    If vLLM refused a model, only its share is known. A share in per cent is taken of the largest
-    device, so that it fits all.
+    Of a model that vLLM refused, only the share is known. A share in per cent is computed from the
+    largest device, so that the model fits where it may go.
     """
     config = with_shares(config, told)
     fits, _ = fit(config, told)
@@ -106,5 +110,5 @@ def place_models(
 
 
 def _token_bytes(fit: Fit | None, tokens: int) -> float:
-    """Bytes of a token's KV, as the longest request has it."""
+    """Bytes of KV for each token of the longest request; 0 without a fit."""
     return fit.kv.request_blocks * fit.block_bytes / tokens if fit is not None else 0.0

@@ -1,4 +1,4 @@
-"""Moves that were decided, and how their steps went: what `mirage why` tells of them."""
+"""Book of moves that were decided, and results of their steps, for `mirage why`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mirage.control.placement.steps import MoveStep
 from mirage.serve.admin.forms import MoveStepTold, MoveTold
 
 MOST = 100
-"""Newest moves that are kept."""
+"""Number of moves that are kept, the newest."""
 DONE, FAILED, UNDER_WAY, LEFT_OUT = "done", "failed", "under way", "left out"
 
 
 class OneMove:
-    """A decision while it is carried out."""
+    """One move while it is carried out."""
 
     def __init__(
         self, before: DevicePlacement, after: DevicePlacement, steps: tuple[MoveStep, ...], why: str
@@ -33,27 +33,30 @@ class OneMove:
         )
 
     def begins(self, number: int) -> None:
-        """A step begins."""
+        """Note that step `number` begins."""
         self._begun = time.monotonic()
         self._is(number, UNDER_WAY, "")
 
     def tells(self, number: int, words: str) -> None:
-        """Words about how far a step is."""
+        """Note the progress of step `number`, in words."""
         self._is(number, UNDER_WAY, words)
 
     def is_done(self, number: int, words: str) -> None:
-        """A step has been done; `words` say what remains, if anything does."""
+        """Note that step `number` is done; `words` name the rest that remains, or are empty."""
         self._is(number, DONE, words)
 
     def failed(self, number: int, why: str, back: str) -> None:
-        """A step has failed, and the rest is left out."""
+        """Note that step `number` has failed, and that the later steps are left out.
+
+        `back` are words about the parts that were undone.
+        """
         self._is(number, FAILED, why)
         for rest in range(number + 1, len(self.told.steps)):
             self._is(rest, LEFT_OUT, "")
         self.ends(FAILED, back)
 
     def ends(self, result: str, back: str = "") -> None:
-        """Note the result, and the way back if a step failed."""
+        """Note the result of the move, and words about undone parts if a step failed."""
         self.told = msgspec.structs.replace(self.told, result=result, way_back=back)
 
     def _is(self, number: int, result: str, words: str) -> None:
@@ -71,20 +74,20 @@ class MoveBook:
     def __init__(self) -> None:
         self._moves: deque[OneMove] = deque(maxlen=MOST)
         self.results: Counter[str] = Counter({DONE: 0, FAILED: 0})
-        """Moves that are over, by their result."""
+        """Number of moves that are over, by result."""
         self.stays = ""
         """Reason of the last decision that moved nothing; empty before the first."""
 
     def begins(self, move: OneMove) -> None:
-        """A move is carried out from now on."""
+        """Add a move, which is carried out from now on."""
         self._moves.append(move)
 
     def ends(self, move: OneMove) -> None:
-        """A move is over."""
+        """Count a move that is over."""
         self.results[move.told.result] += 1
 
     def told(self, tenant: str | None, since: float) -> list[MoveTold]:
-        """Moves since a time, of all tenants or of one, the newest last."""
+        """Moves since a time in seconds since 1970, of one tenant or of all, the newest last."""
         every = (one.told for one in self._moves if one.told.t >= since)
         return [one for one in every if tenant is None or any(tenant == s.model for s in one.steps)]
 

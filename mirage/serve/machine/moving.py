@@ -1,4 +1,4 @@
-"""Models move between devices while they are served: looked at, decided, carried out."""
+"""Moves of models between devices while they serve: devices are watched, moves decided and made."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mirage.serve.whatif.forms import Scene
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Longest time between two looks at the devices."""
+"""Most seconds between two looks at the devices."""
 
 
 class MachineMoves:
-    """Decides and has decisions carried out, one at a time. `keep` has to run."""
+    """Decides about moves and has them carried out, one at a time. `keep` has to run."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class MachineMoves:
         *,
         astray: bool = False,
     ) -> None:
-        """Moves are noted in the `book`. `knows` has to follow.
+        """Moves are noted in `book`. `knows` has to be called before anything is decided.
 
-        With `astray` models go elsewhere when all devices that they name are lost, and where
-        nothing fits, they go where most is free.
+        With `astray` a model goes to other devices if all devices that it names are lost, and a
+        lost model that fits nowhere goes where most memory is free.
         """
         self._astray = astray
         self._devices, self._section, self._book, self._say = devices, section, book, say
@@ -62,7 +62,7 @@ class MachineMoves:
         self._stand_ins = StandIns()
         self._decided, self._lost = time.monotonic(), frozenset[str]()
         self._failed: dict[str, float] = {}
-        """Time of the last failure of each model's move."""
+        """Time of the last failed move of each model, by `time.monotonic`."""
 
     def knows(
         self,
@@ -70,9 +70,10 @@ class MachineMoves:
         scenes: Mapping[str, Scene],
         ordered: MachineChange | None = None,
     ) -> None:
-        """Decide by these from now on; None: nothing moves but what is `ordered`, which is next.
+        """Decide by these facts from now on; `ordered` is carried out next.
 
-        `facts` have no load; `scenes` are those of `judge_scenes`.
+        `facts` are without load; with None only `ordered` moves. `scenes` are those of
+        `judge_scenes`.
         """
         self._judging = PlacementJudging(scenes, self._section)
         self._facts = None if self._section.off else facts
@@ -82,9 +83,9 @@ class MachineMoves:
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """No model moves inside this context.
+        """Context inside which no model moves.
 
-        Steps under way fail with `GaveWay`, and are decided anew afterwards.
+        A step under way fails with `GaveWay`; it is decided anew afterwards.
         """
         with self._carrier.giving_way():
             await self._at_work.acquire()
@@ -94,16 +95,17 @@ class MachineMoves:
             self._at_work.release()
 
     def goes_on(self) -> None:
-        """Another controller was there before: what stands in for lost devices is known again."""
+        """Recognise the stand-ins for lost devices that an earlier controller started."""
         models = () if self._facts is None else self._facts.models
         pins = {one.name: one.pins for one in models}
         self._stand_ins.found(self._watch.present, pins)
 
     async def keep(self, may: asyncio.Event | None = None) -> None:
-        """Never returns. A fault of a decision is logged, and ends nothing that serves.
+        """Look again and again, and decide. Never returns; a failed decision is logged, and engines
+        go on.
 
-        It looks while `may` is set, if there is one. Raises `StaleEpoch` once another controller
-        has begun.
+        Looks are made only while `may` is set, if it is given. Raises `StaleEpoch` once another
+        controller has begun.
         """
         while True:
             await asyncio.sleep(min(LOOK_S, self._section.decide_s))
@@ -118,7 +120,10 @@ class MachineMoves:
                 log.exception("no placement is decided")
 
     async def look(self) -> None:
-        """Carry out what is ordered; look, and decide if it is time. Raises `StaleEpoch`."""
+        """Carry out an ordered change; look at the devices, and decide if it is time.
+
+        Raises `StaleEpoch`.
+        """
         async with self._at_work:
             if (ordered := self._ordered) is not None:
                 self._ordered = None
@@ -127,7 +132,7 @@ class MachineMoves:
                 await self._look(self._facts)
 
     async def _look(self, facts: PlacementFacts) -> None:
-        """Look at the devices, and decide if it is time."""
+        """Look at the devices, and decide if it is time or if the lost devices have changed."""
         await self._watch.look()
         if not self._watch.is_whole:
             return
@@ -138,7 +143,7 @@ class MachineMoves:
             await self._decide(facts)
 
     async def _decide(self, given: PlacementFacts) -> None:
-        """Decide once, and carry it out."""
+        """Make one decision, and carry it out."""
         watch, now, past = self._watch, time.monotonic(), self._past
         present = watch.present
         load = watch.load(given)
@@ -164,7 +169,7 @@ class MachineMoves:
             self._past = past
 
     def _with_lacking(self, facts: PlacementFacts) -> PlacementFacts:
-        """Facts with the models whose weights the machine lacks. It reads the disk."""
+        """Facts that name the models whose weights a machine lacks. It reads the disk."""
         lacking = {
             (model.name, facts.device[name].machine)
             for name, one in self._devices.items()
@@ -177,9 +182,11 @@ class MachineMoves:
     def _movable(
         self, facts: PlacementFacts, present: DevicePlacement, now: float
     ) -> PlacementFacts:
-        """Facts where models whose device comes back beside a stand-in stay as they are.
+        """Facts for a decision: models that have a stand-in beside their own device stay where they
+        are.
 
-        Those that are nowhere, and could not come a short time ago, are left out.
+        Models that are nowhere, and whose last move failed less than `rest_s` seconds ago, are left
+        out.
         """
         held = {name for name, at in self._failed.items() if now - at < self._section.rest_s}
         stay = self._stand_ins.models
@@ -194,12 +201,12 @@ class MachineMoves:
         )
 
     def _freed(self, model: PlaceModel) -> PlaceModel:
-        """A model, free to be anywhere if none of its own devices is there."""
+        """The model; with `astray` it may go anywhere if all devices that it names are lost."""
         lost = all(name in self._watch.lost for name in model.pins)
         return replace(model, pins=()) if self._astray and lost else model
 
     async def _come_back(self) -> None:
-        """End what stood in for a device that serves again."""
+        """End stand-ins whose models serve again on their own devices."""
         present = self._watch.present
         for model, device in self._stand_ins.over(present, self._watch.serves):
             home = ", ".join(name for name in present.of(model) if name != device)
@@ -217,7 +224,9 @@ class MachineMoves:
         steps: tuple[MoveStep, ...],
         why: str,
     ) -> bool:
-        """Carry steps out, and say so; false if they gave way, which is no failure of a model."""
+        """Carry out and log steps; false if they gave way to an operator, which is no failure of a
+        model.
+        """
         move = OneMove(present, placement, steps, why)
         self._book.begins(move)
         gave_way, names = False, ", ".join(dict.fromkeys(step.model for step in steps))

@@ -1,4 +1,4 @@
-"""The machine's own table has no tenants: each device has those of its own."""
+"""Attendance of a machine's own table, which has no tenants: each device has its own table."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from mirage.serve.roster.attendance import Attendance
 
 
 class NoTenants:
-    """`Acts` of a roster without tenants, which orders none."""
+    """`Acts` of a roster without tenants, which gives no orders."""
 
     def start(self, name: str) -> None:
-        """Never called."""
+        """Do nothing: never called."""
 
     def stop_one(self, name: str, why: str) -> None:
-        """Never called."""
+        """Do nothing: never called."""
 
     def sleep(self, name: str) -> None:
-        """Never called."""
+        """Do nothing: never called."""
 
     def wake(self, name: str) -> None:
-        """Never called."""
+        """Do nothing: never called."""
 
     def shows(self, name: str, state: LifeState) -> None:
-        """Unused, since no tenant is served here."""
+        """Do nothing: never called."""
 
     def gone(self, name: str) -> None:
-        """Never called."""
+        """Do nothing: never called."""
 
 
 def nobody() -> Attendance:
-    """An attendance without tenants."""
+    """Attendance without tenants."""
     return Attendance(Roster(0, RosterRules()), NoTenants())
 
 
 async def no_overview(*, reasons: bool) -> bytes:
-    """Never asked: the router asks the devices."""
+    """Empty overview, which is never asked for: the router asks the devices."""
     return b"{}"
 
 
 async def no_tiers(wanted: Resize) -> None:
-    """Raises `ValueError`: each device has tiers of its own."""
+    """Raise `ValueError`: tiers belong to the devices."""
     raise ValueError("several devices have tiers of their own: name one by ?device=")

@@ -1,4 +1,4 @@
-"""Order by which a device server is started: a file, as JSON."""
+"""Order by which a device server is started: a file with JSON."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class DeviceOrder(msgspec.Struct, frozen=True):
     config: ConfigRecord
     """Configuration of this device alone."""
     lease_s: float | None
-    """Instead of that of the configuration, unless None."""
+    """Lease of its engines in seconds; None leaves that of the configuration."""
     host: str
     url: str
-    """Address of the router, that all devices have."""
+    """URL of the router, which all devices share."""
     line: str
-    """Socket at which the router comes for this device's table."""
+    """Path of the socket at which the router asks for this device's table."""
     admin: str
-    """Socket at which operators are heard."""
+    """Path of the device's admin socket."""
     log_dir: str | None
     startup_timeout_s: float | None
     all_or_nothing: bool

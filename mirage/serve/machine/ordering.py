@@ -1,4 +1,4 @@
-"""Order by which a device's server is started, from the options of the process above."""
+"""Order by which a device's server is started, made from the options of the process above."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def device_order(
     admin: Path,
     log_dir: Path | None,
 ) -> DeviceOrder:
-    """Order for the server of one device; `line` and `admin` are the sockets that it listens at.
+    """Order for the server of one device, which listens at the sockets `line` and `admin`.
 
-    The address of the router is not known yet.
+    `url` is left empty: the router's address is not known yet.
     """
     return DeviceOrder(
         device.name,

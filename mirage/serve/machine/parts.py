@@ -1,4 +1,4 @@
-"""A file with `devices`, taken apart: a configuration of one device for each set of tenants."""
+"""Parts of a file with `devices`: a configuration of one device, for any set of tenants."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from mirage.serve.machine.section import PlacementSection
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$"
 ALL = "all"
 OF_THE_FILE = frozenset({"devices", "device", "tenants", "replay", "placement"})
-"""Keys that a part has not, or not as the file has them."""
+"""Keys of the file that a part lacks, or has with other values."""
 OF_PLACES = frozenset({"device", "devices"})
-"""Keys of a tenant that say where it is served."""
+"""Keys of a tenant that name its devices."""
 
 
 class NamedDevice(DeviceSection):
-    """A device of a file that has several, with its name."""
+    """Section of one of several devices, with its name."""
 
     name: str = Field(pattern=NAME)
     """Name by which tenants and operators know it."""
 
 
 class OfSeveral(Strict):
-    """Keys of a file that are for several devices alone."""
+    """Keys that only files with several devices have."""
 
     devices: list[NamedDevice] = Field(min_length=1)
     placement: PlacementSection = PlacementSection()
 
 
 class TenantPlace(Strict):
-    """Keys of a tenant that say where it is served; `TenantSection` has all others."""
+    """Keys of a tenant that name its devices; `TenantSection` has the others."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     name: str
     device: str | None = None
     devices: list[str] | None = Field(default=None, min_length=1)
-    """More than one: each has an engine of it, a replica."""
+    """Devices of a tenant; each gets an engine of it, a replica."""
 
     @model_validator(mode="after")
     def _one_key_says_where(self) -> TenantPlace:
@@ -54,12 +54,12 @@ class TenantPlace(Strict):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Devices that it names; none leaves that to the placement."""
+        """Devices that the tenant names; empty leaves the choice to the placement."""
         return (self.device,) if self.device is not None else tuple(self.devices or ())
 
 
 class TenantPlaces(Strict):
-    """Key `tenants` of a file."""
+    """Key `tenants` of a file, read only for the places of tenants."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
@@ -71,32 +71,34 @@ class DevicePart(NamedTuple):
 
     name: str
     raw: dict[str, Any]
-    """Configuration of one device."""
+    """Configuration of this device alone."""
     path: Path
-    """Name by which it is spoken of: the file's, and the device's."""
+    """Name of the part in messages: the file's with the device's."""
 
 
 class MachineFile(NamedTuple):
-    """A file with several devices, checked."""
+    """File with several devices, checked."""
 
     raw: dict[Any, Any]
     path: Path
     devices: dict[str, DeviceSection]
     sections: dict[str, dict[str, Any]]
-    """Sections of devices as they are written."""
+    """Sections of the devices as they are written, by device."""
     named: dict[str, tuple[str, ...]]
-    """Devices that each tenant names, in the order of the file."""
+    """Devices that each tenant names, in the order of the file; empty if it names none."""
     placement: PlacementSection
     common: Config
-    """All tenants as if on the first device: it has what holds for all."""
+    """Configuration as if all tenants were on the first device; it has the sections that hold for
+    all.
+    """
 
     @property
     def whole(self) -> dict[Any, Any]:
-        """Content of `common`."""
+        """Keys from which `common` is made."""
         return _all_on_one(self.raw, next(iter(self.sections.values())))
 
     def part(self, device: str, tenants: Collection[str]) -> DevicePart:
-        """Configuration of a device with these tenants."""
+        """Configuration of one device with these tenants."""
         own = [_without(one, OF_PLACES) for one in self.raw["tenants"] if one["name"] in tenants]
         section = dict(self.sections[device])
         raw = {**_without(self.raw, OF_THE_FILE), "device": section, "tenants": own}
@@ -110,7 +112,7 @@ class MachineFile(NamedTuple):
 def machine_file(
     raw: dict[Any, Any], path: Path, here: Path, gpus: Sequence[int] = ()
 ) -> MachineFile:
-    """The file at `path`, whose paths are relative to `here`.
+    """Check the keys `raw` of the file at `path`; paths in it are relative to `here`.
 
     `gpus` are the indexes that ``all`` stands for. Raises `ConfigError` with one line.
     """
@@ -132,7 +134,7 @@ def machine_file(
 
 
 def _listed(raw: Mapping[Any, Any], path: Path, gpus: Sequence[int]) -> Any:
-    """Sections of all devices, as they are written."""
+    """Sections of all devices as they are written. Raises `ConfigError`."""
     if raw["devices"] != ALL:
         if "device" in raw:
             raise ConfigError(f"{path}: device and devices: write one of them")
@@ -147,7 +149,7 @@ def _listed(raw: Mapping[Any, Any], path: Path, gpus: Sequence[int]) -> Any:
 
 
 def _check_devices(devices: Sequence[NamedDevice], path: Path) -> None:
-    """Raises `ConfigError` for one that is there twice."""
+    """Raise `ConfigError` if two devices have one name, or one GPU."""
     names = Counter(one.name for one in devices)
     if (twice := names.most_common(1)[0])[1] > 1:
         raise ConfigError(f"{path}: devices: two are named {twice[0]!r}: names must differ")
@@ -165,7 +167,7 @@ def _all_on_one(raw: Mapping[Any, Any], section: Mapping[str, Any]) -> dict[Any,
 
 
 def _known(one: TenantPlace, devices: Iterable[str], path: Path) -> tuple[str, ...]:
-    """Devices that a tenant names. Raises `ConfigError` for one that is none."""
+    """Devices that a tenant names. Raises `ConfigError` if the file lacks one of them."""
     known = list(devices)
     for name in one.named:
         if name not in known:

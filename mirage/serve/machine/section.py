@@ -1,4 +1,4 @@
-"""Key `placement` of a file with several devices: when models move between them."""
+"""Section `placement` of a file with several devices: rules by which models move between them."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ class PlacementSection(Strict):
     """Rules by which models that name no device are placed, and move while they are served."""
 
     off: bool = False
-    """True: nothing moves after the first placement."""
+    """True if nothing moves after the first placement."""
     decide_s: Seconds = 60.0
     """Seconds between two decisions."""
     window_s: Seconds = 300.0
-    """Seconds of load that are judged as one."""
+    """Seconds of a window, whose load is judged as a whole."""
     windows: Count = 3
     ttft_s: Seconds = 2.0
-    """Limit of the time to the first token, of all models."""
+    """Limit of the time to the first token in seconds, for all models."""
     tpot_s: Seconds = 0.1
-    """Limit of the time per output token."""
+    """Limit of the time per output token in seconds, for all models."""
     judge_s: Seconds = 10.0
-    """Longest time of the simulations of a decision, which is made by arithmetic if that is not
-    enough to judge what is."""
+    """Most seconds of the simulations for one decision. If they do not even suffice to judge the
+    present placement, the decision is made by arithmetic.
+    """
     gain_percent: Percent = 1.0
-    """Further requests within limits for which anything moves, of all requests."""
+    """Least gain of a move: additional requests within the limits, in per cent of all requests."""
     gain_percent_per_gib: Percent = 0.02
-    """Further ones for each GiB of parameters that has to be loaded."""
+    """Additional gain in per cent that is needed for each GiB of parameters to load."""
     calm: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """Pressure of its other devices up to which a replica closes that nobody misses."""
+    """Pressure of its other devices up to which a replica that is not needed is closed."""
     rest_s: Annotated[float, Field(ge=0, le=1e6)] = 600.0
-    """Seconds for which a model that moved stays."""
+    """Seconds for which a model stays after a move."""
     moves_an_hour: Annotated[int, Field(ge=0)] = 12
     away_s: Seconds = 10.0
-    """Seconds without an answer of a device's server after which its models come elsewhere."""
+    """Seconds without an answer of a device's server after which its models go to other devices."""
     start_s: Seconds = 600.0
-    """Longest time that an engine has to be ready where it moves to."""
+    """Most seconds for an engine to be ready on the device that it moves to."""
     drain_s: Annotated[float, Field(ge=0, le=1e6)] = 300.0
-    """Longest time that requests have to end where their model moves away."""
+    """Most seconds for requests to end on the device that their model leaves."""
 
     @property
     def rules(self) -> PlacementRules:
-        """Rules of the deciding code."""
+        """These rules in the form of the deciding code."""
         return PlacementRules(
             gain=self.gain_percent / 100,
             gain_per_gib=self.gain_percent_per_gib / 100,

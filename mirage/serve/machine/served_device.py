@@ -1,4 +1,4 @@
-"""One device as it is directed: the tenants that its server has, and shall have."""
+"""One device under direction: the tenants that its server has, and shall have."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ from mirage.serve.stored import is_here
 
 
 class DeviceStanding(Enum):
-    """State of a device, by what is known of its machine."""
+    """State of a device, by the state of its machine."""
 
     COMES = auto()
-    """Its machine is waited for, or its server starts."""
+    """The machine is awaited, or the device's server starts."""
     THERE = auto()
     LOST = auto()
-    """Its machine was lost."""
+    """The machine was lost."""
 
 
 class DirectedDevice(ABC):
-    """A device. What it shall serve outlives its server."""
+    """Device whose server is told which tenants to serve; that is kept when the server ends."""
 
     standing = DeviceStanding.THERE
 
     def __init__(self, name: str, calls: DeviceCalls, tenants: Iterable[str]) -> None:
         self.name, self.calls = name, calls
         self.tenants = frozenset(tenants)
-        """Tenants that its server shall have, be it away or not."""
+        """Tenants that the server shall have, also while it is away."""
 
     @abstractmethod
     def stored(self, tenant: str) -> str | None:
-        """Name of a tenant's model in the store of weights; None for a folder or a hub's."""
+        """Name of the tenant's model in the store of weights; None for a folder or a hub model."""
 
     @abstractmethod
     def lacks_weights(self, tenant: str) -> bool:
-        """True if the store of its machine may lack a tenant's model. It reads the disk."""
+        """True if the machine's store may lack the tenant's model. It reads the disk."""
 
     @abstractmethod
     def written(self, tenants: frozenset[str]) -> Written:
-        """Configuration of its server with these tenants."""
+        """Configuration for the device's server with these tenants."""
 
     @abstractmethod
     def begins(self, wanted: Written) -> None:
-        """Have the next server begin with this configuration."""
+        """Let the next start of the server begin with this configuration."""
 
     async def serves(self, tenants: frozenset[str], drain_s: float | None = None) -> ApplyTold:
-        """Have its server serve these from now on; requests of others have `drain_s` to end.
+        """Let the server serve these tenants from now on; requests of removed ones have `drain_s`
+        to end.
 
-        Raises `DeviceRefused`, and then all is as before; `DeviceAway`, and then the next server
-        begins with these.
+        Raises `DeviceRefused`, with nothing changed, and `DeviceAway`: then the next server begins
+        with these tenants.
         """
         told = self.written(tenants)
         text = msgspec.json.encode(told.raw, enc_hook=str).decode()
@@ -73,7 +74,7 @@ class DirectedDevice(ABC):
             raise
 
     async def leaves_out(self, tenant: str) -> str:
-        """Have it without a tenant that never came; how that went, in words."""
+        """Remove a tenant whose start failed; return words about the result."""
         try:
             await self.serves(self.tenants - {tenant})
         except DeviceAway:
@@ -84,7 +85,7 @@ class DirectedDevice(ABC):
 
 
 class ServedDevice(DirectedDevice):
-    """A device of this machine, with its keeper."""
+    """Device of this machine, with the keeper of its server process."""
 
     def __init__(
         self,
@@ -108,19 +109,19 @@ class ServedDevice(DirectedDevice):
         self._keeper.order = msgspec.json.encode(self._order)
 
     def order_at(self, url: str) -> bytes:
-        """Order by which its server starts, with the address of the router."""
+        """Order by which the device's server starts, with the router's URL."""
         self._order = msgspec.structs.replace(self._order, url=url)
         return msgspec.json.encode(self._order)
 
     def differs(self, tenants: frozenset[str], declared: DeclaredMachine) -> bool:
-        """True if another file with these tenants is another configuration of this device."""
+        """True if another file with these tenants gives this device another configuration."""
         now, then = self.written(self.tenants), declared.device(self.name, tenants).written
         return (repr(now.raw), now.folder) != (repr(then.raw), then.folder)
 
     async def would(
         self, tenants: frozenset[str], drain_s: float | None, declared: DeclaredMachine
     ) -> ApplyTold:
-        """Outlook, had it these of another file. Raises as `DeviceCalls`."""
+        """Dry run of another file with these tenants. Raises as `DeviceCalls` does."""
         wanted = declared.device(self.name, tenants).written
         text = msgspec.json.encode(wanted.raw, enc_hook=str).decode()
         return await self.calls.serves(text, wanted, drain_s, dry_run=True)
@@ -128,7 +129,9 @@ class ServedDevice(DirectedDevice):
     async def serves_of(
         self, declared: DeclaredMachine, tenants: frozenset[str], drain_s: float | None
     ) -> ApplyTold:
-        """Have its server serve these of another file from now on. Raises as `serves`."""
+        """Let the server serve these tenants of another file from now on. Raises as `serves`
+        does.
+        """
         before, self.declared = self.declared, declared
         try:
             return await self.serves(tenants, drain_s)

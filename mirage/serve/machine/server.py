@@ -1,4 +1,4 @@
-"""`mirage serve` of several devices: the address, a router, and a server process for each."""
+"""`mirage serve` of several devices: the address, its router, and a server process per device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from mirage.serve.until_signal import UntilSignal, signals_exit
 
 
 def serve_devices(machine: PlacedMachine, options: ServeOptions, means: Means) -> int:
-    """Serve until a signal; the exit code. Raises as `serve` does."""
+    """Serve several devices until a signal; return the exit code. Raises as `serve` does."""
     common = machine.devices[0].config
     ReadyFile(options.ready_file).prepare()
     files.check_folders(options.log_dir)
@@ -77,7 +77,7 @@ async def _run(
 
 
 class MachineServer:
-    """A run, from the first process to the last. Made where an event loop runs."""
+    """Run of a server of several devices. It is created inside a running event loop."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class MachineServer:
         return self._rundir.sockets / socket_name(kind, device)
 
     async def run(self) -> int:
-        """Start, serve, stop. See `serve_devices` for what it returns and raises."""
+        """Start, serve and stop; returns and raises as `serve_devices` does."""
         return await self._signals.run()
 
     async def serve(self) -> None:
@@ -159,7 +159,11 @@ class MachineServer:
         await together(work)
 
     async def _listen(self) -> str:
-        """First of all: a taken port shall not cost the start of all engines."""
+        """Open the address before engines start, so that a taken port costs no start; return the
+        URL.
+
+        Raises `ConfigError`.
+        """
         host, port = self._options.host, self._options.port
         try:
             return await self._address.start(host, port, self._keys.table)
@@ -197,7 +201,11 @@ class MachineServer:
         )
 
     async def _say_ready(self, url: str, begun: float) -> None:
-        """Say that all is ready once each device is, or cannot be."""
+        """Announce the server as ready, once each device is ready or has failed to start.
+
+        Raises `ConfigError` if a device's configuration is refused, `EngineFailed` if no device can
+        start, or if one cannot and `all_or_nothing` is set.
+        """
         failures = {}
         for keeper in self._keepers:
             try:
@@ -218,19 +226,21 @@ class MachineServer:
         say(f"ready at {url} in {time.monotonic() - begun:.0f} s ({count} devices)")
 
     async def _move(self) -> None:
-        """Have models move once each device is there, or cannot be. Never returns."""
+        """Let models move, once each device is ready or has failed to start. Never returns."""
         await asyncio.wait([keeper.first for keeper in self._keepers])
         await self._moves.keep()
 
     def _status(self, url: str) -> str:
-        """Line for the service manager."""
+        """Status line for the service manager."""
         there = sum(keeper.is_ready for keeper in self._keepers)
         return f"{url}: {there} of {len(self._keepers)} devices are ready"
 
     # -- stopping -----------------------------------------------------------------------
 
     def stops(self) -> None:
-        """See `SignalledServer`: what device servers leave from now on is ended at once."""
+        """See `SignalledServer`: engines of device servers that end from now on are ended at
+        once.
+        """
         self.machines.stops()
 
     def kill(self) -> None:
@@ -241,7 +251,7 @@ class MachineServer:
         self._rundir.remove()
 
     async def stop(self) -> None:
-        """Stop in this order: operators, requests, devices with their engines, the address."""
+        """Stop in this order: admin socket, requests, devices with their engines, the address."""
         self._ready_file.remove()
         self.machines.stops()
         await self._admin.stop()

@@ -1,4 +1,4 @@
-"""Replicas that stand in for a device that is lost, until it serves again. Pure."""
+"""Stand-ins: replicas that serve for a lost device, until it serves again. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from mirage.control.placement.steps import MoveStep, MoveVerb
 
 
 class StandIns:
-    """Places of models whose own device was lost."""
+    """Places of models whose own devices were lost."""
 
     def __init__(self) -> None:
         self._places: list[tuple[str, str]] = []
-        """Model and device of each."""
+        """Model and device of each stand-in."""
 
     @property
     def models(self) -> frozenset[str]:
-        """Models with a stand-in: they go back before they move again."""
+        """Models with a stand-in; they have to go back before they may move again."""
         return frozenset(model for model, _ in self._places)
 
     def begin(self, steps: Iterable[MoveStep], gone: Collection[str]) -> None:
-        """Steps are carried out: a model that is `gone` and starts elsewhere stands in there."""
+        """Note stand-ins: the models in `gone` that `steps` start on other devices."""
         self._places += [
             (step.model, step.device)
             for step in steps
@@ -29,7 +29,7 @@ class StandIns:
         ]
 
     def found(self, present: DevicePlacement, pins: Mapping[str, Collection[str]]) -> None:
-        """Another controller moved these: beside the devices that it names a model stands in."""
+        """Recognise stand-ins by the placement: models on devices that they do not name."""
         self._places = [
             (model, device)
             for model, own in pins.items()
@@ -40,7 +40,7 @@ class StandIns:
     def over(
         self, present: DevicePlacement, serves: Callable[[str, str], bool]
     ) -> list[tuple[str, str]]:
-        """Places whose model another device serves again; they are forgotten."""
+        """Remove and return the stand-ins whose models serve again on other devices."""
         self._places = [each for each in self._places if each[1] in present.of(each[0])]
         found = [
             (model, device)

@@ -1,7 +1,7 @@
-"""One device, served by a process that nobody is the parent of.
+"""Server of one device as a process without a parent.
 
-``python -m mirage.serve.machine.tethered ORDER SOCKET EPOCH LEASE_S``. It has an address and a
-router of its own, and goes on for the lease after its last agent.
+``python -m mirage.serve.machine.tethered ORDER SOCKET EPOCH LEASE_S``. It has its own address and
+router. When its last agent has gone it goes on for the lease.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mirage.serve.together import together
 
 BEAT_S = 0.5
 OWN_KEY = "cluster"
-"""Name of the key that is made of the cluster's secret, by which doors open."""
+"""Name of the key that is made from the cluster's secret, and opens doors."""
 
 
 class TetheredOrder(msgspec.Struct, frozen=True):
@@ -52,11 +52,13 @@ class TetheredOrder(msgspec.Struct, frozen=True):
     device: str
     config: ConfigRecord
     lease_s: float | None
-    """Seconds for its engines if this process is killed; instead of those of the configuration."""
+    """Lease in seconds of its engines if this process is killed; None leaves that of the
+    configuration.
+    """
     host: str
-    """Address to listen on; the port is any free one."""
+    """Address to listen on; any free port is taken."""
     keys: tuple[AccessKey, ...]
-    """Keys that open it."""
+    """Keys that clients may use."""
     log_level: int
     log_format: LogFormat
     startup_timeout_s: float | None = None
@@ -64,22 +66,22 @@ class TetheredOrder(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class OrderedKeys(KeySource):
-    """Keys that came with an order."""
+    """Source of keys that came with an order."""
 
     keys: tuple[AccessKey, ...] = ()
 
     def read(self) -> tuple[AccessKey, ...]:
-        """All of them."""
+        """Keys of the order."""
         return self.keys
 
     @property
     def told(self) -> str:
-        """Words for who sees which keys hold."""
+        """Name of this source in messages."""
         return "the order"
 
 
 class TetheredAddress(OwnAddress):
-    """Address that the tether tells, beside signs of life of the event loop."""
+    """Address of a device, which is told to the tether, with signs of life of the event loop."""
 
     def __init__(
         self,
@@ -100,19 +102,19 @@ class TetheredAddress(OwnAddress):
         return url
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Serve the address, and send signs of life. Never returns."""
         await together([super().keep(), beats(self._tether)])
 
 
 async def beats(tether: Tether) -> None:
-    """Signs of life of this event loop. Never returns."""
+    """Send signs of life of this event loop to the tether. Never returns."""
     while True:
         tether.beats()
         await asyncio.sleep(BEAT_S)
 
 
 def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
-    """Serve until a signal; the exit code. Raises as `serve` does."""
+    """Serve a device until a signal; return the exit code. Raises as `serve` does."""
     told = order.config
     path = Path(told.path)
     written = Written(told.raw, path, Path(told.folder), told.sha256)
@@ -140,11 +142,11 @@ def main(means: Means | None = None) -> None:
 
 
 class NamedOrder(Protocol):
-    """An order, as far as all of them are alike."""
+    """Attributes that all orders have."""
 
     @property
     def device(self) -> str:
-        """Name by which its server is known."""
+        """Name by which the agent knows the server."""
 
     @property
     def log_level(self) -> int: ...
@@ -157,7 +159,10 @@ Order = TypeVar("Order", bound=NamedOrder)
 
 
 def by_order(program: str, kind: type[Order], serve: Callable[[Order, Tether], int]) -> None:
-    """Do by the order that the command line names, as long as the lease lasts."""
+    """Run `serve` with the order that the command line names, as long as the tether's lease lasts.
+
+    The process exits with the code that `serve` returns.
+    """
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("order", type=Path)
     parser.add_argument("socket", type=Path)

@@ -1,4 +1,4 @@
-"""Lines of a watch over several devices, each with the name of its device."""
+"""Watch over several devices: each line gets the name of its device."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
 AGAIN_S = 0.5
 """Seconds between two attempts to watch a device whose server is away."""
 FIRST_S = 5.0
-"""Longest time for devices that are there to begin to tell."""
+"""Most seconds to wait at the start until all devices answer."""
 FOREVER = aiohttp.ClientTimeout(None)
 
 
 class MachineWatchers:
-    """Serves watches. A device whose server comes back tells first how all its tenants are."""
+    """Serves watches. When a device's server comes back, its lines first tell all its tenants'
+    states.
+    """
 
     def __init__(self, devices: Mapping[str, DeviceCalls]) -> None:
         self._devices = devices
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Serve until the client leaves. All devices that are there have begun to tell before."""
+        """Serve a client until it leaves. The answer begins once all devices answer, or after
+        `FIRST_S`.
+        """
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         watches = [_DeviceWatch(one, response) for one in self._devices.values()]
         tasks = [asyncio.create_task(one.keep()) for one in watches]
@@ -50,23 +54,25 @@ class MachineWatchers:
 
 
 class _ClientGone(Exception):
-    """The reader of the watch has gone."""
+    """The client of the watch has gone."""
 
 
 class _DeviceWatch:
-    """One device's part of a watch."""
+    """Part of a watch that covers one device."""
 
     def __init__(self, calls: DeviceCalls, response: web.StreamResponse) -> None:
         self._calls, self._response = calls, response
         self._seen: TenantsTold | None = None
-        """Tenants when its lines came last."""
+        """Tenants when the device's watch began last; None before."""
         self._revision = 0
-        """The newest one: that of another server begins anew."""
+        """Highest revision told so far, since a restarted server begins at 0 again."""
         self.begun, self.tells = asyncio.Event(), asyncio.Event()
-        """Set once its lines come, or it is away; set once the response has begun."""
+        """`begun` is set once the device's watch has begun, or its server was found away; `tells`
+        once lines may be written to the response.
+        """
 
     async def keep(self) -> None:
-        """Returns once the client has gone."""
+        """Watch the device until the client has gone."""
         while True:
             try:
                 await self._tell()
@@ -78,7 +84,9 @@ class _DeviceWatch:
             await asyncio.sleep(AGAIN_S)
 
     async def _tell(self) -> None:
-        """Returns, or raises, when its server ends."""
+        """Pass on the lines of one connection, until the device's server ends or an error is
+        raised.
+        """
         async with self._calls.session() as http, http.get("/watch", timeout=FOREVER) as told:
             now, before = await self._calls.tenants(), self._seen
             self._seen = now
@@ -91,7 +99,7 @@ class _DeviceWatch:
                 await self._write(msgspec.json.decode(line, type=StateChange))
 
     async def _write(self, change: StateChange) -> None:
-        """Raises `_ClientGone`."""
+        """Write a line to the client. Raises `_ClientGone`."""
         self._revision = max(self._revision, change.revision)
         line = msgspec.structs.replace(change, device=self._calls.device, revision=self._revision)
         try:
@@ -101,7 +109,7 @@ class _DeviceWatch:
 
 
 def _since(before: TenantsTold, now: TenantsTold) -> list[StateChange]:
-    """Lines about all tenants, those that have gone too, after a time in which nobody told."""
+    """Lines about all tenants after an interruption, also about those that have gone."""
     there = {one.name for one in now.tenants}
     gone = [one.name for one in before.tenants if one.name not in there]
     told = [(one.name, one.state, one.reason, False) for one in now.tenants]

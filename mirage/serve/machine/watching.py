@@ -1,4 +1,4 @@
-"""Devices as they are seen: who answers, which tenants they have, and what was asked of them."""
+"""Devices as they are seen: answers of their servers, their tenants, and ended requests."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ class WatchedDevice:
         self.served, self._answered, self._now = served, now, now
         self._pid, self._since = 0, 0
         self.tenants: dict[str, TenantStatus] = {}
-        """Tenants as they were at the last answer."""
+        """Status of each tenant at the last answer."""
 
     @property
     def away_s(self) -> float:
-        """Seconds without an answer, at the last look."""
+        """Seconds from the last answer to the last look."""
         return self._now - self._answered
 
     def waited(self, now: float) -> None:
-        """Count the device's silence from now on, since no look was possible before."""
+        """Count the device's silence from now on, because no look was possible before."""
         self._answered = self._now = now
 
     def is_lost(self, away_s: float) -> bool:
-        """True if its machine was lost, or its server has been away for so many seconds."""
+        """True if its machine was lost, or its server was silent for `away_s` seconds or more."""
         return self.served.standing is DeviceStanding.LOST or self.away_s >= away_s
 
     async def look(self, now: float) -> list[SeenRequest]:
-        """Look again; requests that have ended since."""
+        """Ask the device's server again; returns the requests that have ended since the last
+        answer.
+        """
         self._now = now
         if self.served.standing is not DeviceStanding.THERE:
             self._answered = now
@@ -71,14 +73,14 @@ class WatchedDevice:
 
 
 class SeenLoad(NamedTuple):
-    """Facts with the load of several windows, and the requests of these."""
+    """Facts with the load of several windows, and the requests in those windows."""
 
     facts: PlacementFacts
     windows: tuple[WindowRows, ...]
 
 
 class MachineWatch:
-    """All devices of a machine."""
+    """All devices under watch, and the history of their requests."""
 
     def __init__(self, devices: Mapping[str, DirectedDevice], section: PlacementSection) -> None:
         now = time.monotonic()
@@ -87,28 +89,30 @@ class MachineWatch:
         self._history = LoadHistory(section.window_s, section.windows, time.time())
 
     async def look(self) -> None:
-        """Look at all devices."""
+        """Look at all devices, and note the requests that have ended."""
         now = time.monotonic()
         for ended in await asyncio.gather(*(one.look(now) for one in self._devices.values())):
             self._history.add(ended)
 
     def waited(self) -> None:
-        """Count the silence of all devices from now on, since no look was possible before."""
+        """Count the silence of all devices from now on, because no look was possible before."""
         for one in self._devices.values():
             one.waited(time.monotonic())
 
     @property
     def lost(self) -> frozenset[str]:
-        """Devices that were lost, or are away for so long that their models come elsewhere."""
+        """Devices whose machines were lost, or whose servers were silent for so long that their
+        models go elsewhere.
+        """
         return frozenset(n for n, one in self._devices.items() if one.is_lost(self._away_s))
 
     @property
     def is_whole(self) -> bool:
-        """True if all but the lost ones have answered: what they have is known."""
+        """True if all devices that are not lost have answered the last look."""
         return all(not one.away_s for name, one in self._devices.items() if name not in self.lost)
 
     def serves(self, model: str, device: str) -> bool:
-        """True if it is ready there."""
+        """True if the device answered the last look, and `model` is ready there."""
         one = self._devices[device]
         status = one.tenants.get(model)
         there = one.served.standing is DeviceStanding.THERE and not one.away_s
@@ -116,7 +120,7 @@ class MachineWatch:
 
     @property
     def present(self) -> DevicePlacement:
-        """Placement as it is, without devices that are lost."""
+        """Present placement, without lost devices."""
         placement = DevicePlacement()
         for name, one in self._devices.items():
             for model in one.served.tenants if name not in self.lost else ():
@@ -124,9 +128,11 @@ class MachineWatch:
         return placement
 
     def load(self, given: PlacementFacts) -> SeenLoad:
-        """Facts now: devices that are there, and the load of all models, beside what is `given`.
+        """The facts `given`, with only the devices that are not lost, and with the load of all
+        models.
 
-        What a lost device had has some load: who asks for it now is not counted.
+        Models of lost devices without any request get some load, because their clients cannot be
+        counted now.
         """
         open_now: dict[str, int] = {}
         for name, one in self._devices.items():

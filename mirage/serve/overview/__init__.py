@@ -1,1 +1,1 @@
-"""One device at a glance: memory by role, rates, latencies, last decisions; and the live page."""
+"""Overview of one device: memory by role, rates, latencies, last decisions; and the live page."""

@@ -1,7 +1,7 @@
 """Loans that begin and end, in words. Pure.
 
-Small loans come and go several times a second. So each lender and borrower have one line, about
-their newest change, with the number of those before it.
+Small loans begin and end several times a second. So each pair of lender and borrower has one line,
+about its newest change, with the number of changes before it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ WORDS = {Kind.KV: "idle KV memory"}
 
 
 def loan_decisions(changes: Iterable[LoanChange], epoch: float) -> list[Decision]:
-    """The newest change of each lender and borrower, of `changes` in the order of their times.
+    """Newest change of each pair of lender and borrower; `changes` are in the order of their times.
 
-    `epoch` is the time of the book's 0, in seconds since 1970.
+    `epoch` is the time of the loan book's clock at 0, in seconds since 1970.
     """
     every: dict[Pair, list[LoanChange]] = {}
     for change in changes:

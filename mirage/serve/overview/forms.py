@@ -1,4 +1,6 @@
-"""Forms of an overview. Bytes of device memory, seconds; `t` and `since` in seconds since 1970."""
+"""Forms of an overview. Bytes are of device memory, times in seconds; `t` and `since` in seconds
+since 1970.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,16 @@ FORM_VERSION = 1
 
 
 class RoleBytes(msgspec.Struct, frozen=True):
-    """Device memory of one tenant by its role; together it is what the tenant holds."""
+    """Device memory of one tenant by its role; the sum is all that the tenant holds."""
 
     weights: int = 0
-    """Parameters, adapters, and slots of layers that stream."""
+    """Parameters, adapters, and slots of streamed layers."""
     kv_used: int = 0
-    """KV blocks of requests that run."""
+    """KV blocks of running requests."""
     kv_cached: int = 0
-    """KV blocks that no request has and that hold a cached prefix."""
+    """KV blocks of no running request that hold a cached prefix."""
     kv_free: int = 0
-    """The rest of its KV memory."""
+    """The rest of the tenant's KV memory."""
 
 
 class EngineRates(msgspec.Struct, frozen=True):
@@ -26,16 +28,16 @@ class EngineRates(msgspec.Struct, frozen=True):
     requests: float
     """Requests that began to run."""
     tokens: float
-    """Tokens of answers."""
+    """Output tokens."""
     prompt_tokens: float
 
 
 class Latencies(msgspec.Struct, frozen=True):
-    """Latencies of requests that have ended lately; None where no request tells them."""
+    """Latencies of recently ended requests; None if no such request had the measure."""
 
     requests: int
     ttft_p50_s: float | None = None
-    """Time to first token; likewise the others, of streams alone."""
+    """Time to the first token. This and the others are of streamed answers only."""
     ttft_p99_s: float | None = None
     tpot_p50_s: float | None = None
     """Time per output token after the first one."""
@@ -49,7 +51,7 @@ class Decision(msgspec.Struct, frozen=True):
     tenant: str
     text: str
     why: str = ""
-    """Sentence, or a line of a log; empty if no reason was given."""
+    """Reason as a sentence, or as a line of a log; empty if none was given."""
 
 
 class OverviewTenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,27 +61,27 @@ class OverviewTenant(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     since: float
     reason: str
-    """Reason of its state; empty if there is none, or if it is not told."""
+    """Reason of the state; empty if there is none, or if the client may not see it."""
     next: str
-    """Event that ends its state by itself, in words; ``-`` without one."""
+    """Event that will end the state by itself, in words; ``-`` without one."""
     memory: RoleBytes
     share_bytes: int | None
-    """Bytes that it is sure of while it is awake; None if nobody knows."""
+    """Bytes that are guaranteed to it while it is awake; None if unknown."""
     layers: int
-    """Decoder layers; 0 while no engine has told them."""
+    """Number of decoder layers; 0 until an engine has reported it."""
     layers_remapped: int
-    """Layers of them whose memory is given away."""
+    """Number of layers whose memory was given away."""
     running: int
-    """Requests in its running batch, or on their way there."""
+    """Number of requests in its running batch, or on their way there."""
     waiting: int
-    """Requests that wait for it to be awake, or for room in its engine."""
+    """Number of requests that wait until it is awake, or in its engine's queue."""
     rates: EngineRates | None
-    """None without an engine that has reported for some seconds."""
+    """Rates; None until an engine has reported for some seconds."""
     latencies: Latencies
 
 
 class OverviewTold(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of ``GET /overview`` on the admin socket, and of ``GET /mirage/overview``."""
+    """Answer of ``GET /overview`` at the admin socket, and of ``GET /mirage/overview``."""
 
     form_version: int = FORM_VERSION
     t: float
@@ -87,9 +89,9 @@ class OverviewTold(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     device_bytes: int
     status: str
-    """``ok`` or ``failed``: the device."""
+    """State of the device: ``ok`` or ``failed``."""
     reason: str
-    """Reason of its failure; empty if there is none, or if it is not told."""
+    """Reason of the device's failure; empty if there is none, or if the client may not see it."""
     tenants: list[OverviewTenant]
     decisions: list[Decision]
-    """The newest first."""
+    """Last decisions, the newest first."""

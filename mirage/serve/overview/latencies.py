@@ -1,4 +1,4 @@
-"""Latencies of the requests that have ended lately. Pure: no clock."""
+"""Latencies of recently ended requests. Pure: no clock."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from mirage.serve.whatif.past import ROW, EndedRequest, PastChunk, requests_in
 
 LATELY_S = 60.0
 MOST = 500
-"""Newest requests of a tenant that are looked at."""
+"""Most requests of a tenant that are used, the newest."""
 NONE_ENDED = Latencies(0)
 
 
 def latencies(chunks: Sequence[PastChunk], now: float) -> dict[str, Latencies]:
-    """Latencies of each tenant of which requests ended in the last `LATELY_S` seconds."""
+    """Latencies by tenant, for tenants with requests that ended in the last `LATELY_S` seconds.
+
+    `now` is by the clock of `PastChunk.told_s`.
+    """
     rows: dict[str, list[bytes]] = {}
     left: dict[str, int] = {}
     for chunk in reversed(chunks):

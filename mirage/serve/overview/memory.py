@@ -1,4 +1,4 @@
-"""Memory of a tenant by its role, from the last report of its engine. Pure."""
+"""Memory of a tenant by its role, computed from its engine's last report. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mirage.serve.overview.forms import RoleBytes
 
 
 def by_role(held_bytes: int, report: Report | None, shape: ModelShape | None) -> RoleBytes:
-    """Roles of what a tenant holds; all of it is weights while no engine has told more."""
+    """Split the memory that a tenant holds by role; without a report all of it is weights."""
     if report is None or shape is None:
         return RoleBytes(weights=held_bytes)
     kv = min(held_bytes, report.kv_extents * shape.extent_bytes)

@@ -1,4 +1,4 @@
-"""Rates of engines over the last seconds, by the counters of their reports. Pure: no clock."""
+"""Rates of engines over the last seconds, from the counters in their reports. Pure: no clock."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mirage.protocol import Report
 from mirage.serve.overview.forms import EngineRates
 
 STEP_S = 1.0
-"""Seconds between two readings that are kept."""
+"""Least seconds between two readings that are kept."""
 KEPT = 11
 
 
 class CounterReading(NamedTuple):
-    """Counters of one engine."""
+    """Counters of one engine at one time."""
 
     started: int
     tokens: int
@@ -23,13 +23,15 @@ class CounterReading(NamedTuple):
 
 
 class EnginePace:
-    """The last readings of all engines."""
+    """Last readings of all engines' counters."""
 
     def __init__(self) -> None:
         self._readings: deque[tuple[float, dict[str, CounterReading]]] = deque(maxlen=KEPT)
 
     def look(self, t: float, reports: Mapping[str, Report]) -> None:
-        """Reports at `t` seconds; called more often than they are kept."""
+        """Keep a reading of these reports, unless the last one is less than `STEP_S` seconds
+        older.
+        """
         if self._readings and t < self._readings[-1][0] + STEP_S:
             return
         read = {
@@ -39,7 +41,10 @@ class EnginePace:
         self._readings.append((t, read))
 
     def rates(self, tenant: str) -> EngineRates | None:
-        """Rates of its present engine, whose counters never fall; None without two readings."""
+        """Rates of a tenant's present engine; None without two readings of it.
+
+        Counters that have fallen show that a reading is of an earlier engine.
+        """
         newest: tuple[float, CounterReading] | None = None
         oldest: tuple[float, CounterReading] | None = None
         for t, readings in reversed(self._readings):

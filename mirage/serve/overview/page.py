@@ -1,6 +1,6 @@
-"""The live page, one file with its script and style inside, and the headers that it comes with.
+"""The live page, one file with its script and style, and its HTTP headers.
 
-The page tells nothing by itself: its script asks for the overview, with the key that is typed.
+The page itself contains no data: its script asks for the overview, with a key that the user types.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ OVERVIEW_ROUTE = "/mirage/overview"
 
 @cache
 def page_html() -> bytes:
-    """The page; the same for everybody."""
+    """The page as HTML; it is the same for all clients."""
     return (files("mirage.serve.overview") / "page.html").read_bytes()
 
 
 @cache
 def page_headers() -> dict[str, str]:
-    """Headers by which a browser runs the page's own script alone, and asks this server alone."""
+    """Headers of the page, by which browsers run only its own script and let it ask only this
+    server.
+    """
     policy = (
         "default-src 'none'",
         f"script-src {_hash('script')}",
@@ -44,6 +46,8 @@ def page_headers() -> dict[str, str]:
 
 
 def _hash(tag: str) -> str:
-    """Hash of the page's only element `tag`, as a policy names it."""
+    """Hash of the content of the page's only element `tag`, in the form of a content security
+    policy.
+    """
     (text,) = re.findall(rb"<%b>(.*?)</%b>" % (tag.encode(), tag.encode()), page_html(), re.DOTALL)
     return f"'sha256-{b64encode(sha256(text).digest()).decode()}'"

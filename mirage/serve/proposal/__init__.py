@@ -1,1 +1,1 @@
-"""A configuration that nobody wrote: proposed for a machine and the models that shall be served."""
+"""Proposed configuration for a machine and the models to serve, if no file is given."""

@@ -1,4 +1,4 @@
-"""The machine for which a configuration is proposed: its GPU, or its host memory."""
+"""Machine for which a configuration is proposed: its GPU, or its host memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from vmm.host_memory import host_memory
 
 
 def this_machine(memory: str | None) -> HostMachine:
-    """The first GPU if there is one, else host memory; `memory` is the size that the user wants.
+    """This machine, with its first GPU as device if there is one, else host memory.
 
-    Raises `ConfigError` for an invalid size.
+    `memory` is the size of the device that the user wants, None to propose one. Raises
+    `ConfigError` for an invalid size.
     """
     try:
         asked = None if memory is None else parse_bytes(memory)

@@ -1,4 +1,4 @@
-"""A proposal for models that a command line names, before their weights are fetched."""
+"""Proposal for the models named on a command line, made before their weights are fetched."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def source_of(
     say: Say,
     write_to: Path | None = None,
 ) -> tuple[Path, Written | None]:
-    """Path of the configuration file that words name; else of the words, and what is proposed.
+    """Configuration file that the words name, and None; or the words as a path, and a proposal.
 
-    A proposal is said, and written to `write_to`. Raises as `proposed`.
+    `trusted` are the models whose own code may run. The proposal is printed by `say`, and written
+    to `write_to` unless that is None. Raises as `proposed`.
     """
     first = Path(words[0])
     if len(words) == 1 and is_config(words[0], folder=first.is_dir(), file=first.is_file()):
@@ -59,7 +60,7 @@ def source_of(
 def proposed(
     words: Sequence[str], trusted: Sequence[str], memory: str | None, probe: ask.Probe, say: Say
 ) -> tuple[Proposal, Written]:
-    """Configuration for models, folders or names at a hub; takes some ten seconds.
+    """Proposal for models in folders or at a hub, which takes some ten seconds; also as `Written`.
 
     Raises `InputRefused` for a model that cannot be served, or not on this machine, and
     `CommandFailed` if a hub fails.
@@ -87,7 +88,7 @@ def proposed(
 
 
 def text(proposal: Proposal) -> str:
-    """The configuration as a file, with what is to be known of it before it."""
+    """Proposed configuration as the text of a file, with its explanation in comments at the top."""
     said = [f"Proposed by mirage {__version__}; docs/operating.md has every key.", *proposal.lines]
     head = "".join(f"# {line}\n" for line in said)
     keys = numbered(proposal.raw)
@@ -95,7 +96,7 @@ def text(proposal: Proposal) -> str:
 
 
 def write(proposal: Proposal, file: Path) -> None:
-    """Write it to a file that is not there. Raises `ConfigError`."""
+    """Write a proposal to a new file. Raises `ConfigError`, also if the file exists."""
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text(proposal))
@@ -104,7 +105,7 @@ def write(proposal: Proposal, file: Path) -> None:
 
 
 def _asked(models: Sequence[NamedModel], machine: HostMachine) -> dict[str, Any]:
-    """Models that vLLM is asked about, each alone on the device."""
+    """Configuration by which vLLM is asked about the models."""
     arguments = {"engine_args": {CODE: True}}
     tenants = [
         {"name": one.name, "model": one.word, "share": "auto", **(arguments if one.code else {})}
@@ -115,7 +116,10 @@ def _asked(models: Sequence[NamedModel], machine: HostMachine) -> dict[str, Any]
 
 
 def _longest(tenant: TenantSection, machine: HostMachine) -> int:
-    """Tokens of the longest request that its model was made for, as far as its folder says it."""
+    """Most tokens of a request that the tenant's model allows, as far as its folder tells.
+
+    On a host no more than `LONGEST`.
+    """
     said = read_config(tenant.model)
     stacks = [stack for stack in (said, said.text_config) if stack is not None]
     own = [stack.max_position_embeddings for stack in stacks]
@@ -126,7 +130,7 @@ def _longest(tenant: TenantSection, machine: HostMachine) -> int:
 
 
 def _tokens(told: float | None) -> int | None:
-    """A length of the tokenizer; None for the huge number that stands for none."""
+    """Length from a tokenizer's settings; None for the huge number that means no limit."""
     return int(told) if told is not None and 0 < told < MOST_TOKENS else None
 
 

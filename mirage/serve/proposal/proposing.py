@@ -1,7 +1,7 @@
-"""A configuration for a machine and models: device memory, shares, the longest request. Pure.
+"""Proposal of a configuration: device memory, shares and longest requests. Pure.
 
-Shares hold the parameters and one request of the longest each; what is left is shared out evenly.
-Models that do not fit together come and go (docs/roster.md).
+A share holds the parameters and one longest request of its model; the rest of the device is divided
+evenly. Models that do not all fit come and go (docs/roster.md).
 """
 
 from __future__ import annotations
@@ -20,60 +20,62 @@ from mirage.units import GIB, MIB, align_up, size
 Kind = Literal["host", "cuda"]
 
 ENGINE_BYTES = 2 * GIB
-"""Host memory of an engine's processes, beside weights and KV cache."""
+"""Host memory of an engine's processes, beyond weights and KV cache."""
 BESIDE: Mapping[str, int] = {"host": 0, "cuda": 3 * GIB}
-"""Device memory of an engine beside `device.memory`: CUDA's context, activations, graphs."""
+"""Device memory of an engine beyond `device.memory`: CUDA's context, activations, graphs."""
 KEPT = 0.02
-"""Part of a GPU that is left free."""
+"""Fraction of a GPU's memory that is left free."""
 AT_ONCE = 8
-"""Longest requests of each model for which host memory is taken."""
+"""Number of longest requests of each model for which host memory is proposed."""
 LONGEST: Mapping[str, int | None] = {"host": 4096, "cuda": None}
-"""Tokens of a request that are proposed at most; None: what the model was made for."""
+"""Most tokens of a request that are proposed; None leaves it to the model."""
 ROUNDED = 1e-6
-"""Hundredths of a per cent that a sum of shares may lose."""
+"""Tolerance in hundredths of a per cent, for rounding errors when shares are summed."""
 LEAST = 1024
-"""Tokens below which no request's limit is lowered."""
+"""Tokens below which the limit of requests is not lowered."""
 FOR_LONGEST = 0.5
-"""Part of what parameters leave that one longest request of each model may take."""
+"""Most of the memory that parameters leave, as a fraction, for one longest request of each
+model.
+"""
 PAGE: Mapping[str, int] = {"host": 64 * 1024, "cuda": 2 * MIB}
 
 
 class HostMachine(NamedTuple):
-    """Memory that is there, in bytes."""
+    """Memory of a machine, in bytes."""
 
     kind: Kind
     device_bytes: int
-    """Memory of the GPU; on a host, all that it has."""
+    """Memory of the GPU; on a host, all host memory."""
     host_bytes: int
     title: str
     asked: int | None = None
-    """Bytes of the device that somebody wants; None: they are proposed."""
+    """Bytes of the device that the user wants; None to propose them."""
 
 
 class OfferedModel(NamedTuple):
-    """A model that shall be served."""
+    """Model to serve."""
 
     name: str
     model: str
-    """Its folder, or its name at a hub."""
+    """Folder of the model, or its name at a hub."""
     facts: ModelFacts
-    """Facts with requests of `longest` tokens."""
+    """vLLM's answers about the model, for requests of `longest` tokens."""
     longest: int
     code: bool = False
-    """True if its own code is trusted."""
+    """True if the model's own code may run."""
 
 
 class Proposal(NamedTuple):
-    """A configuration as a file has it, and what is to be known of it."""
+    """Proposed configuration, and its explanation."""
 
     raw: dict[str, Any]
     together: bool
-    """False if models come and go, as not all fit."""
+    """False if not all models fit at once, so that they come and go."""
     lines: tuple[str, ...]
 
 
 def propose(machine: HostMachine, models: Sequence[OfferedModel]) -> Proposal:
-    """Raises `InputRefused` if a model is too large for the machine."""
+    """Propose a configuration. Raises `InputRefused` if a model is too large for the machine."""
     page = PAGE[machine.kind]
     weights = sum(parameter_bytes(one.facts, page) for one in models)
     least = max((_least(one, page), one.name) for one in models)
@@ -97,7 +99,7 @@ def propose(machine: HostMachine, models: Sequence[OfferedModel]) -> Proposal:
 
 
 class _Device(NamedTuple):
-    """Device of a configuration that is being made."""
+    """Device of a proposal."""
 
     kind: Kind
     memory: int
@@ -109,7 +111,7 @@ class _Device(NamedTuple):
         shares: Sequence[float | None],
         tokens: Sequence[int],
     ) -> dict[str, Any]:
-        """The configuration as a file has it."""
+        """Proposal as a file's keys; None as a share is ``auto``."""
         tenants = [
             {
                 "name": one.name,
@@ -127,7 +129,9 @@ class _Device(NamedTuple):
 
 
 def _room(machine: HostMachine, models: int, weights: int, least: int) -> tuple[bool, int]:
-    """True if layers may move, for which they need a copy in host memory; and the device's room."""
+    """True if layers may move, for which host memory needs a copy of them; and the bytes of the
+    device that models may have.
+    """
     host = machine.host_bytes - models * ENGINE_BYTES
     if machine.asked is not None:
         return True, machine.asked
@@ -140,7 +144,9 @@ def _room(machine: HostMachine, models: int, weights: int, least: int) -> tuple[
 def _memory(
     machine: HostMachine, models: Sequence[OfferedModel], weights: int, room: int, page: int
 ) -> int:
-    """Bytes of the device: all of a GPU, and of a host what several longest requests take."""
+    """Bytes of the proposed device: all room of a GPU; on a host, what `AT_ONCE` longest requests
+    need.
+    """
     if machine.kind == "cuda":
         return room // MIB * MIB
     wanted = weights + sum(AT_ONCE * least_kv_bytes(one.facts, page) + page for one in models)
@@ -148,7 +154,7 @@ def _memory(
 
 
 def _least(one: OfferedModel, page: int) -> int:
-    """Bytes with which a model can be served at all."""
+    """Least bytes of the device with which a model can be served."""
     facts = _facts(one.facts, min(one.longest, LEAST))
     return parameter_bytes(facts, page) + least_kv_bytes(facts, page) + page
 
@@ -156,7 +162,9 @@ def _least(one: OfferedModel, page: int) -> int:
 def _shares(
     device: _Device, models: Sequence[OfferedModel]
 ) -> tuple[list[float | None], list[int]]:
-    """Per cent of each model, None where they come and go, and tokens of its longest request."""
+    """Share of each model in per cent, None if they come and go; and tokens of its longest
+    request.
+    """
     halvings = max(one.longest for one in models).bit_length()
     tokens = [_halved(one.longest, halvings) for one in models]
     base = sum(least := _least_shares(device, models, tokens))
@@ -180,7 +188,9 @@ def _halved(longest: int, times: int) -> int:
 def _least_shares(
     device: _Device, models: Sequence[OfferedModel], tokens: Sequence[int]
 ) -> list[float]:
-    """Per cent of the device that each model needs for requests of `tokens` tokens."""
+    """Share in per cent that each model needs for requests of `tokens` tokens; 101 if it is too
+    large.
+    """
     config = Config.model_validate(device.raw(models, [None for _ in models], tokens))
     facts = {
         one.name: _facts(one.facts, longest) for one, longest in zip(models, tokens, strict=True)
@@ -191,7 +201,7 @@ def _least_shares(
 
 
 def _facts(facts: ModelFacts, tokens: int) -> ModelFacts:
-    """Facts with requests limited to `tokens` tokens."""
+    """Facts about a model with requests limited to `tokens` tokens."""
     groups = tuple(replace(each, most_blocks=each.blocks(tokens)) for each in facts.kv.groups)
     return replace(facts, kv=KVGroups(groups))
 

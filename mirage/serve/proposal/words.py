@@ -1,4 +1,4 @@
-"""Words of a command line: one configuration file, or models that shall be served. Pure."""
+"""Words of a command line: one configuration file, or models to serve. Pure."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ TRUST = "--trust-remote-code"
 
 
 class NamedModel(NamedTuple):
-    """A model as the user named it."""
+    """Model as the user named it."""
 
     word: str
     name: str
     """Name by which requests ask for it."""
     code: bool = False
-    """True if its own code may run."""
+    """True if the model's own code may run."""
 
     @property
     def hub(self) -> HubName | None:
-        """Its name at a hub, if it is one."""
+        """Name at a hub; None if the word is no such name."""
         return hub_name(self.word)
 
 
 def is_config(word: str, *, folder: bool, file: bool) -> bool:
-    """True for a configuration file, be it missing; `folder` and `file` say what is there."""
+    """True if `word` names a configuration file, which may be missing.
+
+    `folder` and `file` tell if a folder or file of that name exists.
+    """
     return file or (not folder and (word.endswith(SUFFIXES) or hub_name(word) is None))
 
 
 def named(
     words: Sequence[str], folders: Sequence[str | None], trusted: Sequence[str]
 ) -> list[NamedModel]:
-    """Models, each with the name that it is served by: its whole name at a hub, or its folder's.
+    """Models named by `words`, each with the name that it is served by: of the hub or the folder.
 
-    `folders` has the names of words that are folders. Raises `InputRefused` for a word that is
-    neither, if two have the same name, and for code that is not of a commit.
+    `folders` has the name of each word that is a folder, else None. Raises `InputRefused` for a
+    word that is neither, for two models of one name, and for trusted code without a commit.
     """
     for word in trusted:
         known = hub_name(word)

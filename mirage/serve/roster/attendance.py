@@ -1,7 +1,7 @@
-"""Roster of a device that has no room for all tenants, with a clock, engines and requests.
+"""Attendance: carries out the roster's orders, with a clock, engines and requests.
 
-The roster decides; this module carries its orders out and tells it what came of them. Everything
-happens on the event loop, and after each event all that follows from it is done at once.
+The roster decides which tenants of a device are awake; this module obeys, and tells the roster the
+results. All happens on the event loop; each event is followed by all that it entails, at once.
 """
 
 from __future__ import annotations
@@ -28,37 +28,39 @@ from mirage.serve.device_health import DeviceHealth
 from mirage.serve.roster.ticket import NotInTime, Ticket, TicketState
 
 LONGEST_REST_S = 5.0
-"""Between two looks at the clock, whatever was heard."""
+"""Most seconds between two decisions, also if nothing is heard."""
 LEAST_S = 1.0
-"""Least seconds until a device that is being asked has answered."""
+"""Least seconds that are predicted for a failed device to be well again."""
 WAKE_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 START_BOUNDS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 
 
 class Acts(Protocol):
-    """Engines of the tenants, as the roster's orders see them."""
+    """Engines of the tenants, as the attendance directs them."""
 
     def start(self, name: str) -> None:
-        """Start the tenant's engine, as soon as others have given its share back."""
+        """Start the tenant's engine as soon as others have given its share back."""
 
     def stop_one(self, name: str, why: str) -> None:
-        """End its engine, or do not start it; for a reason that is told, if there is one."""
+        """End the tenant's engine, or do not start it; `why` is the reason to log, empty for
+        none.
+        """
 
     def sleep(self, name: str) -> None:
-        """The tenant's engine gives all that it can."""
+        """Have the tenant's engine give all memory that it can."""
 
     def wake(self, name: str) -> None:
-        """The tenant's share is its own again, as soon as others have given it back."""
+        """Give the tenant its share again as soon as others have given it back."""
 
     def shows(self, name: str, state: LifeState) -> None:
-        """The tenant is in another state."""
+        """Note that the tenant has entered another state."""
 
     def gone(self, name: str) -> None:
-        """A tenant that was removed has no engine any more."""
+        """Note that a tenant that was removed has no engine any more."""
 
 
 class Attendance:
-    """The roster of one device, carried out. Run `keep`. Times are seconds of `clock`."""
+    """Roster of one device, carried out. `keep` has to run. Times are seconds of `clock`."""
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Attendance:
         device: DeviceHealth | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` hears whenever `passes` and states may have."""
+        """`changed` is called whenever `passes` or a state may have changed."""
         self.roster = roster
         self._device = device or DeviceHealth()
         self._changed = changed
@@ -77,29 +79,39 @@ class Attendance:
         self._waiting: dict[str, deque[Ticket]] = {name: deque() for name in roster.members}
         self._shown: dict[str, LifeState] = {}
         self.wakes: defaultdict[str, TimeCounts] = defaultdict(partial(TimeCounts, WAKE_BOUNDS))
-        """Times from sleep to ready, by tenant."""
+        """Counts of the seconds from the order to wake until ready, by tenant."""
         self.starts: defaultdict[str, TimeCounts] = defaultdict(partial(TimeCounts, START_BOUNDS))
-        """Times in which engines started, by tenant."""
+        """Counts of the seconds that engines took to start, by tenant."""
         self._begun: dict[str, float] = {}
-        """Time at which each tenant was ordered to come, or to sleep."""
+        """Time at which each tenant began to wake or to drain."""
         self._lives: dict[str, int] = {}
-        """Engines of each tenant, and of earlier ones of its name, that have ended."""
+        """Number of engines of each tenant that have ended, also before it was removed and added
+        again.
+        """
         self._counted: dict[str, int] = {}
-        """Requests of each tenant that the router passed on by itself, and that run."""
+        """Running requests of each tenant that routers passed on by themselves."""
         self._ending: dict[str, list[Ticket]] = {}
-        """Requests that came while an engine was about to end; the roster does not know them."""
+        """Requests that came while a tenant's engine was about to end; the roster does not know of
+        them.
+        """
         self._news = asyncio.Event()
         self._settling = False
 
     # -- tenants ------------------------------------------------------------------------
 
     def declares(self, spec: TenantSpec, own: StateBytes, times: SwitchTimes) -> None:
-        """A tenant is there, or is declared anew: see `Roster.declares`. `settle` follows."""
+        """Add a tenant, or declare it anew; see `Roster.declares`. The caller calls `settle`
+        afterwards.
+        """
         self.roster.declares(spec, own, times, self._clock())
         self._waiting.setdefault(spec.name, deque())
 
     def remove(self, name: str, drain_s: float | None = None) -> None:
-        """A tenant is declared no more; `gone` follows. Raises `NoSuchMemberError`."""
+        """Remove a tenant: its requests have `drain_s` seconds to end, None for the roster's own
+        time.
+
+        `Acts.gone` is called when its engine has ended. Raises `NoSuchMemberError`.
+        """
         self.roster.wished(name, LifeState.STOPPED, self._clock(), drain_s)
         self.roster.removed(name)
         self.settle()
@@ -107,7 +119,7 @@ class Attendance:
     # -- requests -----------------------------------------------------------------------
 
     def ask(self, name: str) -> Ticket:
-        """A request for a tenant comes. Raises `NotInTime`."""
+        """Ticket for a new request to a tenant. Raises `NotInTime`."""
         ticket = Ticket(lambda ticket: self._over(name, ticket))
         if (ending := self._ending.get(name)) is not None:
             if len(ending) >= self.roster.members[name].spec.queued:
@@ -121,7 +133,7 @@ class Attendance:
         return ticket
 
     def passes(self, name: str) -> bool:
-        """True if the router may pass on a request for a tenant without asking."""
+        """True if routers may pass requests on to a tenant without asking."""
         member = self.roster.members.get(name)
         if member is None:
             return True  # it was refused, and has no engine
@@ -129,11 +141,15 @@ class Attendance:
         return ready and name not in self._ending and not self._device.reason
 
     def life(self, name: str) -> int:
-        """Number of the tenant's engine; an earlier one's requests have ended with it."""
+        """Number of the tenant's engine; requests of engines with lower numbers have ended."""
         return self._lives.get(name, 0)
 
     def counted(self, name: str, life: int, running: int) -> None:
-        """Note requests that run, which the router passed on by itself to engine number `life`."""
+        """Note the number of `running` requests that routers passed on by themselves to engine
+        `life`.
+
+        A count for an engine that has ended is ignored.
+        """
         if life == self.life(name):
             before = self._counted.get(name, 0)
             self._counted[name] = running
@@ -141,7 +157,7 @@ class Attendance:
             self.settle()
 
     def queued(self) -> dict[str, int]:
-        """Requests that wait for each tenant to be ready."""
+        """Number of requests to each tenant that wait until it is ready."""
         return {
             name: len(waiting) + len(self._ending.get(name, ()))
             for name, waiting in self._waiting.items()
@@ -149,12 +165,12 @@ class Attendance:
 
     @property
     def unconfirmed(self) -> list[str]:
-        """Tenants that drain, and of which the router may not know that."""
+        """Draining tenants of which some router may not know that they drain."""
         members = self.roster.members.values()
         return [m.name for m in members if m.state is LifeState.DRAINING and m.unconfirmed]
 
     def confirmed(self, name: str) -> None:
-        """The router passes nothing on to a tenant without asking, and `counted` what it had."""
+        """Note that all routers know that a tenant drains, so that its count is final."""
         self.roster.confirmed(name)
         self.settle()
 
@@ -173,11 +189,13 @@ class Attendance:
 
     @property
     def _device_s(self) -> float:
-        """Seconds until a device that has failed is asked again; 0 of one that is well."""
+        """Seconds until a failed device is looked at again; 0 if the device is well."""
         return max(LEAST_S, self._device.wait_s) if self._device.reason else 0.0
 
     def device_failed(self) -> None:
-        """Refuse waiting requests, and new ones until the device is healthy."""
+        """Refuse waiting requests because the device has failed; new ones are refused until it is
+        well.
+        """
         why, device_s = self._device.reason, self._device_s
         for order in self.roster.device_failed(self._clock(), device_s, why):
             self._obey(order)
@@ -202,7 +220,9 @@ class Attendance:
     # -- engines ------------------------------------------------------------------------
 
     def started(self, name: str, seconds: float) -> None:
-        """An engine serves, so long after it was started: the next start will take as long."""
+        """Note that an engine serves, `seconds` after its start began; this predicts the next
+        start.
+        """
         member = self.roster.members[name]
         cold_s = max(seconds, member.times.wake_s)
         member.times = replace(member.times, warm_s=cold_s, cold_s=cold_s)
@@ -210,15 +230,17 @@ class Attendance:
         self.heard(name, LifeEvent.STARTED)
 
     def ends(self, name: str) -> None:
-        """An engine is about to end: `ended` follows. Requests that come meanwhile wait for it."""
+        """Note that an engine is about to end; requests to its tenant wait until `ended` is
+        called.
+        """
         if name in self.roster.members:
             self._ending.setdefault(name, [])
             self._changed()
 
     def ended(self, name: str, retry_s: float, *, failed: bool) -> None:
-        """An engine has ended, or did not start; it may start again in `retry_s` seconds.
+        """Note that an engine has ended or did not start; it may start again in `retry_s` seconds.
 
-        With `failed` it is given up for now, and `retry_s` is a long rest.
+        With `failed` the tenant is given up for that time.
         """
         self._note_end(name, retry_s, failed=failed)
         for ticket in self._ending.pop(name, ()):
@@ -236,7 +258,7 @@ class Attendance:
             self.heard(name, LifeEvent.GIVEN_UP, retry_s)
 
     def _next_life(self, name: str) -> None:
-        """The requests of its engine have ended."""
+        """Count another engine; the requests of the one before have ended."""
         self._lives[name] = self.life(name) + 1
         self._counted.pop(name, None)
 
@@ -245,7 +267,9 @@ class Attendance:
         return member.state is LifeState.DRAINING and member.told and member.goal is goal
 
     def heard(self, name: str, event: LifeEvent, retry_s: float = 0.0) -> None:
-        """An event of an engine. One that its state does not have came too late to matter."""
+        """Note an event of an engine; one that does not fit the tenant's state came late and is
+        ignored.
+        """
         if name not in self.roster.members:
             return
         with suppress(UnexpectedEventError):
@@ -257,7 +281,7 @@ class Attendance:
         self.settle()
 
     def reported(self, name: str, report: Report) -> None:
-        """The memory of an engine: whether it sleeps now, or has woken."""
+        """Note an engine's report: it may show that the engine sleeps, or has woken."""
         if (member := self.roster.members.get(name)) is None:
             return
         if report.asleep and self._is_told(member, DrainGoal.SLEEP):
@@ -269,36 +293,43 @@ class Attendance:
             self.heard(name, LifeEvent.WOKE)
 
     def _has_woken(self, name: str, report: Report) -> bool:
-        """True if it has obeyed a newer allotment, and has memory for a request."""
+        """True if the engine is awake and has KV memory for a request."""
         least = self.roster.members[name].own.least_extents
         return not report.asleep and report.kv_usable_extents >= least
 
     # -- operators ----------------------------------------------------------------------
 
     def wish(self, name: str, state: LifeState, drain_s: float | None = None) -> None:
-        """An operator wants a tenant ready, asleep or stopped. Raises `NoSuchMemberError`.
+        """Bring a tenant to state `state`, as an operator wants. Raises `NoSuchMemberError`.
 
-        What runs has `drain_s` to end, else the rules' time.
+        Running requests have `drain_s` seconds to end, None for the roster's own time.
         """
         self.roster.wished(name, state, self._clock(), drain_s)
         self.settle()
 
     def restart(self, name: str, drain_s: float | None = None) -> None:
-        """An operator wants a tenant to stop, and to come again. Raises `NoSuchMemberError`."""
+        """Stop a tenant, and start it again, as an operator wants. Raises `NoSuchMemberError`.
+
+        Running requests have `drain_s` seconds to end, None for the roster's own time.
+        """
         self.roster.restarted(name, self._clock(), drain_s)
         self.settle()
 
     def wake_s(self, name: str) -> float:
-        """Seconds that a tenant took to wake, or is predicted to; 0 of one that is unknown."""
+        """Seconds that a tenant's last wake took, or is predicted to take; 0 for an unknown
+        tenant.
+        """
         member = self.roster.members.get(name)
         return 0.0 if member is None else member.times.wake_s
 
     def ready_s(self, name: str) -> float:
-        """Seconds until a tenant would be ready if it were asked for now, predicted."""
+        """Predicted seconds until a tenant would be ready if a request came now."""
         return self.roster.predicted_s(name, self._clock())
 
     def yields_s(self, name: str) -> float | None:
-        """Seconds until its own times put it to sleep or stop it; None if they do not."""
+        """Seconds until `keep_alive` or `stop_after` puts the tenant to sleep or stops it; None if
+        they do not.
+        """
         member = self.roster.members.get(name)
         due = inf if member is None else member.yields_at
         return None if due == inf else max(0.0, due - self._clock())
@@ -306,7 +337,7 @@ class Attendance:
     # -- deciding -----------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Decide again whenever time alone changes what is right. Never returns."""
+        """Decide again at each deadline of the roster. Never returns."""
         while True:
             self.settle()
             self._news.clear()
@@ -315,7 +346,11 @@ class Attendance:
                     await self._news.wait()
 
     def settle(self) -> None:
-        """Do what follows from what has happened. What happens meanwhile is seen to after it."""
+        """Carry out the roster's orders until there are none, then call `changed`.
+
+        A call from inside another one returns at once: that one goes on until nothing is left to
+        do.
+        """
         self._news.set()
         if self._settling:
             return
@@ -354,7 +389,7 @@ class Attendance:
                 pass  # nothing is passed on to one that drains
 
     def _show(self) -> None:
-        """Tell of new states."""
+        """Tell `acts` of new states, and forget tenants that are gone."""
         now = self._clock()
         for name in self._waiting.keys() - self.roster.members.keys():
             self._forget(name)
@@ -378,7 +413,7 @@ class Attendance:
         self._acts.gone(name)
 
     def _tell(self, name: str, state: LifeState, now: float) -> None:
-        """Say it, and how long it took where that is worth knowing."""
+        """Log that a tenant has woken, sleeps or has stopped, with the seconds that took."""
         begun = self._begun.pop(name, None)
         if state in (LifeState.WAKING, LifeState.DRAINING):
             self._begun[name] = now

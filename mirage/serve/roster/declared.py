@@ -1,6 +1,6 @@
-"""The roster of a configuration: what each tenant takes of the device, and how long its ways take.
+"""Roster of a configuration: each tenant's memory in each state, and the times between states.
 
-Times are guesses from the machine's link until engines have been seen to start.
+Times are guessed from the machine's link until engines have been seen to start.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from mirage.serve.fit import Fit
 from mirage.units import ceil_div
 
 LINK_BYTES_S = 5e9
-"""Host to device, where nothing is known."""
+"""Bytes a second from host to device, where the link was not measured."""
 DISK_BYTES_S = 1e9
 
 
 def roster_of(config: Config, fits: Mapping[str, Fit], link: float | None, now: float) -> Roster:
-    """All tenants that fit, none of them there yet.
+    """Roster with all tenants that fit, none of which has an engine yet.
 
-    `link` in bytes a second. Raises `NeverServedError` for one that can never start.
+    `link` is in bytes a second, None if unknown. Raises `NeverServedError` for a tenant that can
+    never start.
     """
     roster = Roster(config.device.memory, rules_of(config), apart=True)
     for tenant in config.tenants:
@@ -44,18 +45,20 @@ def roster_of(config: Config, fits: Mapping[str, Fit], link: float | None, now: 
 
 
 def switch_times(own: StateBytes, link: float | None) -> SwitchTimes:
-    """Seconds of its ways, guessed; `link` in bytes a second."""
+    """Guessed seconds of starts, wakes and sleeps; `link` in bytes a second, None if unknown."""
     return SwitchSpeeds(link or LINK_BYTES_S, DISK_BYTES_S).times(own)
 
 
 def rules_of(config: Config) -> RosterRules:
-    """A model sleeps by giving layers, which is policy mirage's; else its engine ends."""
+    """Rules of the roster. Models sleep only under policy mirage, by giving layers; else engines
+    end.
+    """
     sleeps = config.policy is Policy.MIRAGE
     return RosterRules(**config.roster.model_dump(), sleeps=sleeps)
 
 
 def spec_of(tenant: TenantSection) -> TenantSpec:
-    """A tenant as its section has it."""
+    """A tenant's section of the configuration in the form that the roster takes."""
     return TenantSpec(
         tenant.name,
         tenant.percent,
@@ -73,13 +76,16 @@ def spec_of(tenant: TenantSection) -> TenantSpec:
 
 
 def bytes_of(config: Config, tenant: TenantSection, fit: Fit) -> StateBytes:
-    """Bytes of the device in each state. The share of a tenant that fits holds all its layers."""
+    """Bytes of device memory that the tenant takes in each state.
+
+    The share of a tenant that fits holds all its layers.
+    """
     shape = shape_of(config, fit)
     return state_bytes(spec_of(tenant), shape, config.device.memory, Rules.served(config))
 
 
 def shape_of(config: Config, fit: Fit) -> ModelShape:
-    """Shape that the engine will tell, before there is one."""
+    """Shape that the tenant's engine will report, computed before there is one."""
     return ModelShape(
         layers=fit.layers,
         layer_bytes=fit.layer_bytes,
@@ -94,6 +100,6 @@ def shape_of(config: Config, fit: Fit) -> ModelShape:
 
 
 def together_awake(config: Config, fits: Mapping[str, Fit]) -> AtOnce:
-    """Numbers of tenants that can be awake at once."""
+    """Number of tenants that can be awake at once, as bounds."""
     every = [bytes_of(config, config.tenant(name), fit) for name, fit in fits.items()]
     return at_once(every, config.device.memory)

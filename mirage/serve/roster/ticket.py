@@ -1,4 +1,4 @@
-"""A request at the door of its tenant: passed on, waiting, or refused."""
+"""One request as its tenant's attendance sees it: waiting, passed on, or refused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import Enum, auto
 
 
 class NotInTime(Exception):
-    """A request that cannot be served in the time that it may wait."""
+    """Refusal of a request that cannot be served in the time that it may wait."""
 
     def __init__(self, wait_s: float, why: str = "") -> None:
-        """`wait_s`: seconds after which the request may be worth sending again.
+        """`wait_s` is the number of seconds after which the request may be worth sending again.
 
-        `why` is a reason beside the time, if there is one.
+        `why` is another reason beside the time; empty if there is none.
         """
         super().__init__(f"not in time, try again in {wait_s:.0f} s")
         self.wait_s, self.why = wait_s, why
@@ -29,36 +29,39 @@ class TicketState(Enum):
 
 
 class Ticket:
-    """A request. `admitted` returns once it may be passed on. Call `over` at its end."""
+    """A request. `admitted` returns once it may be passed on. Call `over` when it has ended."""
 
     def __init__(self, left: Callable[[Ticket], None]) -> None:
-        """`left` hears when the request is over, in whatever state it was."""
+        """`left` is called with this ticket when the request is over, in any state."""
         self.state = TicketState.WAITING
         self._left, self._answered = left, asyncio.Event()
         self.life = 0
-        """Number of the engine that it was passed on to, among those of its tenant."""
+        """Number of the tenant's engine that the request was passed on to."""
         self.retry_s = 0.0
-        """Seconds after which it may be sent again, once it is refused."""
+        """Seconds after which a refused request may be worth sending again."""
         self.why = ""
 
     async def admitted(self) -> None:
-        """Raises `NotInTime` if it is refused before."""
+        """Wait until the request may be passed on. Raises `NotInTime` if it is refused."""
         await self._answered.wait()
         if self.state is TicketState.REFUSED:
             raise NotInTime(self.retry_s, self.why)
 
     def passes(self) -> None:
-        """The request's tenant is ready."""
+        """Let the request pass: its tenant is ready."""
         self.state = TicketState.PASSED
         self._answered.set()
 
     def refuse(self, retry_s: float, why: str = "") -> None:
-        """The request cannot wait; its tenant is ready in `retry_s`, predicted. `NotInTime.why`."""
+        """Refuse the request; `retry_s` seconds is the prediction for its tenant to be ready.
+
+        `why` is as in `NotInTime`.
+        """
         self.state, self.retry_s, self.why = TicketState.REFUSED, retry_s, why
         self._answered.set()
 
     def over(self) -> None:
-        """The request is answered, or its client has gone. Idempotent."""
+        """Note that the request was answered, or that its client has gone. Idempotent."""
         if self.state is not TicketState.OVER:
             self._left(self)
             self.state = TicketState.OVER

@@ -1,4 +1,4 @@
-"""Words of `mirage check` about tenants that come and go. Pure."""
+"""Lines of `mirage check` about tenants that come and go. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOST = "the KV cache of one that sleeps is lost: tiers.host keeps it"
 
 
 def roster_lines(config: Config, fits: Mapping[str, Fit], speeds: Speeds) -> list[str]:
-    """Lines for the terminal; none where all tenants fit and stay.
+    """Lines for the terminal; none if all tenants fit and stay.
 
-    Raises `NeverServedError` for one that can never start.
+    Raises `NeverServedError` for a tenant that can never start.
     """
     if not config.rostered or not fits:
         return []

@@ -1,8 +1,9 @@
 """Messages between the router and the supervisor, over the line of `mirage.wire`.
 
-The router connects, says hello, and is welcomed with all that it needs. What the supervisor pushes
-has revisions that grow. The router answers with the last one that it saw, and with what it has
-running by then: once it has seen that a tenant is not passed on to any more, its count is final.
+The router connects, says hello, and is welcomed with all that it needs. Tables, keys and doors from
+the supervisor have revisions that grow. The router answers with the last revision that it has seen,
+and with its counts of running requests: once it has seen that requests to a tenant have to ask,
+that tenant's count no longer grows.
 """
 
 from __future__ import annotations
@@ -18,62 +19,71 @@ from mirage.wire import Decoder, Message
 
 PROTOCOL_VERSION = 4
 LONGEST = 2**26
-"""Bytes of a message: a table of many keys."""
+"""Most bytes of a message, such as a table of many keys."""
 MOST_SOCKETS = 253
-"""Sockets that come with a hello: Linux passes on no more descriptors at a time."""
+"""Most sockets that can come with a hello: Linux passes no more descriptors at a time."""
 LINE = "line"
-"""Name of a supervisor's socket to who is behind a door, instead of its path."""
+"""Name of a supervisor's own socket in a question to a door, instead of its path."""
 BEAT_S = 0.5
 """Seconds between two signs of life of a router."""
 
 
 class BlameMemory(msgspec.Struct, frozen=True):
-    """A router's memory of requests that ended engines, by `time.monotonic`, for the next one."""
+    """A router's evidence about requests that ended engines, to be passed on to the next router.
+
+    Times are by `time.monotonic`.
+    """
 
     culprits: dict[str, float] = {}
     """Time until which each fingerprint is refused."""
     suspected: dict[str, float] = {}
     """Time until which each fingerprint is sent alone."""
     strikes: dict[str, list[float]] = {}
-    """Times of strikes, by the keys' names."""
+    """Times at which requests of each key ended the engine, by the key's name."""
     struck: dict[str, float] = {}
-    """Time until which each key is refused."""
+    """Time until which each key is refused, by its name."""
 
 
 class RouterHello(Message, frozen=True):
-    """First message of a router, with the sockets that it listens on."""
+    """First message of a router; its listening sockets come along as descriptors."""
 
     version: int
     pid: int
     guest: str = ""
-    """Machine whose router it is, before devices of several; empty for a device's own."""
+    """Name of the machine whose router it is; empty for the device's own."""
 
 
 class AskAdmission(Message, frozen=True):
-    """A request for a tenant that is not passed on at once; `number` is unique on this line."""
+    """Question if a request may be passed on to a tenant that is not `at_once`.
+
+    `number` is unique on this line.
+    """
 
     number: int
     tenant: str
 
 
 class RequestOver(Message, frozen=True):
-    """A request that asked is answered, or its client has gone."""
+    """A request that had asked for admission has ended."""
 
     number: int
 
 
 class TenantCount(Message, frozen=True):
-    """Requests that were passed on to engine number `life` without asking."""
+    """Counts of requests that the router passed on by itself to engine number `life`."""
 
     tenant: str
     life: int
     running: int
     passed: int
-    """Number since the router's start, of those that have ended too."""
+    """Number of such requests since the router's start, ended ones included."""
 
 
 class TableSeen(Message, frozen=True):
-    """Answer to what was pushed, said again whenever a count has changed."""
+    """Newest revision that the router has seen; sent again when a count has changed.
+
+    `counts` has only those that have changed.
+    """
 
     revision: int
     counts: list[TenantCount]
@@ -85,12 +95,12 @@ class EndJudged(Message, frozen=True):
     tenant: str
     words: str
     bodies: list[str]
-    """Fingerprints of requests that may have ended it."""
+    """Fingerprints of requests that may have ended the engine."""
     memory: BlameMemory
 
 
 class AnswersAwaited(Message, frozen=True):
-    """Numbers of waits for a tenant's engine that have lasted for a beat or longer, all of them."""
+    """All waits for a tenant's engine that have lasted for at least one beat, by number."""
 
     tenant: str
     waits: list[int]
@@ -104,82 +114,84 @@ class RequestsEnded(Message, frozen=True):
 
 
 class Drained(Message, frozen=True):
-    """No request runs any more, and new ones are refused."""
+    """Answer to `RouterDrains`: new requests are refused, and none runs any more."""
 
 
 class RouterAlive(Message, frozen=True):
-    """Sign of life."""
+    """Sign of life of a router."""
 
 
 class Beyond(msgspec.Struct, frozen=True):
-    """Way of a machine's router to devices of all machines."""
+    """Access of a machine's router to the devices of all machines."""
 
     machine: str
-    """Name of its machine."""
+    """Name of the router's machine."""
     token: str
-    """Key that opens doors."""
+    """The cluster's key, by which doors open."""
 
 
 class RouterWelcome(Message, frozen=True):
-    """Answer to a hello: what holds as long as the server runs."""
+    """Answer to a hello: facts that do not change while the server runs."""
 
     http: dict[str, Any]
     """Section `http` of the configuration."""
     host: str
-    """Name or address that is listened on."""
+    """Host name or address that the server listens on."""
     created: int
     """Time at which the server began, in seconds since 1970."""
     hang_s: float
     inner: str
-    """Socket at which the supervisor tells of itself, see `mirage.serve.inner`."""
+    """Path of the supervisor's own HTTP socket, see `mirage.serve.routing.inner`."""
     memory: dict[str, BlameMemory]
-    """Lessons of earlier routers, by tenant."""
+    """Evidence of earlier routers about requests that ended engines, by tenant."""
     lease_s: float = 0.0
-    """Seconds for which the router serves on when the supervisor has gone."""
+    """Seconds for which the router goes on serving after the supervisor has gone."""
     devices: dict[str, str] = msgspec.field(default_factory=dict)
-    """Sockets of servers of several devices, by their names, each with a table of its own."""
+    """Paths of the sockets of several devices' servers, by device; empty if there is only one."""
     door: str = ""
-    """Name of the key that opens this device to routers of other machines; see `router.door`."""
+    """Name of the key that opens this device's door to routers of other machines; see
+    `router.door`.
+    """
     beyond: Beyond | None = None
-    """Way to the devices where each is behind a door."""
+    """Access to the devices if each is behind a door; else None."""
 
 
 class DoorsApply(Message, frozen=True):
-    """Devices are behind these doors from now on, by their names; others have none."""
+    """Addresses of all doors from now on, by device; other devices have none."""
 
     revision: int
     doors: dict[str, str]
-    """Addresses, as ``http://HOST:PORT``."""
+    """URLs of the form ``http://HOST:PORT``, by the devices' names."""
 
 
 class TableApplies(Message, frozen=True):
-    """This table applies from now on."""
+    """Table that is in use from now on."""
 
     revision: int
     table: RouterTable
 
 
 class KeysApply(Message, frozen=True):
-    """These keys apply from now on."""
+    """Keys that are in use from now on."""
 
     revision: int
     keys: AccessTable
 
 
 class CertificateAgain(Message, frozen=True):
-    """The files of the certificate have been written anew."""
+    """Order to read the files of the certificate again."""
 
     revision: int
 
 
 class Admitted(Message, frozen=True):
-    """A request that asked may be passed on."""
+    """The request with this number may be passed on."""
 
     number: int
 
 
 class NotAdmitted(Message, frozen=True):
-    """A request that asked cannot be in time; see `NotInTime`."""
+    """The request with this number is refused; see `NotInTime`."""
 
     number: int
     wait_s: float
@@ -187,25 +199,28 @@ class NotAdmitted(Message, frozen=True):
 
 
 class EngineEnded(Message, frozen=True):
-    """A tenant's engine has ended; `EndJudged` follows."""
+    """A tenant's engine has ended; the router answers with `EndJudged`."""
 
     tenant: str
     ending: Ending
 
 
 class AnswersLost(Message, frozen=True):
-    """Requests whose answers never come, by the numbers of their waits."""
+    """Requests to a tenant whose answers will never come, by the numbers of their waits."""
 
     tenant: str
     waits: list[int]
 
 
 class RouterDrains(Message, frozen=True):
-    """Refuse what is new, as the section `http` says; `Drained` follows."""
+    """Order to refuse new requests and end the others, as section `http` says.
+
+    The router answers with `Drained`.
+    """
 
 
 class RouterEnds(Message, frozen=True):
-    """The server ends, and with it the router."""
+    """Order to end, because the server ends."""
 
 
 FromRouter = (
@@ -235,10 +250,10 @@ ToRouter = (
 
 
 def from_router() -> Decoder[FromRouter]:
-    """Decoder of the supervisor's end."""
+    """Decoder of messages from a router."""
     return Decoder(FromRouter, longest=LONGEST)
 
 
 def to_router() -> Decoder[ToRouter]:
-    """Decoder of the router's end."""
+    """Decoder of messages to a router."""
     return Decoder(ToRouter, longest=LONGEST)

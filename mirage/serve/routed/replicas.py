@@ -1,4 +1,4 @@
-"""Replicas of a model as the router chooses among them."""
+"""Tenants in the form in which routes choose between replicas."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from mirage.control.routes.replica import Replica, RouteTarget
 from mirage.serve.routed.tenants import RoutedTenant
 
 ASKED = {LifeState.SLEEPING: LifeState.WAKING, LifeState.STOPPED: LifeState.STARTING}
-"""States that follow where a request waits already: its table has not said so yet."""
+"""States in which to show a tenant that already has a waiting request: it is about to enter them,
+but its table does not say so yet.
+"""
 
 
 def replica_of(one: RoutedTenant, now: float, *, heard: bool) -> Replica:
-    """A tenant as a replica; `heard` is false while its device's server is away."""
+    """Tenant as a replica; `heard` is false while its device's server is away.
+
+    `now` is by `time.monotonic`.
+    """
     row = one.row
     target = RouteTarget(row.name, one.device, row.socket, _state(one, heard=heard))
     return Replica(target, one.in_flight, one.pace.rate(now), row.comes_s(now))

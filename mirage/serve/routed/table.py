@@ -1,4 +1,4 @@
-"""The table by which the router serves, as plain data that the supervisor pushes. Pure."""
+"""Table by which the router serves, as plain data that the supervisor sends. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage.serve.ends.comeback import ComebackTimes
 from mirage.serve.rates import NO_BOUNDS, NO_LIMITS, BodyBounds, RateLimits
 
 REACHABLE = frozenset({LifeState.READY, LifeState.DRAINING, LifeState.SLEEPING, LifeState.WAKING})
-"""States in which there is an engine, in whose queue a request that was admitted may wait."""
+"""States in which a tenant has an engine that queues requests."""
 
 
 class RoutedRow(msgspec.Struct, frozen=True):
@@ -19,43 +19,45 @@ class RoutedRow(msgspec.Struct, frozen=True):
 
     name: str
     socket: str
-    """Path at which its engine's server listens."""
+    """Path of the socket at which the engine's API server listens."""
     max_model_len: int
     state: LifeState = LifeState.STARTING
     life: int = 0
-    """Number of its engine; requests of an earlier one have ended with it."""
+    """Number of the tenant's engine; the requests of engines with lower numbers have ended."""
     at_once: bool = True
-    """True if requests go on without asking the supervisor."""
+    """True if requests may be passed on without asking the supervisor."""
     adopted: bool = False
-    """True if its engine was another supervisor's: its requests go on."""
+    """True if the engine was taken over from another supervisor, with its requests."""
     well: bool = False
-    """True if it serves, or will when it is asked."""
+    """True if the tenant serves, or will when it gets a request."""
     reason: str = ""
-    """Reason of its state, which is a line of a log; empty if there is none."""
+    """Reason of the state, mostly a line of a log; empty if there is none."""
     adapters: dict[str, str] = {}
-    """LoRA adapters that are served as models of their own: where each lies, by its name."""
+    """LoRA adapters that are served as models of their own: each folder, by the adapter's name."""
     known: dict[str, str] = {}
-    """Names that its engine has for adapters, where they are others."""
+    """The engine's names of adapters, by the adapters' names, where they differ."""
     aliases: tuple[str, ...] = ()
     limits: RateLimits = NO_LIMITS
     bounds: BodyBounds = NO_BOUNDS
     comeback: ComebackTimes = ComebackTimes()
     leaves: bool = False
-    """True if it was removed, and has not ended yet: no new request finds it."""
+    """True if the tenant was removed but still runs requests: it gets no new ones."""
     wake_s: float = 0.0
-    """Seconds that it takes to wake."""
+    """Seconds that a wake of this tenant takes, measured or predicted."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that requests may use."""
+        """All names that requests may use: the tenant's own, aliases, and adapters."""
         return (self.name, *self.aliases, *self.adapters)
 
     def known_as(self, model: str) -> str:
-        """Name by which its engine knows `model`, one of `names`."""
+        """The engine's name of `model`, which is one of `names`."""
         return self.name if model in self.aliases else self.known.get(model, model)
 
     def comes_s(self, now: float) -> float:
-        """Seconds from a request until the tenant is ready, as past wakes and starts predict."""
+        """Seconds from a request now until the tenant is ready, predicted from past wakes and
+        starts.
+        """
         if self.state is LifeState.READY and self.at_once:
             return 0.0
         if self.state in (LifeState.SLEEPING, LifeState.WAKING):
@@ -63,7 +65,9 @@ class RoutedRow(msgspec.Struct, frozen=True):
         return self.wait_s(now) or self.comeback.start_s
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds after which a request that is not served now may be; None if that is not so."""
+        """Seconds after which a refused request may be served; None for a failed tenant without a
+        next start.
+        """
         wait_s = self.comeback.wait_s(now)
         if wait_s is None and self.state is not LifeState.FAILED:
             return self.comeback.start_s  # it ends at the moment: a start follows
@@ -71,16 +75,16 @@ class RoutedRow(msgspec.Struct, frozen=True):
 
 
 class RouterTable(msgspec.Struct, frozen=True):
-    """All tenants, and the health of what they share."""
+    """All tenants, and the health of the memory that they share."""
 
     tenants: tuple[RoutedRow, ...] = ()
     device: dict[str, Any] = msgspec.field(default_factory=lambda: {"status": "ok"})
-    """The device, with the reason of its failure."""
+    """Health of the device, with the reason if it has failed."""
     below: dict[str, Any] = {}
-    """Memory below the device."""
+    """Health of memory below the device, in keys of ``/health``."""
 
     def health(self, *, reasons: bool = True) -> dict[str, Any]:
-        """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
+        """Body of ``/health``. `reasons` adds lines of logs, which not everybody may see."""
         ready = sum(row.well for row in self.tenants)
         status = "ok" if ready == len(self.tenants) else "degraded" if ready else "down"
         known = {row.name: row.reason for row in self.tenants if row.reason and reasons}

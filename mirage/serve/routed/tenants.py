@@ -1,4 +1,4 @@
-"""Tenants as the router knows them: their rows in the table, and what it learns itself."""
+"""Tenants on the router's side: their rows in the table, and facts that the router learns."""
 
 from __future__ import annotations
 
@@ -23,36 +23,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RoutedTenant:
-    """A tenant as the router knows it. `row` changes with each table."""
+    """Tenant on the router's side. `row` is replaced with each table."""
 
     row: RoutedRow
     device: str = ""
-    """Name of its device among several."""
+    """Name of the tenant's device; empty if there is only one."""
     quarantine: ReplicaQuarantine | None = None
-    """Bodies that may have ended an engine on any of several devices; None of the only one."""
+    """Bodies that may have ended an engine of any replica; None if there is only one device."""
     pace: ReplicaPace = field(default_factory=ReplicaPace)
     suspects: Suspects = field(default_factory=Suspects)
     strikes: KeyStrikes = field(default_factory=KeyStrikes)
     answers: AwaitedAnswers = field(default_factory=AwaitedAnswers)
     end: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the present engine has ended and it is known how; the next one has another."""
+    """Set when the present engine has ended and the cause is known; then replaced by a new
+    event.
+    """
     engine: int = 0
-    """Number of the present engine here: another supervisor counts them anew."""
+    """This router's own number of the present engine: another supervisor counts from the start."""
     running: int = 0
-    """Requests that were passed on at once to the present engine, and have not ended."""
+    """Requests that run at the present engine, passed on without asking."""
     passed: int = 0
-    """Requests that were passed on at once, ended ones too."""
+    """Requests that were passed on without asking since the start, ended ones included."""
     untold: UntoldRequests = field(default_factory=UntoldRequests)
-    """Lengths and times of requests that have ended, for the supervisor."""
+    """Lengths and times of ended requests that the supervisor has yet to be told."""
     in_flight: int = 0
-    """Requests that wait for it or run there."""
+    """Requests to this tenant that wait or run."""
 
     @property
     def name(self) -> str:
         return self.row.name
 
     def refuses(self, fingerprint: str, now: float) -> SuspectRefusal | None:
-        """Reason why a request must not be sent to the engine now; None if it may. Seconds."""
+        """Refusal of a request that must not be sent to the engine now; None if it may be sent."""
         if self.quarantine is not None:
             hold = self.quarantine.holds(self.name, fingerprint, now)
             if hold is not None:
@@ -60,7 +62,7 @@ class RoutedTenant:
         return self.suspects.refuses(fingerprint, now)
 
     def begins(self, request: RequestFacts, now: float) -> int:
-        """A request is sent to the engine; the number by which `ends` knows it."""
+        """Note that a request is sent to the engine; returns its number for `ends`."""
         if self.quarantine is not None:
             if self.quarantine.suspects(self.name, request.fingerprint, now):
                 self.suspects.suspects(request.fingerprint, now)
@@ -69,21 +71,24 @@ class RoutedTenant:
         return self.suspects.begins(request)
 
     def breaks(self, fingerprint: str, now: float) -> None:
-        """The engine broke off a request that it had read: why is not known yet."""
+        """Note that the engine broke off a request that it had read, for a reason not known yet."""
         if self.quarantine is not None:
             self.quarantine.breaks(self.name, [fingerprint], now)
 
     def ends(self, number: int, fingerprint: str, now: float, *, well: bool) -> None:
-        """The request that `begins` knew was answered, `well` or not, or broke off."""
+        """Note that request `number` has ended; `well` is true if it was answered without an
+        error.
+        """
         self.suspects.ends(number, now, well=well)
         if self.quarantine is not None:
             self.quarantine.ends(self.name, fingerprint, now, well=well)
             self.pace.ends(now, well=well)
 
     def ended(self, ending: Ending, now: float) -> Blame:
-        """Note that the engine ended, `now` in seconds; returns what ran, and the culprit if known.
+        """Note that the engine has ended; returns the requests that ran, and the culprit if known.
 
-        Requests that wait for the reason may look at `suspects` from then on.
+        `now` is by `time.monotonic`. Requests that wait on `end` may look up their blame in
+        `suspects` afterwards.
         """
         blame = self.suspects.engine_ended(ending, now)
         if self.quarantine is not None:
@@ -101,34 +106,38 @@ class RoutedTenant:
 
     @property
     def memory(self) -> BlameMemory:
-        """Lessons that have to outlive this process."""
+        """Evidence about requests that the next router gets."""
         return BlameMemory(*self.suspects.remembered, *self.strikes.remembered)
 
     @property
     def count(self) -> TenantCount:
-        """Count of its requests, for the supervisor."""
+        """Counts of requests passed on without asking, for the supervisor."""
         return TenantCount(self.name, self.row.life, self.running, self.passed)
 
 
 class RoutedTenants:
-    """All tenants of the table that holds."""
+    """All tenants of the table in use."""
 
     def __init__(self, device: str = "", quarantine: ReplicaQuarantine | None = None) -> None:
-        """`device` is its name among several, which share the `quarantine`."""
+        """`device` is the device's name among several, which share the `quarantine`."""
         self.device, self._hang_s, self._quarantine = device, HANG_S, quarantine
         self.table = RouterTable()
         self._tenants: dict[str, RoutedTenant] = {}
         self._names: dict[str, RoutedTenant] = {}
-        """Tenants that are served, by all names that requests may use."""
+        """Tenants that were not removed, by all names that requests may use."""
         self._memory: dict[str, BlameMemory] = {}
-        """Lessons of an earlier router about tenants that are not in a table yet."""
+        """Evidence of an earlier router about tenants that are not in a table yet."""
 
     def begin(self, hang_s: float, memory: dict[str, BlameMemory]) -> None:
-        """Know what an earlier router has learned; `hang_s` as in `Suspects`."""
+        """Use the evidence of an earlier router; `hang_s` is as in `Suspects`."""
         self._hang_s, self._memory = hang_s, memory
 
     def holds(self, table: RouterTable, *, first: bool = False) -> None:
-        """Have another table from now on, which may be the `first` one of a supervisor."""
+        """Replace the table; `first` is true for the first table of a connection.
+
+        A tenant whose engine's number has changed begins to count anew, except in a first table for
+        an engine that was taken over.
+        """
         self.table = table
         before, self._tenants = self._tenants, {}
         for row in table.tenants:
@@ -162,15 +171,15 @@ class RoutedTenants:
         return self._tenants[name]
 
     def serving(self, model: str) -> RoutedTenant | None:
-        """The tenant that serves `model`, which is one of its names."""
+        """Tenant that has `model` among its names and was not removed; None if there is none."""
         return self._names.get(model)
 
     @property
     def served(self) -> list[RoutedTenant]:
-        """All but those that were removed."""
+        """Tenants that were not removed."""
         return [one for one in self if not one.row.leaves]
 
     @property
     def models(self) -> list[str]:
-        """All names that requests may use."""
+        """All names that requests may use: tenants' own, aliases, and adapters."""
         return [name for one in self.served for name in one.row.names]

@@ -1,7 +1,7 @@
-"""A line of JSON for each request that was answered: who asked for what, and how it ended.
+"""Access log: a line of JSON for each request that was answered, with its client and result.
 
-Nothing of a body is in it, no header but the request's id, and no path: routes stand as they are
-registered, so that what somebody puts into a path or a query stays out.
+Lines contain nothing of a body, no header but the request's id, and no path: they name the route as
+it is registered, so that text which a client puts into a path or query stays out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mirage.serve.unread import identity
 
 
 class AccessLog:
-    """Lines of one router, in a file that others may move away."""
+    """Access log of one router, in a file that log rotation may move away."""
 
     def __init__(self, file: Path) -> None:
         self._log = logging.Logger("mirage.access")
@@ -33,7 +33,7 @@ class AccessLog:
 
     @web.middleware
     async def notes(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Has the request answered, and writes its line at the end."""
+        """Middleware: have the request answered, and write its line when the answer has ended."""
         begun, status, size = time.monotonic(), 500, 0
         try:
             response = await handler(request)

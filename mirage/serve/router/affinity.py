@@ -1,7 +1,7 @@
-"""Key of a request's session or prefix: requests of one key go to one replica, if it can. Pure.
+"""Key of a request's session or prefix, by which one replica gets all requests of a key. Pure.
 
-A session is what the client calls one. A prefix is the beginning of a conversation: all up to its
-first message of a user, which is in each of its requests.
+A session is named by the client. A prefix is the beginning of a conversation, up to its first
+message of a user, which all requests of the conversation have in common.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from mirage.units import KIB
 
 SESSION_HEADER = "X-Session-ID"
 SESSION_KEYS = ("prompt_cache_key", "user")
-"""Keys of a body that name a session, the first that is there."""
+"""Keys of a body that name a session; the first that has a text counts."""
 LEADING = ("system", "instructions")
-"""Keys of a text before a conversation."""
+"""Keys of text that precedes a conversation."""
 SPOKEN = ("messages", "input", "prompt")
-"""Keys of a conversation, or of a text."""
+"""Keys of a conversation, or of a text; the first that is there counts."""
 LEAST_BYTES = 512
-"""Bytes of a conversation or text from which its prefix counts: what is shorter is read again in no
-time. Of a text, so many are its prefix."""
+"""Bytes of a conversation or text from which on it has a prefix; shorter ones are computed again
+quickly. The prefix of a plain text has this length.
+"""
 MOST_BYTES = 64 * KIB
-"""Bytes that are looked at."""
+"""Most bytes of each part of a body that a prefix is computed from."""
 LONGEST_SESSION = 256
-"""Bytes of a session's name that count."""
+"""Most characters of a session's name that count; of a name in the body, bytes."""
 BETWEEN = re.compile(r"[\s,]*")
 """Characters between two messages."""
 BODY_KEYS = (*SESSION_KEYS, *LEADING, *SPOKEN)
@@ -56,13 +57,17 @@ def affinity_of(headers: Mapping[str, str], route: str, body: bytes) -> str:
 
 
 def _session(values: Iterable[bytes]) -> str:
-    """The first that is a text."""
+    """First nonempty JSON string of these values, cut to `LONGEST_SESSION`; empty if there is
+    none.
+    """
     texts = (value[1:-1][:LONGEST_SESSION] for value in values if value[:1] == b'"')
     return next((text.decode(errors="replace") for text in texts if text), "")
 
 
 def _prefix(values: Mapping[str, bytes]) -> str:
-    """Digest of a conversation's or text's beginning, empty if it is short."""
+    """Digest of the beginning of a conversation or text; empty if it is shorter than
+    `LEAST_BYTES`.
+    """
     spoken = next((values[key] for key in SPOKEN if values[key] != b"null"), b"")
     if len(spoken) < LEAST_BYTES:
         return ""
@@ -74,7 +79,7 @@ def _prefix(values: Mapping[str, bytes]) -> str:
 
 
 def _beginning(spoken: bytes) -> bytes:
-    """Messages up to the first of a user, or the first bytes of a text."""
+    """Messages of a conversation up to the first of a user, or the first bytes of a text."""
     if spoken[:1] != b"[":
         return spoken[:LEAST_BYTES]
     text, decoder, at = spoken[:MOST_BYTES].decode(errors="ignore"), json.JSONDecoder(), 1

@@ -1,4 +1,4 @@
-"""The OpenAI API of all tenants behind one address: requests go where ``model`` says."""
+"""The OpenAI API of all tenants at one address: a request goes to the model that it names."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ SHUTDOWN_S = 1.0
 
 
 class Router:
-    """An HTTP server in front of the engines of all tenants.
+    """HTTP server in front of the engines of all tenants.
 
-    Run `tenants.keep`; `stop` ends what `start` began.
+    Run `tenants.keep` beside it; `stop` ends what `start` began.
     """
 
     def __init__(self, link: SupervisorLink, access: AccessLog | None = None) -> None:
-        """`link` has connected; those to several devices are made of its welcome.
+        """`link` is connected; the lines to several devices are made from its welcome message.
 
-        Each request gets a line in `access`, if there is one.
+        Each request gets a line in `access`, unless that is None.
         """
         self.tenants, self._access = RoutedDevices(link), access
         welcome = link.welcome
@@ -78,7 +78,10 @@ class Router:
         self._runner: AnsweringRunner | None = None
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Answer who connects to these, which listen; with TLS once its certificate is read."""
+        """Answer requests on these sockets, which listen already.
+
+        With TLS the certificate is read first.
+        """
         if self._certificate is not None:
             await self._certificate.read()
         app = web.Application(
@@ -110,26 +113,27 @@ class Router:
         return TlsSite(runner, one, self._front, self._certificate)
 
     def routes(self) -> list[web.RouteDef]:
-        """All that is answered."""
+        """All routes of the router."""
         return [*self._own.routes(), *self._tenant_routes.routes(), *self._door.routes()]
 
     def holds(self, keys: AccessTable) -> None:
-        """Have other keys from now on."""
+        """Replace the table of keys for requests from now on."""
         self.gate.holds(keys)
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Have devices behind these doors from now on."""
+        """Replace the addresses of devices' doors: URLs by the devices' names."""
         self.tenants.opens(doors)
 
     def renews(self) -> None:
-        """Have the certificate for new connections as its files are now."""
+        """Read the certificate's files again, for new connections. Without TLS nothing happens."""
         if self._certificate is not None:
             self._certificate.renew()
 
     async def drain(self) -> None:
-        """Say so, then refuse what is new, then end what still runs. Idempotent.
+        """Announce the end, refuse new requests, and end the running ones. Idempotent.
 
-        The section `http` says how long each takes.
+        `http.drain_delay_s` is the time between the announcement and the refusals, `http.drain_s`
+        the time for running requests to end by themselves.
         """
         http = self._front.http
         if not self._closing.announced:
@@ -155,7 +159,9 @@ class Router:
 
     @web.middleware
     async def _enters(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Each request, before any route."""
+        """Middleware: checks of the head, CORS, the route and the key, before any route handles the
+        request.
+        """
         if (refused := head_refusal(request)) is not None:
             return refused
         if (preflight := self._cors.preflight(request)) is not None:

@@ -1,6 +1,7 @@
-"""A server that is asked for metrics when somebody wants them, and waited for while it is quick.
+"""A server that is asked for metrics on demand, and waited for only while it answers in time.
 
-Its last answer holds meanwhile. One that was late is waited for no more until it has answered.
+Until a new answer comes, the last one is used. A server that was late is not waited for again until
+it has answered.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 
 FRESH_S = 1.0
-"""Seconds for which an answer is new enough: nobody is asked more often."""
+"""Seconds between two questions to a server; a newer answer is fresh enough."""
 LIMIT_S = 5.0
-"""Seconds after which an answer is not awaited any more, and the last one is dropped."""
+"""Seconds after which a question is given up, and the last answer is dropped."""
 
 T = TypeVar("T")
 
@@ -26,22 +27,27 @@ class AskedSource(Generic[T]):
     def __init__(
         self, ask: Callable[[], Awaitable[T]], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`ask` raises `aiohttp.ClientError`, `OSError` or `ValueError` if there is no answer."""
+        """`ask` fetches an answer; it raises `aiohttp.ClientError`, `OSError` or `ValueError` on
+        failure.
+        """
         self._ask, self._clock = ask, clock
         self.answer: T | None = None
-        """Last answer; None after a failure."""
+        """Last answer; None before the first, and after a failure."""
         self.late = False
-        """True from when it was waited for in vain until it answers."""
+        """True from a wait that ended without an answer until the server answers."""
         self._asked = self._answered = -FRESH_S
         self._asking: asyncio.Task[None] | None = None
 
     @property
     def age_s(self) -> float:
-        """Seconds since it gave its last answer."""
+        """Seconds since the server gave its last answer, by `clock`."""
         return self._clock() - self._answered
 
     def begin(self) -> asyncio.Task[None] | None:
-        """Ask, if the answer is not fresh; what is to be waited for, if anything is."""
+        """Ask, unless the last question is newer than `FRESH_S`.
+
+        Returns the task to wait for; None if there is none, or if the server is late.
+        """
         if self._asking is None or self._asking.done():
             if self._clock() < self._asked + FRESH_S:
                 return None
@@ -50,12 +56,12 @@ class AskedSource(Generic[T]):
         return None if self.late else self._asking
 
     def waited(self) -> None:
-        """The server was waited for, long enough."""
+        """Note that a wait has ended; a server that has not answered by then counts as late."""
         if self._asking is not None and not self._asking.done():
             self.late = True
 
     def close(self) -> None:
-        """Idempotent."""
+        """Give up a question that is still open. Idempotent."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -70,7 +76,10 @@ class AskedSource(Generic[T]):
 
 
 async def renewed(sources: Iterable[AskedSource[Any]], patience_s: float) -> None:
-    """Return when all have answered that are not late, after `patience_s` seconds at most."""
+    """Ask all sources whose answers are not fresh, and wait for those that are not late.
+
+    Returns when all of these have answered or failed, after `patience_s` seconds at most.
+    """
     begun = [(source, task) for source in sources if (task := source.begin()) is not None]
     if begun:
         await asyncio.wait([task for _, task in begun], timeout=patience_s)

@@ -1,4 +1,4 @@
-"""Reason why a request broke off: only who knows how its engine ended can tell."""
+"""Reason why a request was broken off, which depends on how its engine ended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from mirage.serve.router.engines import EngineConnections, EngineRequest
 from mirage.serve.router.refusals import ended_with
 
 BLAME_S = 5.0
-"""Seconds that a request which broke off waits to hear how its engine ended."""
+"""Seconds that a request which broke off waits for the supervisor's word on how its engine
+ended.
+"""
 
 
 class BrokenOff:
-    """Asks after the engine that a tenant has when this is made."""
+    """Finds out how the engine ended that the tenant has when this object is made."""
 
     def __init__(
         self,
@@ -35,9 +37,11 @@ class BrokenOff:
         self._end = tenant.end
 
     async def why(self, number: int, error: Exception | str, *, read: bool = True) -> ApiError:
-        """Answer to the request of that number at its tenant.
+        """Error to answer request `number` of its tenant with, after waiting for the engine's end.
 
-        `read` is false if the engine cannot have begun with it.
+        The wait takes `BLAME_S` seconds at most. `read` is false if the engine cannot have begun to
+        read the request. The error names an engine's end, or just a lost connection if none is
+        known by then.
         """
         if self._closing.begun:
             return ends()
@@ -55,7 +59,7 @@ class BrokenOff:
         )
 
     async def engine_is_dead(self) -> bool:
-        """True if an engine that answers 500 has lost its core: its own ``/health`` knows."""
+        """True if an engine that has answered 500 has lost its core, by its own ``/health``."""
         if self._end.is_set():
             return True
         try:

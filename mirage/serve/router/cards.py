@@ -8,15 +8,16 @@ from typing import Any
 from mirage.serve.routed.table import RoutedRow
 
 Opens = Callable[[RoutedRow, str], bool]
-"""True if a request may use a name of a tenant."""
+"""Function that is true if the request may use this name of a tenant."""
 
 
 def cards_of(
     served: Iterable[tuple[RoutedRow, str]], created: int, opens: Opens
 ) -> dict[str, dict[str, Any]]:
-    """Entries by their names, of tenants with their devices, which have names among several.
+    """Entries of ``/v1/models`` by name, of all tenants in `served`, each with its device's name.
 
-    Those of replicas are one.
+    Replicas share one entry. It lists their devices, unless the device's name is empty: there is
+    only one. `created` is in seconds since 1970.
     """
     cards: dict[str, dict[str, Any]] = {}
     for row, device in served:
@@ -28,9 +29,10 @@ def cards_of(
 
 
 def model_cards(row: RoutedRow, created: int, opens: Opens) -> list[dict[str, Any]]:
-    """Entries of ``/v1/models`` that a request may see: a model, by aliases too, and its adapters.
+    """Entries of one tenant that a request may see: its name, aliases and adapters.
 
-    A tenant's own name is told to those alone who may use it. `created` is in seconds since 1970.
+    The tenant's own name appears as the root or parent of others only for requests that may use it.
+    `created` is in seconds since 1970.
     """
     card = {
         "object": "model",

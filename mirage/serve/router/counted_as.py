@@ -1,4 +1,4 @@
-"""Facts that a request is counted and told by, filled in as it is understood."""
+"""Facts by which a request is counted and logged, filled in while it is handled."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mirage.serve.router.gate import Passage
 
 @dataclass
 class CountedAs:
-    """Tenant and status that one request is counted by."""
+    """Tenant, device and status that one request is counted by."""
 
     tenant: str = ""
     device: str = ""
-    """Name of its device among several."""
+    """Name of the tenant's device; empty if there is only one."""
     status: int = 500
-    """Status of a request that does not end as it should."""
+    """Status to count; 500 holds for a request that ends by an unforeseen error."""
     passage: Passage | None = None
-    """None until it is within its limits."""
+    """Limits' record of the request; None until the request is let in."""
 
 
 COUNTED_AS = web.RequestKey("mirage_counted_as", CountedAs)
-"""Key of a request that is to be passed on."""
+"""Key under which a request for a tenant carries its `CountedAs`."""

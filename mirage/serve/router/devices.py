@@ -1,4 +1,4 @@
-"""Lines of one router: to the only supervisor, or to each of several devices' servers as well."""
+"""A router's lines: to the only supervisor, or also to the servers of several devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ DRAIN_LOOK_S = 0.05
 
 
 class _OtherDuties:
-    """Keys, doors and certificate are told by the first line alone."""
+    """Duties of a line to one of several devices: keys, doors and certificate come by the first
+    line.
+    """
 
     def __init__(self, link: SupervisorLink) -> None:
         self._link = link
@@ -38,21 +40,21 @@ class _OtherDuties:
         """Do nothing."""
 
     async def drain(self) -> None:
-        """Return when nobody asks this device any more, and no request runs there."""
+        """Send this device no new requests; return when none runs there."""
         self._link.drains = True
         while any(one.in_flight for one in self._link.tenants):
             await asyncio.sleep(DRAIN_LOOK_S)
 
 
 class RoutedDevices:
-    """Tenants of all lines. A model is served by one, or by replicas on several devices."""
+    """Tenants of all lines. Each model has one tenant, or replicas on several devices."""
 
     def __init__(self, first: SupervisorLink) -> None:
-        """`first` has been welcomed."""
+        """`first` is the line to the supervisor, which has welcomed this router."""
         self.first = first
         self.routes = Routes()
         self.rerouted: Counter[tuple[str, RequestFate]] = Counter()
-        """Requests that were sent to another replica, by tenant and why."""
+        """Number of requests that were sent to another replica, by tenant and cause."""
         devices, beyond = first.welcome.devices, first.welcome.beyond
         self._doors = {} if beyond is None else {name: DoorReach(beyond.token) for name in devices}
         self.several = {
@@ -65,21 +67,25 @@ class RoutedDevices:
             )
             for name, path in devices.items()
         }
-        """Lines by the devices' names; empty with one device."""
+        """Lines by the names of devices; empty if there is only one device."""
         self.links = self.several or {"": first}
-        """Lines to those that have tenants; the only one has no name."""
+        """Lines to the servers that have tenants, by device; with only one its name is empty."""
 
     async def keep(self) -> None:
-        """Keep the lines to several devices; who is away is called again and again."""
+        """Keep the lines to several devices, and connect again to each that is away. Never
+        returns.
+        """
         await together(_kept(link) for link in self.several.values())
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Devices are behind these doors from now on."""
+        """Replace the addresses of doors: URLs by the devices' names. One that is missing has
+        none.
+        """
         for name, reach in self._doors.items():
             reach.moves(doors.get(name, ""))
 
     def reach(self, tenant: RoutedTenant) -> Reach:
-        """Way to a tenant's engine."""
+        """Way to the sockets of the tenant's device."""
         return self.links[tenant.device].reach
 
     # -- tenants ------------------------------------------------------------------------
@@ -91,22 +97,22 @@ class RoutedDevices:
         return any(name in link.tenants for link in self.links.values())
 
     def __getitem__(self, name: str) -> RoutedTenant:
-        """The first of that name."""
+        """First tenant or replica of that name. Raises `StopIteration` if there is none."""
         return next(one for one in self if one.name == name)
 
     @property
     def served(self) -> list[RoutedTenant]:
-        """All but those that were removed; each replica is one."""
+        """Tenants that were not removed, on devices that take new requests; each replica is one."""
         links = (link for link in self.links.values() if not link.drains)
         return [one for link in links for one in link.tenants.served]
 
     @property
     def models(self) -> list[str]:
-        """All names that requests may use."""
+        """All names that requests may use, each once: of models, aliases and adapters."""
         return list(dict.fromkeys(name for one in self.served for name in one.row.names))
 
     def serving(self, model: str) -> list[RoutedTenant]:
-        """Tenants that serve `model`, which is one of their names; awake ones come first."""
+        """Tenants that have `model` among their names, those that can serve at once first."""
         found = [
             one
             for link in self.links.values()
@@ -115,22 +121,22 @@ class RoutedDevices:
         return sorted(found, key=_sleepiness) if len(found) > 1 else found
 
     def replica(self, one: RoutedTenant, now: float) -> Replica:
-        """A tenant as requests choose it, `now` in seconds."""
+        """A tenant in the form that routes choose from; `now` is monotonic seconds."""
         return replica_of(one, now, heard=self.links[one.device].is_up)
 
     @property
     def unknown(self) -> list[str]:
-        """Devices whose tenants are not known: their servers start, or are away."""
+        """Devices whose tenants are not known, since their servers start or are away."""
         return [name for name, link in self.several.items() if not link.has_table.is_set()]
 
     def ask(self, tenant: RoutedTenant) -> RouterTicket:
-        """A request for a tenant comes. Raises `NotInTime`."""
+        """Ticket for a new request to a tenant. Raises `NotInTime`."""
         return self.links[tenant.device].requests.ask(tenant)
 
     # -- what is told -------------------------------------------------------------------
 
     def health(self, *, reasons: bool) -> dict[str, Any]:
-        """The body of ``/health``; `reasons` are lines of logs, and not for everybody."""
+        """Body of ``/health``. `reasons` adds lines of logs, which not everybody may see."""
         if not self.several:
             return _health(self.first, reasons=reasons)
         devices = {name: _health(link, reasons=reasons) for name, link in self.several.items()}
@@ -157,7 +163,7 @@ def _health(link: SupervisorLink, *, reasons: bool) -> dict[str, Any]:
 
 
 async def _kept(link: SupervisorLink) -> None:
-    """Keep the line to one of several devices. Never returns."""
+    """Keep the line to the server of one of several devices. Never returns."""
     while True:
         try:
             await link.connect()

@@ -1,6 +1,6 @@
-"""Door of a device: routers of other machines are connected with its Unix sockets.
+"""Door of a device: connects routers of other machines with the device's Unix sockets.
 
-`reach.py` has the other end.
+`reach.py` is the other end, in the routers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from mirage.serve.router.reach import DOOR, OPENED, TO, watch
 
 
 class DeviceDoor:
-    """Connects who has the cluster's key with the supervisor, or with an engine."""
+    """Connects a router that has the cluster's key with the supervisor, or with an engine."""
 
     def __init__(self, link: SupervisorLink, gate: AccessGate) -> None:
-        """`link` is that of the only device here, which has been welcomed."""
+        """`link` is the line to the only supervisor here, which has welcomed this router."""
         self._link, self._gate = link, gate
 
     def routes(self) -> list[web.RouteDef]:
-        """The route, of a device that has a door."""
+        """Route of the door; none if the supervisor's welcome names no key for it."""
         return [web.post(DOOR, self._open)] if self._link.welcome.door else []
 
     async def _open(self, request: web.Request) -> web.StreamResponse:
-        """Never answers: who has asked is connected. Raises `ApiError`."""
+        """Connect the asking router with the socket that its query names.
+
+        There is no answer in HTTP then: the connection passes bytes on, until it ends. Raises
+        `ApiError`.
+        """
         if self._gate.key_name(request) != self._link.welcome.door:
             raise ApiError(403, "the door of a device opens to its cluster's key alone")
         loop = asyncio.get_running_loop()
@@ -55,7 +59,7 @@ class DeviceDoor:
         raise ConnectionResetError
 
     def _path(self, to: str | None) -> str:
-        """Path of a socket that may be reached. Raises `ApiError`."""
+        """Path of the socket that the query names. Raises `ApiError` if it may not be reached."""
         if to == LINE:
             return str(self._link.path)
         known = {self._link.welcome.inner, *(one.row.socket for one in self._link.tenants)}
@@ -65,7 +69,7 @@ class DeviceDoor:
 
 
 class _Pipe(asyncio.Protocol):
-    """A connection of two: what comes by it goes on by the other."""
+    """One of two connections that are joined: each writes what the other receives."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -74,7 +78,7 @@ class _Pipe(asyncio.Protocol):
         self._is_lost = False
 
     def joins(self, other: _Pipe) -> None:
-        """Have bytes go to and fro from now on."""
+        """Pass bytes between both connections from now on, with those that have come already."""
         for one, its in ((self, other), (other, self)):
             one._other = its
         for one in (self, other):
@@ -111,6 +115,6 @@ class _Pipe(asyncio.Protocol):
             self._other.close()
 
     def close(self) -> None:
-        """Send what has come, then close."""
+        """Close the connection once all written bytes are sent."""
         if not self._is_lost:
             self.transport.close()

@@ -19,14 +19,15 @@ from mirage.serve.router.engines import EngineRequest, EnginesConnected
 from mirage.units import MIB
 
 PATIENCE_S = 1.0
-"""Seconds for which one engine is waited for."""
+"""Seconds that a question for one engine's metrics waits."""
 MODEL = "model_name"
-"""Label with the tenant's name."""
+"""Label of vLLM's metrics that gets the tenant's name."""
 Life = tuple[str, str, int]
-"""A tenant's device and name, and the number of its engine."""
+"""One life of an engine: the tenant's device and name, and the number of the engine."""
 MOST_BYTES = 2 * MIB
-"""Bytes of an engine's answer that are read, many times what vLLM tells; of a longer one nothing
-is told."""
+"""Most bytes of an engine's answer that are read, many times vLLM's usual length; the metrics of an
+engine with a longer answer are left out.
+"""
 
 
 class EngineMetrics(Collector):
@@ -37,7 +38,7 @@ class EngineMetrics(Collector):
         self._sources: dict[Life, AskedSource[ToldMetrics]] = {}
 
     def sources(self) -> list[AskedSource[ToldMetrics]]:
-        """Sources, one for each engine that there is; what others told is forgotten."""
+        """A source for each engine that can be reached now; those of other engines are closed."""
         reachable = (one for one in self._tenants if one.row.state in REACHABLE)
         there = {(one.device, one.name, one.engine): one for one in reachable}
         for life in self._sources.keys() - there.keys():
@@ -47,11 +48,14 @@ class EngineMetrics(Collector):
         return list(self._sources.values())
 
     def render(self) -> bytes:
-        """Last answers of all in Prometheus' text format."""
+        """Last answers of all engines, merged, in Prometheus' text format."""
         return merged(one.answer for one in self._sources.values() if one.answer is not None)
 
     async def of(self, tenant: RoutedTenant) -> bytes | None:
-        """The last answer of one engine; None if it has not answered."""
+        """Metrics of one tenant's engine, asked for if they are not fresh.
+
+        None if it has no engine, or one that did not answer the last question.
+        """
         self.sources()
         source = self._sources.get((tenant.device, tenant.name, tenant.engine))
         if source is None:
@@ -74,7 +78,7 @@ class EngineMetrics(Collector):
             self._sources.popitem()[1].close()
 
     async def _told(self, tenant: RoutedTenant) -> ToldMetrics:
-        """Raises `aiohttp.ClientError` and `OSError`."""
+        """Ask an engine for its metrics. Raises `aiohttp.ClientError` and `OSError`."""
         request = EngineRequest(self._engines.to(tenant), "GET", "/metrics", CIMultiDict())
         async with request as answer:
             if answer.status != 200:
@@ -84,7 +88,7 @@ class EngineMetrics(Collector):
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
-    """All of an answer. Raises `aiohttp.ClientPayloadError` for more than `MOST_BYTES`."""
+    """Whole body of an answer. Raises `aiohttp.ClientPayloadError` if it exceeds `MOST_BYTES`."""
     text = bytearray()
     async for part in content.iter_any():
         text += part

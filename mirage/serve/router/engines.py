@@ -1,7 +1,7 @@
-"""Requests to engines, over connections that are kept for the next one.
+"""Requests to engines, over connections that are kept for later requests.
 
-aiohttp's parser, writer and protocol speak here. Its session is left out: of what that does for a
-request nothing else is wanted, and it took as long as the rest of the router.
+Parser, writer and protocol are aiohttp's. Its session is not used: nothing else of it is needed
+here, and it took as long as the rest of the router.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from mirage.serve.router.reach import Reach
 from mirage.units import KIB
 
 KEPT_S = 60.0
-"""Seconds for which an idle connection is kept: less than an engine keeps it (`launcher`), which so
-never closes one that a request is just being sent on."""
+"""Seconds for which an idle connection is kept. Engines keep it for longer (`launcher`), so that an
+engine never closes a connection while a request is being sent on it.
+"""
 UNREAD = {errno.EPIPE, errno.ECONNRESET}
-"""Errors by which a Unix socket says that its other end has not read all that was sent."""
+"""Errors of a Unix socket whose other end has not read all that was sent."""
 PIECE_BYTES = 256 * KIB
-"""Bytes of a body that are sent at a time: what the transport cannot send yet, it copies."""
+"""Most bytes of a body that are written at a time, because the transport copies those that it
+cannot send yet.
+"""
 PLAIN = re.compile(r"[\w/.-]+", re.ASCII)
-"""Targets that need no quotes."""
+"""Request targets that need no quoting."""
 HOST = "engine"
 
 
@@ -43,7 +46,7 @@ class EngineAway(aiohttp.ClientConnectionError):
 
 
 class EngineAnswer(NamedTuple):
-    """An answer whose head has come."""
+    """Answer of an engine whose head has come; `content` is its body."""
 
     status: int
     headers: CIMultiDictProxy[str]
@@ -51,20 +54,23 @@ class EngineAnswer(NamedTuple):
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, if they were told."""
+        """Bytes of the body by its ``Content-Length``; None without that header."""
         told = self.headers.get("Content-Length")
         return None if told is None else int(told)
 
     @property
     def kind(self) -> str:
-        """Type of the body, without parameters."""
+        """Media type of the body, in lower case and without parameters; empty if it is not
+        given.
+        """
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
 class EngineRequest:
-    """A request to an engine, sent as its context begins, which gives the answer.
+    """Request to an engine: sent when the context is entered, which yields the answer.
 
-    A connection whose answer was not read to the end is closed, so that its engine hears of it.
+    At the end of the context a connection whose answer was not read to its end is closed, so that
+    the engine notices.
     """
 
     def __init__(
@@ -75,7 +81,7 @@ class EngineRequest:
         headers: CIMultiDict[str],
         body: bytes = b"",
     ) -> None:
-        """`headers` get those that say where the request ends."""
+        """`headers` is changed: it gets Host and Content-Length."""
         if not PLAIN.fullmatch(target):
             target = URL(f"http://{HOST}{target}").raw_path_qs
         headers["Host"] = HOST
@@ -87,7 +93,10 @@ class EngineRequest:
         self._answer: EngineAnswer | None = None
 
     async def __aenter__(self) -> EngineAnswer:
-        """Raises `aiohttp.ClientError` and `OSError`."""
+        """Send the request, and return the answer once its head has come.
+
+        Raises `aiohttp.ClientError` and `OSError`.
+        """
         connection = self._connection = await self._connections.one()
         try:
             await self._send(connection)
@@ -138,20 +147,20 @@ async def _in_pieces(connection: ResponseHandler, writer: StreamWriter, body: by
 
 
 class EngineConnections:
-    """Connections with the server at one Unix socket. Call `close` at the end."""
+    """Connections to the server at the Unix socket `path`. Call `close` at the end."""
 
     def __init__(self, reach: Reach, path: str) -> None:
         self._reach, self._path = reach, path
         self._loop = asyncio.get_running_loop()
         self._used: set[ResponseHandler] = set()
         self._idle: deque[tuple[float, ResponseHandler]] = deque()
-        """Connections that may be used again, and the time since which each is idle; the last one
-        is next.
+        """Idle connections, each with the loop's time since which it is idle; the last one is used
+        next.
         """
         self._look: asyncio.TimerHandle | None = None
 
     async def one(self) -> ResponseHandler:
-        """A connection. Return it by `back`. Raises `EngineAway`."""
+        """Idle connection, or a new one. Give it back by `back`. Raises `EngineAway`."""
         found = self._kept()
         if found is None:
             make = partial(ResponseHandler, self._loop)
@@ -164,7 +173,10 @@ class EngineConnections:
         return found
 
     def back(self, connection: ResponseHandler, *, whole: bool) -> None:
-        """A request is over; `whole` if all was sent, and the answer read."""
+        """Take a connection back, and keep it if it can be used again.
+
+        `whole` is true if the request was sent and its answer read to the end.
+        """
         self._used.discard(connection)
         if not whole or connection.should_close or not connection.is_connected():
             connection.close()
@@ -174,16 +186,17 @@ class EngineConnections:
             self._look = self._loop.call_later(KEPT_S, self._close_old)
 
     def never_read(self, error: BaseException) -> bool:
-        """True if the engine closed a connection before it had read the whole request.
+        """True if `error` shows that the engine closed the connection before it had read the
+        request.
 
-        A connection that it closed once it had read that ends without an error: what it did with
-        the request is not known then, nor where others may have read it on the way.
+        If the engine closes after that, the connection ends without such an error: it is not known
+        then what the engine did with the request. Through a door this is not known either.
         """
         closing = isinstance(error, aiohttp.ClientConnectionResetError)
         return closing or (self._reach.tells_unread and getattr(error, "errno", None) in UNREAD)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -211,15 +224,17 @@ class EngineConnections:
 
 
 class EnginesConnected:
-    """Connections with each engine. Call `close` at the end."""
+    """Connections to the engines of all tenants. Call `close` at the end."""
 
     def __init__(self, tenants: RoutedDevices) -> None:
         self._tenants = tenants
         self._engines: dict[tuple[str, str], EngineConnections] = {}
-        """Connections by the devices' names and the engines' sockets."""
+        """Connections by the device's name and the path of the engine's socket."""
 
     def to(self, tenant: RoutedTenant) -> EngineConnections:
-        """Connections with a tenant's engine; new ones end those of tenants that have gone."""
+        """Connections to a tenant's engine. Making new ones closes those to engines that have
+        gone.
+        """
         place = tenant.device, tenant.row.socket
         if (found := self._engines.get(place)) is None:
             found = EngineConnections(self._tenants.reach(tenant), tenant.row.socket)
@@ -230,6 +245,6 @@ class EnginesConnected:
         return found
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close all connections. Idempotent."""
         while self._engines:
             self._engines.popitem()[1].close()

@@ -1,4 +1,4 @@
-"""One request passed on to its tenant's vLLM server, and the answer back, chunk by chunk."""
+"""A request passed on to its tenant's vLLM server, and the answer back to the client."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from mirage.units import KIB
 
 EVENTS = "text/event-stream"
 WHOLE_BYTES = 64 * KIB
-"""Bytes of an answer that is passed on in one piece, if its length is told beforehand."""
+"""Most bytes of an answer that is passed on in one piece; its length has to be known beforehand."""
 
 HasOthers = Callable[[], bool]
-"""Question if another replica may have a request."""
+"""Function that is true if another replica may be sent the request."""
 
 
 def no_others() -> bool:
-    """The answer where there is one replica alone."""
+    """A `HasOthers` where there is only one replica: always false."""
     return False
 
 
 class Forward:
-    """A request on its way. What it may have done to the engine is booked when it ends."""
+    """A request on its way. When it ends, it is noted whether it may have harmed the engine."""
 
     def __init__(
         self,
@@ -62,10 +62,11 @@ class Forward:
         *,
         others: HasOthers = no_others,
     ) -> None:
-        """`passage` hears that it is sent, and what its answer says.
+        """`passage` is told that the request is sent, and the usage and times of its answer.
 
-        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. `others` tells
-        if a replica may have it, where this engine has read nothing of it or turns it away.
+        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. `others` is
+        asked whether another replica may get the request, when this engine has read nothing of it
+        or turns it away.
         """
         self._others = others
         self._known_as, self._quiet_s = known_as, quiet_s
@@ -76,9 +77,9 @@ class Forward:
         self._broken = BrokenOff(tenant, told, engine, closing)
         self._well = False
         self._received = False
-        """True once an answer has begun."""
+        """True once the head of an answer has come."""
         self._name: AnswerName | None = None
-        """Name in the answer, if it is another one than the engine's."""
+        """Replaces the engine's name of the model in the answer; None if the names are equal."""
         self._response: web.StreamResponse | None = None
         self._events: WholeEvents | None = None
         """Events of an answer that is a readable stream; None for other answers."""
@@ -86,7 +87,10 @@ class Forward:
         """True if the client went away before it had the whole answer."""
 
     async def send(self, body: bytes) -> web.StreamResponse:
-        """Returns the answer once it has been passed on. Raises `ApiError`."""
+        """Send `body` to the engine, and pass its answer on; returns that answer.
+
+        Raises `ApiError` if nothing of an answer has been sent to the client.
+        """
         tenant, mark, now = self._tenant, self._told.fingerprint, time.monotonic()
         if (refused := tenant.refuses(mark, now)) is not None:
             raise suspect_refused(self._told.model, refused)
@@ -106,7 +110,10 @@ class Forward:
             return self._response
 
     async def _within(self, body: bytes) -> web.StreamResponse:
-        """Raises `ApiError` if it is broken off, or the answer is lost."""
+        """Send within the limits of the server's end and of `AwaitedAnswer`.
+
+        Raises `ApiError` if the server ends, or if the engine has lost the request.
+        """
         scope = asyncio.timeout(None)
         awaited = AwaitedAnswer(self._tenant.answers, scope)
         self._closing.runs(scope)
@@ -171,7 +178,7 @@ class Forward:
             return response
 
     async def _whole(self, answer: EngineAnswer, headers: CIMultiDict[str]) -> web.StreamResponse:
-        """A short answer, which is there at once."""
+        """Read a short answer to its end, and return it in one piece."""
         self._well = False
         body = await answer.content.read()
         self._well = answer.status < 500
@@ -185,7 +192,7 @@ class Forward:
         response: web.StreamResponse,
         awaited: AwaitedAnswer,
     ) -> None:
-        """Chunk by chunk as they come; a broken answer is never made to look complete."""
+        """Pass the answer on chunk by chunk; one that breaks off is never made to look complete."""
         if answer.kind == EVENTS and "Content-Encoding" not in answer.headers:
             self._events = WholeEvents()
         try:
@@ -217,7 +224,7 @@ class Forward:
             self._well, self.left = False, True
 
     def _whole_events(self, chunk: bytes) -> bytes:
-        """Bytes that may be passed on once `chunk` has come."""
+        """Bytes that may be passed on now that `chunk` has come: of a stream, only whole events."""
         return self._judged(self._events.take(chunk)) if self._events else chunk
 
     def _judged(self, events: bytes) -> bytes:
@@ -237,7 +244,7 @@ class Forward:
 
 
 async def _translated(answer: EngineAnswer, headers: CIMultiDict[str]) -> web.StreamResponse:
-    """An engine's error in Anthropic's form."""
+    """An engine's error as an answer in the form of Anthropic's API."""
     body = anthropic.translated(await answer.content.read(), answer.status)
     headers.popall("Content-Length", None)
     return web.Response(body=body, status=answer.status, headers=headers)

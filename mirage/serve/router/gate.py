@@ -1,4 +1,4 @@
-"""Each request before it is passed on: its key is asked for, and its limits are kept.
+"""Checks on each request before it is passed on: its key, and its limits.
 
 A new limit per key begins as a field of `LimitsSection` in `mirage/config.py`, is counted in
 `mirage/serve/access/limiter.py`, and gets its words here (`WORDS`).
@@ -28,34 +28,37 @@ from mirage.serve.router.replica_address import is_probe
 from mirage.serve.whatif.past import NO_STREAM, EndedRequest, UntoldRequests
 
 KEY = web.RequestKey("mirage_key", AccessKey)
-"""Key of a request's key, if it was asked for one."""
+"""Key under which a request carries its access key, if it was asked for one."""
 WORDS = {
     "requests_per_minute": "requests a minute",
     "tokens_per_minute": "tokens a minute",
     "in_flight": "requests at one time",
 }
-"""Limits in words, by their fields."""
+"""Words for each limit in messages, by the field's name."""
 
 
 @dataclass
 class Passage:
-    """A request within its limits, on its way to the tenant of `model`."""
+    """Request that is within its limits, on its way to `model`."""
 
     model: str
     prompt_guess: int
     entries: list[LimitedEntry]
     usage: AnswerUsage = field(default_factory=AnswerUsage)
     sent: bool = False
-    """True once an engine was given it."""
+    """True once the request was sent to an engine."""
     since: float = 0.0
-    """Time at which it came; this and `first` are of the gate's clock."""
+    """Time at which the request was let in; this and `first` are by the clock of `AccessGate`."""
     untold: UntoldRequests = field(default_factory=UntoldRequests)
-    """Place where its lengths and times are noted."""
+    """Collection of lengths and times of ended requests, which gets this one's."""
     first: float = 0.0
-    """Time at which a stream began; 0 if its answer is none."""
+    """Time of the first chunk of a stream; 0 for an answer that is no stream."""
 
     def tokens(self, status: int) -> dict[TokenKind, int]:
-        """Tokens that it took, by kind; it ended with `status`, or by leaving its client."""
+        """Tokens that the request took, by kind, after it ended with `status`.
+
+        They are estimated if the answer tells no usage, and none if it was refused or never sent.
+        """
         usage, left = self.usage, status == CLIENT_LEFT
         if usage.known:  # of a stream that was left, perhaps not to its end
             completion = max(usage.completion, usage.events) if left else usage.completion
@@ -65,7 +68,10 @@ class Passage:
         return {TokenKind.ESTIMATED: self.prompt_guess + usage.events}
 
     def note(self, took: Mapping[TokenKind, int], now: float) -> None:
-        """Note its lengths and times, if it was one for tokens: its answer tells some."""
+        """Note lengths and times of the request in `untold`, at its end `now`.
+
+        `took` is the result of `tokens`. Requests whose answers tell no tokens are left out.
+        """
         if not took or not (self.usage.known or self.usage.events):
             return
         prompt = took.get(TokenKind.PROMPT, self.prompt_guess)
@@ -76,7 +82,7 @@ class Passage:
 
 
 class AccessGate:
-    """The table of keys that holds, and what its keys and the tenants took lately."""
+    """Table of keys, and the counters for the limits of keys and tenants."""
 
     def __init__(
         self,
@@ -91,10 +97,10 @@ class AccessGate:
         self._ring, self._limiter = KeyRing(table), Limiter()
         self._counts = KeyMetrics(lambda: tenants.models)
         self._tells = False
-        """True once keys are counted."""
+        """True once the metrics by key are registered."""
 
     def holds(self, table: AccessTable) -> None:
-        """Have another table from now on; requests that run end as they began."""
+        """Replace the table of keys for new requests; running requests are not affected."""
         self._ring = KeyRing(table)
         if self._ring.asks and not self._tells:
             self._metrics.add(self._counts)
@@ -104,7 +110,7 @@ class AccessGate:
         self._counts.keep(names)
 
     def asks(self, request: web.Request) -> None:
-        """Ask for a key, where the route needs one. Raises `ApiError`."""
+        """Check the request's key, if its route needs one. Raises `ApiError`."""
         if not self._ring.asks:
             return
         if is_probe(request):
@@ -123,23 +129,23 @@ class AccessGate:
     # -- what a request may see ---------------------------------------------------------
 
     def is_admin(self, request: web.Request) -> bool:
-        """True if an operator's key came with it."""
+        """True if the request came with an operator's key."""
         key = request.get(KEY)
         return key is not None and key.admin
 
     def key_name(self, request: web.Request) -> str:
-        """Name of a request's key; empty if it was asked for none."""
+        """Name of the request's key; empty if it was asked for none."""
         key = request.get(KEY)
         return key.name if key is not None else ""
 
     def opens(self, request: web.Request, row: RoutedRow, model: str) -> bool:
-        """True if a request may use `model`, which is one of the tenant's names."""
+        """True if the request may use `model`, which is one of the tenant's names."""
         return may_use(request.get(KEY), row.name, model)
 
     # -- limits -------------------------------------------------------------------------
 
     def counts_tokens(self, request: web.Request, row: RoutedRow) -> bool:
-        """True if a limit counts the tokens that a request allows."""
+        """True if tokens are limited for the request's key or for the tenant."""
         key = request.get(KEY)
         own = None if key is None else key.limits.tokens_per_minute
         return own is not None or row.limits.tokens_per_minute is not None
@@ -151,9 +157,10 @@ class AccessGate:
         model: str,
         shaped: ShapedBody,
     ) -> Passage:
-        """Let a request with this body pass. Call `leaves` at its end. Raises `ApiError`.
+        """Let a request pass, and count it for the limits. Call `leaves` when it has ended.
 
-        `replicas` share their limits, and a key that one has refused all have.
+        Raises `ApiError` if it is over a limit. `replicas` share one limit, and a key whose
+        requests have ended the engine of one of them too often is refused at all.
         """
         row = replicas[0].row
         parties = [LimitedParty("model", row.name, row.limits)]
@@ -171,7 +178,10 @@ class AccessGate:
         return Passage(model, guess, entered, since=now, untold=replicas[0].untold)
 
     def leaves(self, request: web.Request, passage: Passage | None, status: int) -> None:
-        """A request has been answered with `status`; None: it did not get as far as its model."""
+        """Count a request that was answered with `status`, for metrics and limits.
+
+        `passage` is None for a request that was refused before `enters` let it in.
+        """
         key, model = request.get(KEY), passage.model if passage is not None else ""
         if key is not None:
             self._counts.answered(key.name, model, status)

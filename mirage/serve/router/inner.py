@@ -1,4 +1,4 @@
-"""Answers that the supervisor alone knows, asked for a client: memory, timeline, tiers."""
+"""Answers of the supervisor, asked for on behalf of a client: state, timeline, tiers, metrics."""
 
 from __future__ import annotations
 
@@ -17,25 +17,32 @@ from mirage.serve.router.line import AWAY
 from mirage.serve.router.link import SupervisorLink
 
 ANSWER_S = 30.0
-"""Seconds for an answer: a page of the timeline is made beside a loop that may be busy."""
+"""Seconds to wait for the answer to a client's request; a busy supervisor takes long for a page of
+the timeline.
+"""
 
 
 class InnerClient:
-    """Asks a supervisor at the socket that it has named in its last welcome."""
+    """Asks a supervisor, at the socket that its last welcome named."""
 
     def __init__(self, link: SupervisorLink) -> None:
         self._link = link
 
     async def metrics(self) -> bytes:
-        """The supervisor's metrics. Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`."""
+        """The supervisor's metrics, in Prometheus' text format.
+
+        Raises `TimeoutError`, `aiohttp.ClientError` and `OSError`.
+        """
         return await self._read("/metrics")
 
     async def loaded(self) -> dict[str, LoadedTenant]:
-        """Tenants as it knows them. Raises as `metrics` does, and `ValueError`."""
+        """Memory of each tenant by name, and when it will sleep. Raises as `metrics` does, and
+        `ValueError`.
+        """
         return loaded.decoded(await self._read(loaded.ROUTE))
 
     async def overview(self, *, reasons: bool) -> bytes:
-        """Its overview as JSON. Raises as `metrics` does."""
+        """The supervisor's overview as JSON, on request with reasons. Raises as `metrics` does."""
         return await self._read(page.OVERVIEW_ROUTE + ("?reasons=1" if reasons else ""))
 
     async def _read(self, path: str) -> bytes:
@@ -45,9 +52,10 @@ class InnerClient:
         return told
 
     async def _asked(self, method: str, path: str, body: bytes = b"") -> tuple[EngineAnswer, bytes]:
-        """An answer and its body.
+        """Answer of the supervisor, and its body.
 
-        Raises `aiohttp.ClientError` and `OSError`, also if it has never welcomed this router.
+        Raises `aiohttp.ClientError` and `OSError`, also if the supervisor has never welcomed this
+        router.
         """
         if not self._link.was_welcomed:
             raise ConnectionError("no welcome yet")
@@ -60,7 +68,10 @@ class InnerClient:
             connections.close()
 
     async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
-        """Answer to a request for `path`, with its query if it has none. Raises `ApiError`."""
+        """Answer of the supervisor to `path`, which may have a query, with the request's method.
+
+        Raises `ApiError`.
+        """
         try:
             async with asyncio.timeout(ANSWER_S):
                 answer, told = await self._asked(request.method, path, body)
@@ -70,6 +81,6 @@ class InnerClient:
 
 
 def away() -> ApiError:
-    """Error 503 of a supervisor that does not answer now."""
+    """Error 503 for a supervisor that does not answer."""
     message = f"{AWAY}: models are served, and this is told when it is back"
     return ApiError(503, message, code="supervisor_away", wait_s=1.0)

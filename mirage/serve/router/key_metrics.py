@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 MOST_NAMES = 500
-"""Keys that have lines of their own."""
+"""Most keys that have counts of their own."""
 OTHERS = "(others)"
-"""Name of all keys beyond; no key has it."""
+"""Name under which all further keys are counted; no key has this name."""
 
 Labels = tuple[str, str, str]
 
@@ -23,11 +23,11 @@ class TokenKind(StrEnum):
     PROMPT = "prompt"
     COMPLETION = "completion"
     ESTIMATED = "estimated"
-    """Both, of answers that told no usage."""
+    """Prompt and completion together, estimated for answers that tell no usage."""
 
 
 class KeyMetrics(Collector):
-    """Counts by key, model and a third label; those of models that are gone are dropped."""
+    """Counts by key, model and a third label. Those of models that are gone are dropped."""
 
     def __init__(self, models: Callable[[], Collection[str]]) -> None:
         """`models` are the names that requests may use now."""
@@ -37,15 +37,15 @@ class KeyMetrics(Collector):
         self._tokens: Counter[Labels] = Counter()
 
     def answered(self, key: str, model: str, status: int) -> None:
-        """Count a request of a key; its name and the model's are empty if none could be told."""
+        """Count a request; the name of the key or model is empty if it is not known."""
         self._requests[self._name(key), model, str(status)] += 1
 
     def took(self, key: str, model: str, kind: TokenKind, tokens: int) -> None:
-        """Tokens of a request of a key."""
+        """Add tokens that a request of a key took."""
         self._tokens[self._name(key), model, kind.value] += tokens
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget keys that are there no more."""
+        """Drop the counts of keys whose names are not among `names`."""
         self._names &= set(names)
         kept = {*self._names, "", OTHERS}
         for counts in (self._requests, self._tokens):

@@ -1,4 +1,4 @@
-"""Requests at the router's end of a line, and what the supervisor is told of them."""
+"""Requests at the router's end of a line, and messages to the supervisor about them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from mirage.serve.router.ticket import RouterTicket
 from mirage.wire import encode
 
 TELL_S = 0.005
-"""Seconds for which changes of counts are gathered."""
+"""Seconds for which changed counts are collected before they are sent."""
 AWAY = "the supervisor is away"
 
 
 class RequestsOnLine:
-    """Requests for `tenants`. `begin` comes with each connection, `lost` after it."""
+    """Requests for `tenants`. Call `begin` with each new connection, and `lost` at its end."""
 
     def __init__(self, tenants: RoutedTenants) -> None:
         self._tenants = tenants
         self._writer: asyncio.StreamWriter | None = None
         self._number = 0
         self._waiting: dict[int, RouterTicket] = {}
-        """Requests that the supervisor knows by their numbers."""
+        """Requests that wait for the supervisor or were admitted by it, by the numbers that it
+        knows.
+        """
         self._revision = 0
         self._told: dict[str, TenantCount] = {}
         self._telling: asyncio.TimerHandle | None = None
@@ -46,12 +48,15 @@ class RequestsOnLine:
         return self._writer is not None
 
     def begin(self, writer: asyncio.StreamWriter) -> None:
-        """A supervisor is connected, which knows nothing yet."""
+        """Use a new connection, to a supervisor that knows of no request yet."""
         self._writer, self._revision = writer, 0
         self._told.clear()
 
     def lost(self) -> None:
-        """The connection is lost: waiting requests end, admitted ones are counted here."""
+        """Note that the connection is lost.
+
+        Waiting requests are refused. Admitted ones are counted here until they end.
+        """
         self._writer = None
         waiting, self._waiting = self._waiting, {}
         for ticket in waiting.values():
@@ -60,7 +65,10 @@ class RequestsOnLine:
                 ticket.counts()
 
     def ask(self, tenant: RoutedTenant) -> RouterTicket:
-        """A request for a tenant comes. Raises `NotInTime`."""
+        """Ticket for a new request to a tenant, which may have to wait for the supervisor.
+
+        Raises `NotInTime` if it would have to wait and the supervisor is away.
+        """
         if tenant.row.at_once:
             ticket = RouterTicket(tenant, 0, self._over)
             ticket.counts()
@@ -74,12 +82,12 @@ class RequestsOnLine:
         return ticket
 
     def answered(self, number: int, refusal: NotInTime | None) -> None:
-        """The supervisor has answered a request that asked; None: it may pass."""
+        """Note the supervisor's answer to request `number`; without a `refusal` it may pass."""
         if (ticket := self._waiting.get(number)) is not None:
             ticket.answer(refusal)
 
     def _over(self, ticket: RouterTicket) -> None:
-        """A request has ended."""
+        """Note that a request has ended, and tell the supervisor."""
         if ticket.number and self._waiting.pop(ticket.number, None) is not None:
             self.say(RequestOver(ticket.number))
         else:
@@ -88,17 +96,17 @@ class RequestsOnLine:
     # -- what is told -------------------------------------------------------------------
 
     def say(self, message: msgspec.Struct) -> None:
-        """Send it; nothing to a supervisor that has gone."""
+        """Send a message; without a supervisor it is dropped."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode(message))
 
     def saw(self, revision: int) -> None:
-        """All that was pushed up to this revision is done."""
+        """Tell the supervisor that all its messages up to this revision have been carried out."""
         self._revision = max(self._revision, revision)
         self._tell()
 
     async def beat(self) -> None:
-        """Give signs of life, and tell what is awaited and what has ended. Never returns."""
+        """Send signs of life, the waits for answers, and facts of ended requests. Never returns."""
         awaited: dict[str, list[int]] = {}
         while True:
             self.say(RouterAlive())
@@ -114,7 +122,7 @@ class RequestsOnLine:
             self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
 
     def _tell(self) -> None:
-        """Say what was seen, and each count that has changed."""
+        """Send the revision that was seen last, and each tenant's count that has changed."""
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
@@ -123,7 +131,7 @@ class RequestsOnLine:
         self.say(TableSeen(self._revision, counts))
 
     def _tell_ended(self) -> None:
-        """Tell lengths and times of what has ended, while somebody hears them."""
+        """Send lengths and times of ended requests; without a supervisor they are kept."""
         if self._writer is not None and not self._writer.is_closing():
             for one in self._tenants:
                 if rows := one.untold.take():

@@ -1,7 +1,7 @@
-"""The router's end of the line to the supervisor: connected again and again, and what it hears.
+"""The router's end of the line to the supervisor, which it keeps connected and listens to.
 
-A router whose supervisor has gone serves on by the last table, as long as its lease allows, and
-connects again and again meanwhile.
+A router whose supervisor has gone serves by the last table, as long as its lease allows, and tries
+to connect again meanwhile.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ AGAIN_S = 0.2
 
 
 class HearsSupervisor(Protocol):
-    """Router, as the line sees it."""
+    """Router as the line sees it: the receiver of the supervisor's orders."""
 
     def holds(self, keys: AccessTable) -> None:
-        """These keys hold from now on."""
+        """Replace the table of keys from now on."""
 
     def renews(self) -> None:
         """Read the certificate again."""
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Devices are behind these doors from now on."""
+        """Replace the addresses of devices' doors: URLs by the devices' names."""
 
     async def drain(self) -> None:
-        """Return when new requests are refused, and none runs."""
+        """Refuse new requests, and return when none runs any more."""
 
 
 class SupervisorLink:
-    """Line to a supervisor; keeps `tenants` as it says. Call `connect`, then run `keep`."""
+    """Line to a supervisor, whose tables update `tenants`. Call `connect`, then run `keep`."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class SupervisorLink:
         reach: Reach | None = None,
         guest: str = "",
     ) -> None:
-        """`sockets` listen, and are handed to each supervisor: another router may have them.
+        """`sockets` listen; their descriptors are sent to each supervisor, for a later router.
 
-        `device` is that of the supervisor, among several, which share the `quarantine`. `reach` is
-        the way to it if it is not on this machine, `guest` then as in `RouterHello`.
+        `device` is the supervisor's name among several, which share the `quarantine`. `reach` is
+        the way to it, None on this machine; `guest` is as in `RouterHello`.
         """
         self.path, self._sockets, self._guest = path, sockets, guest
         self.reach: Reach = reach or UnixReach()
@@ -89,14 +89,16 @@ class SupervisorLink:
         self.was_welcomed = False
         self.has_table = asyncio.Event()
         self.drains = False
-        """True while its device takes no new requests, since it is about to end."""
+        """True while the device takes no new requests, because it is about to end."""
         self._decoder = to_router()
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
         self._first = True
-        """True until the first table of the line has come."""
+        """True until the first table of this connection has come."""
         self._lessons: dict[str, BlameMemory] = {}
-        """Lessons about tenants of a supervisor that has gone with its engines."""
+        """Evidence about tenants' requests that is kept while a supervisor has gone with its
+        engines.
+        """
         self._draining: asyncio.Task[None] | None = None
 
     @property
@@ -105,7 +107,7 @@ class SupervisorLink:
         return self.requests.is_up
 
     async def connect(self) -> None:
-        """Say hello, and be welcomed. Raises `OSError` and `Broken`."""
+        """Connect, say hello, and wait for the welcome. Raises `OSError` and `Broken`."""
         self._reader, self._writer = await self._said_hello()
         try:
             message = await receive(self._reader, self._decoder)
@@ -121,7 +123,7 @@ class SupervisorLink:
         self.requests.begin(self._writer)
 
     async def _said_hello(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection. Raises `OSError`."""
+        """New connection, on which hello was said. Raises `OSError`."""
         hello = RouterHello(PROTOCOL_VERSION, os.getpid(), self._guest)
         if not self._sockets:
             reader, writer = await streams(self.reach, self.path)
@@ -139,7 +141,9 @@ class SupervisorLink:
         return await asyncio.open_unix_connection(sock=there)
 
     async def keep(self, hears: HearsSupervisor) -> None:
-        """Do as the supervisor says, until it has the router end, or has gone for too long."""
+        """Carry out the supervisor's orders, until it ends the router or is away beyond the
+        lease.
+        """
         while not await self._kept(hears):
             self._lost()
             if not await self._again():
@@ -148,9 +152,10 @@ class SupervisorLink:
         self._writer.close()
 
     async def keep_once(self, hears: HearsSupervisor) -> None:
-        """Do as one of several supervisors says, until it has gone.
+        """Carry out the orders of one of several devices' servers, until the connection ends.
 
-        Its engines go on if it was killed and they have a lease; else nothing of it is served.
+        If the server was killed and its engines have a lease, its table stays in use. Else nothing
+        of it is served any more.
         """
         ended = await self._kept(hears)
         self._lost()
@@ -160,7 +165,7 @@ class SupervisorLink:
             self._forget()
 
     def gone(self) -> None:
-        """The device cannot be reached: nothing of it is served. Idempotent."""
+        """Note that the device cannot be reached, and serve nothing of it. Idempotent."""
         if self.has_table.is_set():
             self._engines_ended()
             self.reach.cut()
@@ -172,12 +177,17 @@ class SupervisorLink:
         self.tenants.holds(RouterTable())
 
     def _engines_ended(self) -> None:
-        """They end with their server, and that says nothing of requests."""
+        """Note that all engines have ended with their server, which is no evidence against
+        requests.
+        """
         for one in self.tenants:
             one.ended(Ending(stopped=True), time.monotonic())
 
     async def _kept(self, hears: HearsSupervisor) -> bool:
-        """True once the supervisor has the router end, false once the line is lost."""
+        """Send beats and carry out orders; true if the supervisor ends the router.
+
+        False if the connection is lost.
+        """
         beating = asyncio.create_task(self.requests.beat())
         try:
             return await self._ends(hears)
@@ -185,7 +195,9 @@ class SupervisorLink:
             beating.cancel()
 
     async def _ends(self, hears: HearsSupervisor) -> bool:
-        """True if the supervisor has the router end, false once the line is lost."""
+        """Carry out orders; true if the supervisor ends the router, false if the connection is
+        lost.
+        """
         try:
             while (message := await receive(self._reader, self._decoder)) is not None:
                 if isinstance(message, RouterEnds):
@@ -196,7 +208,7 @@ class SupervisorLink:
         return False
 
     async def _again(self) -> bool:
-        """Connect again; false if nobody is there until the lease is over."""
+        """Connect again; false if that fails until the lease is over."""
         until = time.monotonic() + self.welcome.lease_s
         while (left_s := until - time.monotonic()) > 0:
             try:

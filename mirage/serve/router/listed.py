@@ -1,4 +1,4 @@
-"""Routes by which tools of Ollama and llama-swap see what is loaded."""
+"""Routes for the clients of Ollama and llama-swap that list models and those in memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.listings import Loaded
 
 PATIENCE_S = 1.0
-"""Seconds for which the supervisor is waited for, without which sizes are what it told last."""
+"""Seconds to wait for the supervisors; after that the sizes that they told last are used."""
 
 
 class ListedRoutes:
-    """Routes that change nothing; a key sees its tenants alone. Call `close` at the end."""
+    """Routes that only read; a key sees only tenants that it may use. Call `close` at the end."""
 
     def __init__(
         self, tenants: RoutedDevices, gate: AccessGate, inners: Mapping[str, InnerClient]
@@ -34,7 +34,7 @@ class ListedRoutes:
         self._sources = [AskedSource(inner.loaded) for inner in inners.values()]
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them."""
+        """All routes of this class."""
         return [
             web.get("/api/version", self._version),
             web.get("/api/tags", self._tags),
@@ -43,7 +43,7 @@ class ListedRoutes:
         ]
 
     def close(self) -> None:
-        """Stop asking engines. Idempotent."""
+        """Stop asking supervisors. Idempotent."""
         for source in self._sources:
             source.close()
 
@@ -72,7 +72,7 @@ class ListedRoutes:
 
     @property
     def _rows(self) -> list[RoutedRow]:
-        """A row for each tenant, of replicas that of the best one."""
+        """Row of each tenant; of replicas, the row of the one that serves soonest."""
         names = dict.fromkeys(one.name for one in self._tenants.served)
         return [self._tenants.serving(name)[0].row for name in names]
 

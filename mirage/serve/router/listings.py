@@ -1,4 +1,4 @@
-"""Bodies of routes by which tools of Ollama and llama-swap see what is loaded. Pure."""
+"""Answers for the clients of Ollama and llama-swap that list models and those in memory. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mirage.serve.routed.table import RoutedRow
 from mirage.serve.router.cards import Opens
 
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
-"""Time at which a model leaves that does not leave by itself."""
+"""Time of leaving of a model that does not go to sleep by itself."""
 RUNNING = {
     LifeState.READY: "ready",
     LifeState.STARTING: "starting",
     LifeState.WAKING: "starting",
     LifeState.DRAINING: "stopping",
 }
-"""llama-swap's words for the states of what runs."""
+"""llama-swap's word for each state of a tenant whose engine runs."""
 ON_DEVICE = (LifeState.READY, LifeState.DRAINING)
 Loaded = Mapping[str, LoadedTenant]
 
@@ -29,7 +29,7 @@ Loaded = Mapping[str, LoadedTenant]
 def tags(
     rows: Iterable[RoutedRow], told: Loaded, created: int, opens: Opens
 ) -> dict[str, list[dict[str, Any]]]:
-    """Body of Ollama's ``/api/tags``: all names that a request may use.
+    """Answer of Ollama's ``/api/tags``: all names that a request may use.
 
     `created` is in seconds since 1970.
     """
@@ -47,9 +47,9 @@ def tags(
 def running_models(
     rows: Iterable[RoutedRow], told: Loaded, now: datetime, opens: Opens
 ) -> dict[str, list[dict[str, Any]]]:
-    """Body of Ollama's ``/api/ps``: tenants whose parameters are on the device.
+    """Answer of Ollama's ``/api/ps``: tenants whose parameters are on the device.
 
-    `size` counts layers that are away, `size_vram` does not.
+    `size` counts layers whose memory was given away, `size_vram` does not.
     """
     models = []
     for row, name in _seen(rows, opens):
@@ -68,7 +68,7 @@ def running_models(
 
 
 def running(rows: Iterable[RoutedRow], told: Loaded, opens: Opens) -> dict[str, Any]:
-    """Body of llama-swap's ``/running``. Commands and addresses of engines are nobody's."""
+    """Answer of llama-swap's ``/running``; commands and addresses of engines are left empty."""
     return {
         "running": [
             {
@@ -87,16 +87,16 @@ def running(rows: Iterable[RoutedRow], told: Loaded, opens: Opens) -> dict[str, 
 
 
 def _seen(rows: Iterable[RoutedRow], opens: Opens) -> Iterable[tuple[RoutedRow, str]]:
-    """Tenants of which a request may use a name, with the first such name."""
+    """Tenants of which a request may use a name, each with the first such name."""
     for row in rows:
         if (name := next((name for name in row.names if opens(row, name)), None)) is not None:
             yield row, name
 
 
 def _model(row: RoutedRow, name: str, size: int, opens: Opens) -> dict[str, Any]:
-    """Fields of a model in both of Ollama's lists; there is no digest but that of its name.
+    """Fields of a model that both of Ollama's lists have; the digest is one of its name.
 
-    A tenant's own name is told to those alone who may use it.
+    The tenant's own name is given as parent only to requests that may use it.
     """
     is_told = name != row.name and opens(row, row.name)
     details = {

@@ -1,4 +1,4 @@
-"""Requests as Prometheus metrics."""
+"""Counts of requests as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from prometheus_client.registry import Collector
 from mirage.serve.router.devices import RoutedDevices
 
 CLIENT_LEFT = 499
-"""Status of a request whose client went away; nobody is sent it."""
+"""Status by which a request is counted whose client went away; it is never sent."""
 
 
 class RouterMetrics:
-    """Counts of this process; those of tenants that are there no more are dropped."""
+    """Counts of requests of this process. Those of tenants that are gone are dropped."""
 
     def __init__(self, tenants: RoutedDevices) -> None:
         self._tenants = tenants
@@ -33,23 +33,23 @@ class RouterMetrics:
         """Counters by tenant and status."""
 
     def answered(self, tenant: str, status: int) -> None:
-        """Count one request."""
+        """Count one request to `tenant` (empty if unknown) that was answered with `status`."""
         if (count := self._counts.get((tenant, status))) is None:
             count = self._requests.labels(tenant, str(status))
             self._counts[tenant, status] = count
         count.inc()
 
     def refused(self, route: str, status: int) -> None:
-        """Count one request to a route that is refused, as it is registered."""
+        """Count one request to a refused route; `route` is its path as registered."""
         self._refused.labels(route).inc()
         self.answered("", status)
 
     def add(self, collector: Collector) -> None:
-        """Register another source of metrics; its rows follow ours."""
+        """Register another source of metrics, which comes after those of this object."""
         self._registry.register(collector)
 
     def render(self) -> bytes:
-        """Prometheus' text format."""
+        """All registered metrics in Prometheus' text format."""
         for tenant, status in list(self._counts):
             if tenant and tenant not in self._tenants:
                 del self._counts[tenant, status]

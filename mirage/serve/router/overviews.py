@@ -1,4 +1,4 @@
-"""Overviews of one device, which all viewers share, however many there are."""
+"""Overviews of one device, shared by all viewers: more viewers ask the supervisor no more often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage.serve.router.inner import InnerClient, away
 
 
 class SharedOverview:
-    """Asks a supervisor for its overview when one is requested, at most once a second.
+    """Asks a supervisor for its overview on demand, at most once a second.
 
     Call `close` at the end.
     """
@@ -19,10 +19,10 @@ class SharedOverview:
             reasons: AskedSource(partial(inner.overview, reasons=reasons))
             for reasons in (True, False)
         }
-        """Overviews with the reasons, and without."""
+        """Sources of the overview, with reasons (True) and without."""
 
     async def told(self, *, reasons: bool) -> bytes:
-        """The overview as JSON. Raises `ApiError`."""
+        """The overview as JSON, with or without reasons. Raises `ApiError`."""
         source = self._sources[reasons]
         await renewed([source], LIMIT_S)
         if source.answer is None:
@@ -30,6 +30,6 @@ class SharedOverview:
         return source.answer
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop asking the supervisor. Idempotent."""
         for source in self._sources.values():
             source.close()

@@ -1,4 +1,4 @@
-"""Routes of the server's own: its health by the table, and what the supervisor tells of itself."""
+"""Routes of the server itself: health from the table, and answers of the supervisor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEVICE = "device"
 
 
 class OwnRoutes:
-    """Routes of the server itself: health, metrics, state. Call `close` at the end."""
+    """Routes of the server itself: health, metrics, state and others. Call `close` at the end."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class OwnRoutes:
         told = EngineMetrics(tenants, engines)
         self._replica = ReplicaTold(sight, told, closing)
         self._inners = {name: InnerClient(link) for name, link in tenants.links.items()}
-        """Clients by the devices' names, of which the only one has none."""
+        """Clients of the supervisors by device; the name is empty if there is only one."""
         above = {"": InnerClient(tenants.first)}
         self._scrape = MetricsScrape(metrics, told, above | self._inners)
         self._listed = ListedRoutes(tenants, gate, self._inners)
         self._overviews = {name: SharedOverview(one) for name, one in self._inners.items()}
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them."""
+        """All routes of this class."""
         return [
             web.get("/live", self._live),
             web.get("/ready", self._ready),
@@ -68,7 +68,7 @@ class OwnRoutes:
         ]
 
     def close(self) -> None:
-        """Stop asking engines."""
+        """Stop asking engines and supervisors. Idempotent."""
         self._scrape.close()
         self._listed.close()
         for overview in self._overviews.values():
@@ -77,11 +77,11 @@ class OwnRoutes:
     # -- known here ---------------------------------------------------------------------
 
     async def _live(self, request: web.Request) -> web.Response:
-        """200 as long as this process answers."""
+        """Answer 200: this process answers."""
         return web.json_response({"status": "ok"})
 
     async def _ready(self, request: web.Request) -> web.Response:
-        """200 if a request may be served here."""
+        """Answer 200 if the health is ok or degraded and the end is not announced, else 503."""
         well = self._tenants.health(reasons=False)["status"] in ("ok", "degraded")
         ready = well and not self._closing.announced
         return web.json_response(
@@ -98,7 +98,7 @@ class OwnRoutes:
         return web.json_response(body, status=200 if serves else 503)
 
     async def _health_of(self, request: web.Request) -> web.Response:
-        """Health of one tenant: 503 unless it, or a replica, serves or will when it is asked."""
+        """Answer 200 if the tenant or a replica serves, or will when it is asked; else 503."""
         replicas = self._sight.replicas(request, request.match_info["model"])
         row = next((one.row for one in replicas if one.row.well), replicas[0].row)
         body = {"status": row.state.value}
@@ -140,7 +140,9 @@ class OwnRoutes:
         return await inner.passed_on(request, resizing.ROUTE, await request.read())
 
     def _asked(self, request: web.Request) -> str:
-        """Name of the device that a request is about, empty for the only one. Raises `ApiError`."""
+        """Name of the device that a request is about; empty if there is only one. Raises
+        `ApiError`.
+        """
         name = request.query.get(DEVICE, "") if self._tenants.several else ""
         if name not in self._inners:
             known = ", ".join(self._inners)

@@ -1,7 +1,7 @@
 """The router's process: `python -m mirage.serve.router.process LINE LEVEL DESCRIPTORS`.
 
-It imports what a router needs, and forks one: a router that is killed is back at once, on the same
-sockets, whether the supervisor is there or not. Nothing else runs in the process that forks.
+It imports what a router needs, and forks the router. If that is killed, it forks another one on the
+same sockets at once, with or without a supervisor. The forking process itself does nothing else.
 """
 
 from __future__ import annotations
@@ -32,16 +32,19 @@ log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 SHORT_S = 1.0
-"""A router that lived no longer is not replaced at once."""
+"""Seconds of life of a router below which another one is started only after `PAUSE_S`."""
 PAUSE_S = 0.5
 ATTEMPTS = 25
-"""Number of times that a new router tries to connect."""
+"""Number of attempts of a new router to connect to the supervisor, beside a last one that may
+raise.
+"""
 
 
 async def serve(line: Path, sockets: Sequence[socket.socket], access: Path | None) -> None:
-    """Serve until the supervisor has the router end. Raises `OSError` and `Broken` before.
+    """Serve until the supervisor ends the router, or is away beyond the lease.
 
-    `access` is the file for a line about each request.
+    `access` is the file for a line about each request, None for none. Raises `OSError` or `Broken`
+    if the supervisor cannot be connected at the start.
     """
     link = SupervisorLink(line, sockets)
     await _connect(link)
@@ -75,7 +78,7 @@ async def _connect(link: SupervisorLink) -> None:
 
 
 def _run(line: Path, sockets: Sequence[socket.socket], parent: int, access: Path | None) -> int:
-    """Run a router, from its fork to its end; returns its exit status."""
+    """Run a router in a new fork until its end; returns its exit status."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return 1
@@ -92,7 +95,7 @@ def _run(line: Path, sockets: Sequence[socket.socket], parent: int, access: Path
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Have one router run until it ends by itself."""
+    """Fork a router, and another one after each that fails, until one exits with status 0."""
     parser = argparse.ArgumentParser(prog="router")
     parser.add_argument("line", type=Path)
     parser.add_argument("level", type=int)

@@ -1,7 +1,7 @@
 """Ways from a router to sockets of a device: on this machine, or through a device's door.
 
-A door is a route of the device's own router (`door.py`): who has the cluster's key is connected
-with one of the device's Unix sockets, and from then on bytes go to and fro.
+A door is a route of the device's own router (`door.py`). A router that has the cluster's key is
+connected there with one of the device's Unix sockets, and bytes then pass both ways.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 DOOR = "/mirage/door"
 TO = "to"
-"""Key of the query that names the socket."""
+"""Key of the door's query that names the socket."""
 OPENED = b"HTTP/1.1 101 "
 KNOCK_S = 2.0
-"""Seconds to be let in."""
+"""Seconds to wait for the door's answer."""
 SILENT_S = 3
-"""Seconds without a sign of the other machine after which a connection is broken."""
+"""Seconds without a sign of the other machine after which a connection is broken off."""
 LONGEST_HEAD = 2**14
 
 
@@ -33,7 +33,7 @@ class DoorAway(ConnectionError):
 
 
 class DoorShut(ConnectionError):
-    """The door does not open: whoever listens behind it is away."""
+    """The door refuses: no process listens behind it, or the key does not fit."""
 
 
 class Reach(Protocol):
@@ -41,17 +41,17 @@ class Reach(Protocol):
 
     @property
     def tells_unread(self) -> bool:
-        """True if a reset connection says that not all was read that was sent."""
+        """True if a reset connection proves that the other end has not read all that was sent."""
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
-        """Connect a protocol with a socket. Raises `OSError`."""
+        """Connect the protocol that `make` creates with the socket at `path`. Raises `OSError`."""
 
     def cut(self) -> None:
-        """Break all connections: the device is lost."""
+        """Break all connections, because the device is lost."""
 
 
 class UnixReach:
-    """Sockets of this machine."""
+    """Way to Unix sockets of this machine."""
 
     tells_unread = True
 
@@ -60,21 +60,21 @@ class UnixReach:
         return await asyncio.get_running_loop().create_unix_connection(make, path)
 
     def cut(self) -> None:
-        """Do nothing: their ends are told by the kernel."""
+        """Do nothing: the kernel ends connections of processes that have ended."""
 
 
 class DoorReach:
-    """Sockets behind a door. `moves` says where it is."""
+    """Way to sockets behind a door, whose address `moves` sets."""
 
     tells_unread = False
 
     def __init__(self, token: str) -> None:
-        """`token` is the key that opens it."""
+        """`token` is the cluster's key, by which the door opens."""
         self._token, self._url = token, ""
         self._open: WeakSet[asyncio.Transport] = WeakSet()
 
     def moves(self, url: str) -> None:
-        """Its address from now on; empty if it has none."""
+        """Set the URL of the door; empty if it has none."""
         self._url = url
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
@@ -127,12 +127,12 @@ class DoorReach:
 
 
 class _Knock(asyncio.Protocol):
-    """Asks to be let in, and hears the head of the answer."""
+    """Asks the door to connect, and waits for the head of its answer."""
 
     def __init__(self, head: bytes) -> None:
         self._head, self._heard = head, b""
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        """First line of the answer."""
+        """First line of the answer; raises `DoorAway` if the connection ends without one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(self._head)
@@ -152,7 +152,10 @@ class _Knock(asyncio.Protocol):
 
 
 def watch(transport: asyncio.BaseTransport) -> None:
-    """Have a connection of TCP break when the other machine gives no sign any more."""
+    """Let a TCP connection break if the other machine gives no sign for about `SILENT_S`.
+
+    Other connections are left as they are.
+    """
     there = transport.get_extra_info("socket")
     if there is None or there.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -163,7 +166,10 @@ def watch(transport: asyncio.BaseTransport) -> None:
 
 
 def beats(transport: asyncio.BaseTransport) -> None:
-    """Have one break as well on which beats are sent all the time, and are not received."""
+    """Let a TCP connection break also if sent data is not acknowledged for `SILENT_S`.
+
+    This is for connections on which heartbeats are sent all the time.
+    """
     there = transport.get_extra_info("socket")
     if there is not None and there.family in (socket.AF_INET, socket.AF_INET6):
         limit_ms = SILENT_S * 1000
@@ -173,9 +179,9 @@ def beats(transport: asyncio.BaseTransport) -> None:
 async def streams(
     reach: Reach, path: str | Path
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connection to a socket, on which the caller sends heartbeats. Raises `OSError`.
+    """Connection to the socket at `path`, on which the caller sends heartbeats. Raises `OSError`.
 
-    Over TCP it breaks too if what was sent is not acknowledged for `SILENT_S`.
+    Over TCP it breaks if sent data is not acknowledged for `SILENT_S`.
     """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)

@@ -1,4 +1,4 @@
-"""A request's body looked at: which model it names, and what its engine may be given."""
+"""Reading of a request's body: the model that it names, and the body that its engine is sent."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from mirage.serve.unkept import check_unkept
 from mirage.units import KIB
 
 AT_ONCE_BYTES = 256 * KIB
-"""Larger bodies are looked at beside the event loop."""
+"""Bytes of a body beyond which it is read in a thread, not on the event loop."""
 SHALLOW = 500
-"""Bodies with more brackets are looked at there too. How deep they may nest depends on the stack
-that the reader begins with, and should not depend on their length."""
+"""Number of opening brackets beyond which a body is read in a thread too. The depth that can be
+read depends on the stack already used, and should not depend on the body's length.
+"""
 
 Read = TypeVar("Read")
 
 
 class RequestedAs(NamedTuple):
-    """The model's name in a request, and the fingerprint of its body."""
+    """Model's name in a request, and the fingerprint of its body."""
 
     model: str
     mark: str
     known_as: str = ""
-    """Name by which the tenant's engine knows the model, once a tenant is known."""
+    """Name by which the tenant's engine knows the model; empty until the tenant is known."""
 
 
 async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
-    """Result of `read`, which looks at a body. Raises `ApiError`."""
+    """Result of `read`, which looks at `body`, in a thread if that may take long. Raises
+    `ApiError`.
+    """
     beside = len(body) > AT_ONCE_BYTES or body.count(b"[") + body.count(b"{") > SHALLOW
     try:
         return await asyncio.to_thread(read) if beside else read()
@@ -45,14 +48,17 @@ async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
 def made_for(
     request: web.Request, body: bytes, row: RoutedRow, asked: RequestedAs, counts: bool
 ) -> ShapedBody:
-    """A body as an engine may be given it; `counts` as in `shaped`. Raises `ApiError`."""
+    """Body as an engine may be sent it, checked and bounded. `counts` as in `shaped`.
+
+    Raises `ApiError`.
+    """
     check_unkept(body, request.path)
     made = shaped(body, request.path, row.bounds, counts=counts)
     return made if asked.known_as == asked.model else renamed(request, made, asked)
 
 
 def renamed(request: web.Request, made: ShapedBody, asked: RequestedAs) -> ShapedBody:
-    """A body with the engine's name of its model."""
+    """Body with the model's name replaced by the engine's name of it."""
     kind = request.headers.get("Content-Type", "")
     return made._replace(body=with_model(made.body, kind, asked.known_as))
 

@@ -1,4 +1,4 @@
-"""Answers to requests that no engine has answered: why not, and what to do."""
+"""Answers to requests that no engine has answered: the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def suspect_refused(model: str, refusal: SuspectRefusal) -> ApiError:
 
 
 def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> ReplicaCannot:
-    """Answer to a request for `model` that would wait too long, with the predicted time."""
+    """Answer to a request for `model` that would wait too long; `wait_s` seconds is the
+    prediction.
+    """
     message = f"model {model!r} is {row.state.value}"
     if why and row.state is LifeState.FAILED:
         message += f": {why}"
@@ -37,19 +39,19 @@ def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> Rep
 
 
 def engine_away(model: str) -> ReplicaCannot:
-    """Answer where no engine has read a request."""
+    """Answer to a request of which no engine has read anything."""
     message = f"model {model!r}: its engine is away: try again later"
     return ReplicaCannot(503, message, param="model", fate=RequestFate.UNREAD)
 
 
 def turned_away(model: str) -> ReplicaCannot:
-    """Answer where an engine has said 503."""
+    """Answer to a request that an engine has refused by 503."""
     message = f"model {model!r}: its engine takes no request now: try again later"
     return ReplicaCannot(503, message, param="model")
 
 
 def ended_with(model: str, fingerprint: str, blame: Blame) -> ApiError:
-    """Answer to a request that was there when the engine of `model` ended."""
+    """Answer to a request that ran when the engine of `model` ended."""
     if blame.ending.evidence is not Evidence.FAULT and blame.culprit is None:
         message = f"model {model!r}: its {blame.ending}: send this request again"
         if blame.ending.from_outside:

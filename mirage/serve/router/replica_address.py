@@ -1,8 +1,8 @@
-"""Addresses of replicas: each has the API of one vLLM server, for a router or gateway in front.
+"""Addresses of replicas: each has the API of one vLLM server, for a gateway in front.
 
-The address is a path, ``/replicas/DEVICE/MODEL``, and behind it come vLLM's routes. A request to it
-is made one to the route itself before anybody looks at it, so keys, limits and fingerprints are
-those of the server's own address.
+The address is a path, ``/replicas/DEVICE/MODEL``, followed by vLLM's routes. A request to it is
+turned into one to the plain route before it is handled, so that keys, limits and fingerprints are
+the same as at the server's own address.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from mirage.serve.routes import ROUTES, RouteWay
 
 PREFIX = "/replicas/"
 ONLY = "device"
-"""Name of the device of a server that has one."""
+"""Name for the device in these addresses if the server has only one."""
 HEALTH = "/health"
 OF_REPLICAS = frozenset(
     {HEALTH, "/metrics", "/v1/models", "/v1/models/{model}"}
     | {path for path, decision in ROUTES.items() if decision.way is not RouteWay.OWN}
 )
-"""Routes that a replica has."""
+"""Routes that each replica's address has."""
 
 
 class ReplicaAddress(NamedTuple):
-    """Device and tenant that a request is for."""
+    """Device and tenant in the address that a request was sent to."""
 
     device: str
     tenant: str
 
     def is_of(self, one: RoutedTenant) -> bool:
-        """True if this is the address of `one`."""
+        """True if this is the address of the replica `one`."""
         return self.tenant == one.name and self.device == (one.device or ONLY)
 
 
 REPLICA = web.RequestKey("mirage_replica", ReplicaAddress)
-"""Key of the address in a request that came by one."""
+"""Key under which a request carries the replica's address that it was sent to."""
 
 
 def parted(target: str) -> tuple[ReplicaAddress, str] | None:
-    """Address and the rest of a request's target, which begins with `PREFIX`; None of no address.
+    """Address, and the rest of a request's target, which begins with `PREFIX`.
 
-    A slash in a name is written ``%2F``.
+    None if the target is no such address. A slash in a name is written ``%2F``.
     """
     device, _, rest = target.removeprefix(PREFIX).partition("/")
     tenant, _, route = rest.partition("/")
@@ -56,7 +56,10 @@ def parted(target: str) -> tuple[ReplicaAddress, str] | None:
 
 
 def addressed(make: Any, message: RawRequestMessage, *more: Any) -> web.BaseRequest:
-    """Request that `make` makes of a message, with `REPLICA` if it came to such an address."""
+    """Request that `make` creates from a message; one to a replica's address carries `REPLICA`.
+
+    Its target is then the plain route.
+    """
     parts = parted(message.path) if message.path.startswith(PREFIX) else None
     if parts is None:
         made: web.BaseRequest = make(message, *more)
@@ -70,12 +73,12 @@ def addressed(make: Any, message: RawRequestMessage, *more: Any) -> web.BaseRequ
 
 
 def is_probe(request: web.Request) -> bool:
-    """True of a question for the health of a replica: like vLLM's, it asks for no key."""
+    """True for a question about a replica's health, which needs no key, as with vLLM."""
     return REPLICA in request and request.path == HEALTH
 
 
 def check_route(request: web.Request) -> None:
-    """Raises `web.HTTPNotFound` for a route that a replica has not."""
+    """Raise `web.HTTPNotFound` if the request is to a replica, which does not have this route."""
     resource = request.match_info.route.resource
     if REPLICA in request and (resource is None or resource.canonical not in OF_REPLICAS):
         raise web.HTTPNotFound

@@ -1,4 +1,4 @@
-"""Replicas as Prometheus metrics: requests at each, how fast it is, and requests sent again."""
+"""Metrics of replicas: requests at each, its rate, and requests that were sent to another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage.serve.router.devices import RoutedDevices
 
 
 class ReplicaMetrics(Collector):
-    """Metrics of a router before several devices."""
+    """Metrics of the replicas behind a router of several devices."""
 
     def __init__(self, devices: RoutedDevices) -> None:
         self._devices = devices

@@ -1,4 +1,4 @@
-"""Way of one request over the replicas of its model: which has it, and which has it next."""
+"""Way of one request over the replicas of its model: the first that gets it, and later ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from mirage.serve.router.refusals import suspect_refused
 
 
 class SendsToReplica(Protocol):
-    """Sends the request to one replica."""
+    """Function that sends the request to one replica."""
 
     async def __call__(self, tenant: RoutedTenant, *, others: HasOthers) -> web.StreamResponse:
-        """The answer; `others` is asked if another one may have it. Raises `ApiError`."""
+        """Return the replica's answer; `others` tells if another one may be sent the request.
+
+        Raises `ApiError`.
+        """
 
 
 class ReplicaRoute:
-    """A request, by the routes of several devices."""
+    """One request to a model with several replicas."""
 
     def __init__(
         self,
@@ -35,13 +38,13 @@ class ReplicaRoute:
         fingerprint: str,
         affinity: str,
     ) -> None:
-        """`model` is the name in the request, `replicas` are those that serve it."""
+        """`model` is the name in the request; `replicas` are the tenants that serve it."""
         self._devices, self._model = devices, model
         self._replicas = {one.device: one for one in replicas}
         self._ask = RouteAsk(replicas[0].name, fingerprint, affinity)
 
     async def answer(self, sends: SendsToReplica) -> web.StreamResponse:
-        """Answer of the first replica that can. Raises `ApiError`."""
+        """Send the request to one replica after the other until one answers. Raises `ApiError`."""
         tenant = self._first()
         while True:
             self._ask = self._ask._replace(tried=self._ask.tried | {tenant.device})
@@ -54,7 +57,10 @@ class ReplicaRoute:
             tenant = following
 
     def _first(self) -> RoutedTenant:
-        """Raises `ApiError` for a request that may go to none."""
+        """Replica that gets the request first. Raises `ApiError` if it must not be sent to any.
+
+        If none can serve, any of them is returned, whose server tells the reason.
+        """
         choice = self._chosen()
         if choice.replica is not None:
             return self._replicas[choice.replica.device]
@@ -67,7 +73,7 @@ class ReplicaRoute:
         return self._following(RequestFate.UNREAD) is not None
 
     def _following(self, fate: RequestFate) -> RoutedTenant | None:
-        """Replica that may have it next; None if none may."""
+        """Replica that gets the request after one with result `fate`; None if none may."""
         now = time.monotonic()
         if not self._devices.routes.may_retry(self._ask, fate, now, begun=False):
             return None

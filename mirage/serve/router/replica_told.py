@@ -11,18 +11,20 @@ from mirage.serve.router.sight import RequestSight
 
 
 class ReplicaTold:
-    """Answers at the addresses of replicas that are no engine's own."""
+    """Answers at replicas' addresses that the router gives itself."""
 
     def __init__(self, sight: RequestSight, engines: EngineMetrics, closing: Closing) -> None:
         self._sight, self._engines, self._closing = sight, engines, closing
 
     def health(self, request: web.Request) -> web.Response:
-        """200 while it serves, or will when it is asked; else 503. Neither says more."""
+        """Answer 200 while the replica serves, or will when it is asked; else 503. The body is
+        empty.
+        """
         well = any(one.row.well for one in self._sight.served(request))
         return web.Response(status=200 if well and not self._closing.announced else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Metrics of its engine. Raises `ApiError` while there is none."""
+        """Metrics of the replica's engine. Raises `ApiError` if there are none."""
         for one in self._sight.served(request):
             if (text := await self._engines.of(one)) is not None:
                 headers = {"Content-Type": "text/plain; version=0.0.4"}

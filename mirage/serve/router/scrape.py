@@ -1,4 +1,4 @@
-"""Answer to a scrape: the router's own metrics, those of the engines, and the supervisor's."""
+"""Answer to a scrape: metrics of the router itself, of the engines, and of the supervisors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mirage.serve.router.inner import InnerClient
 from mirage.serve.router.metrics import RouterMetrics
 
 ENGINES_S = 0.25
-"""Seconds for which engines are waited for together."""
+"""Seconds that a scrape waits for all engines together."""
 SUPERVISOR_S = 2.0
 UP = "mirage_supervisor_up"
 
 
 class MetricsScrape(Collector):
-    """All metrics of one server. However often it is scraped, others are asked once a second.
+    """All metrics of one server. Engines and supervisors are asked at most once a second.
 
     Call `close` at the end.
     """
@@ -29,9 +29,9 @@ class MetricsScrape(Collector):
     def __init__(
         self, metrics: RouterMetrics, engines: EngineMetrics, inners: Mapping[str, InnerClient]
     ) -> None:
-        """`inners` are asked by the devices' names, of which one may be empty.
+        """`inners` are clients of the supervisors by device; one name may be empty.
 
-        Metrics of a device that has a name have it as a label.
+        If there are several, a supervisor's metrics get its name as a label, unless it is empty.
         """
         self._metrics, self._engines = metrics, engines
         self._supervisors = {name: AskedSource(inner.metrics) for name, inner in inners.items()}
@@ -39,7 +39,7 @@ class MetricsScrape(Collector):
         metrics.add(self)
 
     async def text(self) -> bytes:
-        """Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         await asyncio.gather(
             renewed(self._engines.sources(), ENGINES_S),
             renewed(self._supervisors.values(), SUPERVISOR_S),
@@ -60,7 +60,7 @@ class MetricsScrape(Collector):
         yield up
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop asking engines and supervisors. Idempotent."""
         self._engines.close()
         for one in self._supervisors.values():
             one.close()

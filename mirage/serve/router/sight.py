@@ -1,4 +1,4 @@
-"""Part of the server that a request may see: the replicas of a model, and reasons of states."""
+"""Parts of the server that a request may see: replicas of a model, and reasons of states."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mirage.serve.router.replica_address import REPLICA, ReplicaAddress
 
 
 class RequestSight:
-    """Sight of requests, by their keys and by where they come from."""
+    """Decides what a request may see, by its key, its origin and its address."""
 
     def __init__(self, tenants: RoutedDevices, gate: AccessGate) -> None:
         self._tenants, self._gate = tenants, gate
         self._host = tenants.first.welcome.host
 
     def replicas(self, request: web.Request, name: str) -> Sequence[RoutedTenant]:
-        """Tenants of a model that a request may use, awake ones first.
+        """Tenants of model `name` that a request may use, those that can serve at once first.
 
-        Raises `ApiError`. At the address of a replica only that replica may be used.
+        At the address of a replica only that one is returned. Raises `ApiError` if there is none.
         """
         address = request.get(REPLICA)
         found = self._tenants.serving(name)
@@ -44,13 +44,13 @@ class RequestSight:
         raise ApiError(404, message, param="model", code="model_not_found")
 
     def served(self, request: web.Request) -> list[RoutedTenant]:
-        """All tenants, or that of the replica whose address was asked."""
+        """Tenants that are served; at a replica's address only that replica."""
         address = request.get(REPLICA)
         served = self._tenants.served
         return served if address is None else [one for one in served if address.is_of(one)]
 
     def models(self, request: web.Request) -> list[str]:
-        """All names that a request may use."""
+        """Names of models that a request may use, each once."""
         opened = [
             name
             for one in self.served(request)
@@ -60,7 +60,7 @@ class RequestSight:
         return list(dict.fromkeys(opened))
 
     def is_near(self, request: web.Request) -> bool:
-        """True if it may be told reasons, which are lines of logs and have paths in them."""
+        """True if the request may see reasons, which are lines of logs and contain paths."""
         far = why_far(request.remote, request.headers, self._host, request.version)
         return far is None or self._gate.is_admin(request)
 

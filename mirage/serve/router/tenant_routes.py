@@ -1,4 +1,4 @@
-"""Routes of the tenants' API: which models there are, and requests passed on to one."""
+"""Routes of the tenants' API: the list of models, and requests passed on to a tenant."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_BODY_BYTES = LARGEST_BODY
 
 
 class TenantRoutes:
-    """Requests for tenants, from their heads to their answers."""
+    """Handles requests for tenants, from their heads to their answers."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TenantRoutes:
         self._engines, self._created = engines, tenants.first.welcome.created
 
     def routes(self) -> list[web.RouteDef]:
-        """All of them, with those that are refused."""
+        """All routes of this class, with those that are refused."""
         return [
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
@@ -79,7 +79,7 @@ class TenantRoutes:
         return web.json_response(cards[name])
 
     async def _refuse(self, request: web.Request) -> web.Response:
-        """Say why a route of vLLM's is not served."""
+        """Answer that a route of vLLM is not served, with the reason."""
         resource = request.match_info.route.resource
         assert resource is not None
         route = resource.canonical
@@ -110,7 +110,7 @@ class TenantRoutes:
     async def _answer(
         self, request: web.Request, counted: CountedAs, room: BodyRoom
     ) -> web.StreamResponse:
-        """Raises `ApiError`."""
+        """Read the request, check it, and return the answer of a replica. Raises `ApiError`."""
         if (body := arrived_body(request, room, MAX_BODY_BYTES)) is None:
             reading = read_body(request, self._front, room, MAX_BODY_BYTES)
             body = await self._closing.before(reading)
@@ -147,7 +147,7 @@ class TenantRoutes:
         *,
         others: HasOthers,
     ) -> web.StreamResponse:
-        """The answer of one tenant; `others` as in `Forward`. Raises `ApiError`."""
+        """Answer of one tenant; `others` as in `Forward`. Raises `ApiError`."""
         passage.untold, counted.device = tenant.untold, tenant.device
         tenant.in_flight += 1
         try:
@@ -168,7 +168,9 @@ class TenantRoutes:
     async def _admitted(
         self, tenant: RoutedTenant, request: web.Request, model: str
     ) -> RouterTicket:
-        """Ticket of a request that may pass. Raises `ApiError` if it cannot be in time."""
+        """Ticket of a request, once it may pass. Raises `ApiError` if it cannot be served in
+        time.
+        """
         try:
             ticket = self._tenants.ask(tenant)
             if ticket.waits:

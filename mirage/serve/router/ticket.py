@@ -1,4 +1,6 @@
-"""One request at the router's end of the line: passed on at once, or asked for."""
+"""One request at the router's end of the line: passed on at once, or after the supervisor's
+word.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,14 @@ from mirage.serve.routed.tenants import RoutedTenant
 
 
 class RouterTicket:
-    """A request at the line. Await `admitted` if it has to wait. Call `over` at its end."""
+    """One request. Await `admitted` if it `waits`. Call `over` at its end."""
 
     def __init__(
         self, tenant: RoutedTenant, number: int, left: Callable[[RouterTicket], None]
     ) -> None:
-        """`number` is 0 of one that is passed on at once; `left` hears when it is over."""
+        """`number` is 0 for a request that is passed on at once; `left` is called when it is
+        over.
+        """
         self._left, self.tenant, self.number = left, tenant, number
         self._engine = tenant.engine
         self._counts = False
@@ -23,16 +27,16 @@ class RouterTicket:
 
     @property
     def waits(self) -> bool:
-        """True if the supervisor has to be waited for."""
+        """True if the request needs the supervisor's admission."""
         return self._answered is not None
 
     async def admitted(self) -> None:
-        """Raises `NotInTime`."""
+        """Wait for the supervisor's admission. Raises `NotInTime`."""
         if self._answered is not None:
             await self._answered
 
     def answer(self, refusal: NotInTime | None) -> None:
-        """The supervisor has answered; None: it may pass."""
+        """Note the supervisor's answer; without a `refusal` the request may pass."""
         if self._answered is None or self._answered.done():
             return
         if refusal is None:
@@ -41,19 +45,19 @@ class RouterTicket:
             self._answered.set_exception(refusal)
 
     def counts(self) -> None:
-        """Count it among those that were passed on at once."""
+        """Count this request among those that the router passes on by itself."""
         self.tenant.running += 1
         self.tenant.passed += 1
         self._engine, self._counts, self.number = self.tenant.engine, True, 0
 
     @property
     def passed(self) -> bool:
-        """True if the supervisor has let it pass."""
+        """True if the supervisor has admitted the request."""
         one = self._answered
         return one is not None and one.done() and not one.cancelled() and one.exception() is None
 
     def over(self) -> None:
-        """The request is answered, or its client has gone."""
+        """Note that the request has been answered, or that its client has gone."""
         if self._answered is not None and not self._answered.cancel():
             self._answered.cancelled() or self._answered.exception()  # nobody may have waited
         if self._counts and self._engine == self.tenant.engine:

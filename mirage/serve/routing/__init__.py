@@ -1,1 +1,3 @@
-"""The supervisor's side of its router: the table pushed, requests admitted, the process kept."""
+"""The supervisor's side of its router: the table it sends, requests it admits, the process it
+keeps.
+"""

@@ -1,4 +1,4 @@
-"""The address that all are served at: its sockets, the router behind them, what that is told."""
+"""Address of the server: its sockets, the router behind them, and the messages to that router."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from mirage.serve.rundir import RunDir
 from mirage.serve.together import together
 
 BACKLOG = 1024
-"""Connections that wait while no router is there."""
+"""Most connections that wait to be accepted, such as while no router runs."""
 GRACE_S = 5.0
-"""Seconds for a router to say that it has drained, beside those of the drain itself."""
+"""Seconds that a router has to say that it has drained, beyond the times of the drain itself."""
 
 
 class ServedAddress:
-    """Address and its router. Call `start`, run `keep`, and call `stop` at the end."""
+    """Address of a server, and its router. Call `start`, run `keep`, and call `stop` at the end."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class ServedAddress:
         door: str = "",
         beyond: Beyond | None = None,
     ) -> None:
-        """`resize` gives the tiers other budgets, `overview` as in `InnerServer`.
+        """`resize` gives the tiers other budgets, `overview` is as in `InnerServer`.
 
-        `book` records the router, which has `logs`. `passed` are sockets of the address that
-        somebody else has opened. `devices` are the sockets of servers of several devices, which
-        the router asks as well. `door` and `beyond` as in `RouterWelcome`.
+        `book` records the router, whose logs go by `logs`. `passed` are sockets of the address that
+        were opened by another process. `devices` are the sockets of the servers of several devices,
+        by name: the router connects to them as well. `door` and `beyond` are as in `RouterWelcome`.
         """
         self._door, self._beyond = door, beyond
         self._passed = passed
@@ -63,7 +63,7 @@ class ServedAddress:
         self._reaper, self._book, self._logs = reaper, book, logs
         self._host, self._port, self.url = "", 0, ""
         self._open = asyncio.Event()
-        """Set once a router can be heard."""
+        """Set once routers are welcomed and the inner server listens."""
         self._inner = InnerServer(registry, desk, resize, overview)
         self._sockets: list[socket.socket] = []
         self._keeper: RouterKeeper | None = None
@@ -71,17 +71,17 @@ class ServedAddress:
             rundir.router_socket: desk.listen,
             rundir.inner_socket: self._inner.site.listen,
         }
-        """Sockets of the run's folder, and how each is made again."""
+        """Functions that listen again, by the paths of the run's sockets that they make."""
 
     @property
     def admin_socket(self) -> Path:
-        """Socket for operators, once the port is known."""
+        """Path of the operators' socket; its name has the port, so the address has to be open."""
         return self._rundir.admin_socket(self._port)
 
     async def start(self, host: str, port: int, keys: AccessTable = NO_KEYS) -> str:
-        """Listen, and start a router; port 0 takes any free one. Returns the URL.
+        """Open the address and start a router; return the URL. Port 0 takes any free port.
 
-        Raises `OSError`, `UnicodeError` for a host that cannot be one.
+        Raises `OSError`, and `UnicodeError` for a host name that cannot be one.
         """
         self._host, self._port = host, port
         await self._listening()
@@ -92,9 +92,10 @@ class ServedAddress:
         return self.url
 
     async def goes_on(self, left: RouterRecord, process: MarkedProcess) -> str:
-        """Have the router of another supervisor, which serves; `hear` has to follow. The URL.
+        """Take over the router of another supervisor, which is serving; return the URL.
 
-        It comes with the sockets of the address, and waits for `hear`. Raises `OSError`.
+        The router connects with the sockets of the address, and waits for its welcome until `hear`
+        is called. Raises `OSError`.
         """
         await self._desk.open(self._rundir.router_socket)
         self._host, self._port, self.url = left.host, left.port, left.url
@@ -122,9 +123,9 @@ class ServedAddress:
             self._book.router(RouterRecord(process, self._host, self._port, self.url, http))
 
     async def _listening(self) -> list[socket.socket]:
-        """Sockets of the address, brought by a router, passed or made.
+        """Sockets of the address: those that a router brought, else those passed, else new ones.
 
-        Raises `OSError`, `UnicodeError`.
+        Raises `OSError` and `UnicodeError`.
         """
         if not self._sockets:
             there = self._desk.take_sockets() or list(self._passed)
@@ -134,11 +135,11 @@ class ServedAddress:
 
     @property
     def hears(self) -> bool:
-        """True if a router can connect."""
+        """True once routers are welcomed."""
         return self._open.is_set()
 
     async def hear(self, keys: AccessTable = NO_KEYS) -> None:
-        """Let a router connect, and be asked. Raises `OSError`."""
+        """Welcome routers and answer their questions from now on. Raises `OSError`."""
         await self._inner.start(self._rundir.inner_socket)
         await self._desk.start(self._rundir.router_socket, self._welcome(), keys)
         self._open.set()
@@ -158,20 +159,23 @@ class ServedAddress:
         )
 
     async def keep(self) -> None:
-        """Never returns."""
+        """Serve routers, and keep one running. Never returns."""
         assert self._keeper is not None, "start comes first"
         await self._open.wait()
         await together([self._desk.keep(), self._keeper.keep()])
 
     async def drain(self) -> None:
-        """Refuse what is new, and end what runs. Idempotent."""
+        """Let routers refuse new requests and end the running ones. Idempotent.
+
+        Returns after `http.drain_delay_s`, `http.drain_s` and `GRACE_S` at the latest.
+        """
         http = self._config.http
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(http.drain_delay_s + http.drain_s + GRACE_S):
                 await self._desk.drain()
 
     async def stop(self) -> None:
-        """Close it. Idempotent."""
+        """End the router, and close the address. Idempotent."""
         if self._keeper is not None:
             await self._keeper.stop()
         self._desk.close()
@@ -181,13 +185,13 @@ class ServedAddress:
         self._sockets.clear()
 
     def kill(self) -> None:
-        """End the router at once."""
+        """Kill the router at once."""
         if self._keeper is not None:
             self._keeper.kill()
 
 
 async def _listening(host: str, port: int) -> list[socket.socket]:
-    """Sockets of all addresses that a host has. Raises `OSError` and `UnicodeError`."""
+    """New sockets on all addresses of a host name. Raises `OSError` and `UnicodeError`."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
     try:

@@ -1,4 +1,4 @@
-"""The supervisor's end of the lines to its routers: a table pushed, ends of engines judged."""
+"""The supervisor's end of the lines to its routers: it sends the table, and learns of requests."""
 
 from __future__ import annotations
 
@@ -44,79 +44,81 @@ from mirage.wire import Broken, receive
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""Seconds between two looks for what nobody told of."""
+"""Seconds between two looks for changes that were not announced."""
 SEEN_S = 2.0
-"""Seconds that others wait for a router to see what holds."""
+"""Most seconds to wait until routers act by what was sent."""
 
 
 class RouterDesk:
-    """The supervisor's side of its routers: tells them what the registry and the roster say.
+    """The supervisor's end of all lines to routers: tells them what registry and roster have.
 
-    `keep` has to run. A router that connects takes the place of the one before. Beside the device's
-    own, those of machines may come, before devices of several.
+    `keep` has to run. A router that connects replaces the one before of the same machine. Beside
+    the device's own router, those of other machines may connect.
     """
 
     def __init__(self, registry: Registry, attendance: Attendance, hang_s: float) -> None:
-        """A router that is silent for `hang_s` seconds is taken for hung."""
+        """A router that gives no sign of life for `hang_s` seconds is taken for hung."""
         self._registry, self._attendance, self._hang_s = registry, attendance, hang_s
         self._welcome: RouterWelcome
         self._keys = NO_KEYS
         self._doors: dict[str, str] = {}
         self._table = RouterTable()
         self.revision = 1
-        """Number of the newest of what was pushed."""
+        """Number of the newest table, keys, doors or certificate that was sent."""
         self._keys_revision = 1
         self._below = registry.below_health()
         self._open: set[str] = set()
-        """Tenants to which it passes requests on without asking."""
+        """Tenants to which routers pass requests on without asking."""
         self._shut: dict[str, int] = {}
-        """Revision since which a router asks before it passes on to a tenant, until it says so."""
+        """Tenants to which requests are no longer passed on without asking, with the revision that
+        says so, until all routers have seen it.
+        """
         self._memory: dict[str, BlameMemory] = {}
         self._lines = RouterLines(attendance)
         self._entrance = RouterEntrance(self._came)
         self._welcomes = asyncio.Event()
-        """Set once a router that has come may serve by what holds here."""
+        """Set once routers that have connected may be welcomed."""
         self._sockets: list[socket.socket] = []
-        """Sockets that the last router listens on."""
+        """Listening sockets that the last router brought."""
         self._running = RunningTime(2 * BEAT_S)
         self._heard = 0.0
-        """Time of the last sign of life of the device's own router, in seconds for which this
-        process has run.
+        """Time of the last sign of life of the device's own router, in seconds that this process
+        has run.
         """
         self._soon: asyncio.Handle | None = None
         self._news = asyncio.Event()
-        """Set, and replaced, whenever a router has said something that others wait for."""
+        """Set, and replaced by a new event, at each message or loss of a router."""
         self.ends: Counter[str] = Counter({"died": 0, "hung": 0})
-        """Routers that have ended, or were ended, before the server."""
+        """Numbers of the device's own routers that ended before the server, by cause."""
         self._cause: str | None = "died"
-        """Cause of the next end of a router; None once the server has it end."""
+        """Cause to count for the next end of a router; None once the server ends it."""
 
     async def open(self, path: Path) -> None:
-        """Let a router come, which waits until `start`. Raises `OSError`."""
+        """Listen for routers, which wait for their welcome until `start`. Raises `OSError`."""
         self._path = path
         await self.listen()
 
     async def start(self, path: Path, welcome: RouterWelcome, keys: AccessTable) -> None:
-        """Welcome routers. Raises `OSError`."""
+        """Welcome routers from now on, and listen if `open` was not called. Raises `OSError`."""
         self._welcome, self._keys = welcome, keys
         if not self._entrance.is_open:
             await self.open(path)
         self._welcomes.set()
 
     async def listen(self) -> bool:
-        """Listen, again if the socket is gone; connections stay. Raises `OSError`."""
+        """Listen at a new socket file; connected routers stay. Returns True. Raises `OSError`."""
         self._entrance.listen(self._path)
         return True
 
     def take_sockets(self) -> list[socket.socket]:
-        """Sockets that a router has brought, the caller's from now on."""
+        """Hand over the sockets that a router brought; the caller closes them."""
         sockets, self._sockets = self._sockets, []
         return sockets
 
     # -- what holds ---------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Something may have changed: look soon, once for all of this turn of the loop."""
+        """Note that the table may have changed: `look` runs once, soon, for all such notes."""
         if self._soon is None and self._entrance.is_open:
             self._soon = asyncio.get_running_loop().call_soon(self.look)
 
@@ -125,7 +127,7 @@ class RouterDesk:
             self.look()
 
     def look(self) -> None:
-        """Push the table if it is another one."""
+        """Send the table if it has changed, and the numbers of answers that are given up."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -149,25 +151,28 @@ class RouterDesk:
         self._lines.say(TableApplies(self.revision, table))
 
     def holds(self, keys: AccessTable) -> None:
-        """Have other keys from now on."""
+        """Send routers another table of keys."""
         self.revision += 1
         self._keys, self._keys_revision = keys, self.revision
         self._lines.say(KeysApply(self.revision, keys))
 
     def opens(self, doors: dict[str, str]) -> None:
-        """Have the router go to devices by these doors from now on."""
+        """Send routers the addresses of doors by device, if they are others."""
         if doors != self._doors:
             self.revision += 1
             self._doors = doors
             self._lines.say(DoorsApply(self.revision, doors))
 
     def renews(self) -> None:
-        """Have the router read its certificate again, as another one does when it starts."""
+        """Let the router read its certificate again, as a new router does when it starts."""
         self.revision += 1
         self._lines.say(CertificateAgain(self.revision))
 
     async def seen(self) -> None:
-        """Return when all routers do as what holds now says, or are too slow, or none is there."""
+        """Return when all routers act by the newest table, keys and doors.
+
+        Returns after `SEEN_S` seconds at the latest, also without a router.
+        """
         self.look()
         wanted = self.revision
         with contextlib.suppress(TimeoutError):
@@ -203,7 +208,10 @@ class RouterDesk:
         self._sockets = sockets
 
     def _takes(self, router: RouterCame) -> RouterLine:
-        """Another router takes over: what the one before had running has ended."""
+        """Take a router's connection, which replaces the one before; return its line.
+
+        What the router before was running counts as ended.
+        """
         if (before := self._lines.get(router.guest)) is not None:
             self._lost(before)
         self.look()
@@ -249,7 +257,9 @@ class RouterDesk:
             backend.answers.awaits(line.guest, waits)
 
     def _confirm(self) -> None:
-        """Tell of drains that all routers have seen, if they had to: what they passed on counts."""
+        """Confirm drains that all routers have seen: the counts of requests they passed on are
+        final.
+        """
         seen = self._lines.seen(self.revision)
         self._shut = {name: since for name, since in self._shut.items() if since > seen}
         for name in self._attendance.unconfirmed:
@@ -263,40 +273,48 @@ class RouterDesk:
     # -- what others want of it ---------------------------------------------------------
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
-        """A tenant's engine has ended: what its requests have to do with that."""
+        """Tell routers that a tenant's engine has ended; return their verdict on its requests."""
         return await self._lines.ended(tenant, ending)
 
     async def connected(self) -> None:
-        """Return when a router has seen all that holds."""
+        """Return when the device's own router has seen all that was sent."""
         while (own := self._lines.own) is None or own.seen < self.revision:
             await self._news.wait()
 
     async def drain(self) -> None:
-        """Return when no request runs any more, and new ones are refused; or no router is there."""
+        """Let routers drain; return when all have refused new requests and ended the others, or
+        left.
+        """
         lines = list(self._lines)
         self._lines.say(RouterDrains())
         while any(line in self._lines and not line.drained for line in lines):
             await self._news.wait()
 
     def end(self) -> None:
-        """Have the device's own router end, and others ask for it no more. Idempotent."""
+        """Tell the device's own router to end, which is no failure then, and others to forget this
+        device.
+
+        Idempotent.
+        """
         self._cause = None
         self._lines.say(RouterEnds())
 
     async def left(self) -> None:
-        """Return when the device's own router is not on the line."""
+        """Return when the device's own router is not connected."""
         while self._lines.own is not None:
             await self._news.wait()
 
     def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening, and close the sockets of a router. Idempotent."""
         self._entrance.close()
         self._has([])
 
     # -- time ---------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Look again and again. Never returns."""
+        """Look for changes and for silent routers of other machines, every `LOOK_S`. Never
+        returns.
+        """
         below = 0.0
         while True:
             self._running.tick(time.monotonic())
@@ -310,7 +328,10 @@ class RouterDesk:
             await asyncio.sleep(LOOK_S)
 
     async def hung(self) -> None:
-        """Return when the router has been silent for too long from now on, be it never there."""
+        """Return when the device's own router has been silent for `hang_s` seconds from now on.
+
+        The time counts from this call also if no router has connected.
+        """
         self._heard = self._running.seconds
         while self._running.seconds - self._heard < self._hang_s:
             await asyncio.sleep(BEAT_S)

@@ -1,4 +1,4 @@
-"""The socket at which routers come: each says hello, and brings the sockets that it listens on."""
+"""Socket at which routers connect: each says hello, and brings its listening sockets."""
 
 from __future__ import annotations
 
@@ -16,35 +16,37 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 16
 NO_FILE_S = 0.1
-"""Seconds after which a router for which no file could be opened is let in again."""
+"""Seconds until the next attempt to accept a router, if there was no file descriptor for it."""
 
 
 class RouterCame(NamedTuple):
-    """A router that has said hello."""
+    """Router that has connected and said hello."""
 
     sockets: list[socket.socket]
-    """Sockets that it listens on, now the caller's."""
+    """Listening sockets that the router brought; the receiver closes them."""
     guest: str
-    """Machine whose router it is; empty for the device's own."""
+    """Name of the machine whose router it is; empty for the device's own."""
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
 class RouterEntrance:
-    """Socket for routers. `comes` gets each one that has said hello; `close` ends `listen`."""
+    """Socket for routers. `comes` is called with each that has said hello; `close` ends
+    `listen`.
+    """
 
     def __init__(self, comes: Callable[[RouterCame], Awaitable[None]]) -> None:
         self._comes = comes
         self._accepting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        """Tasks: one for each router, and one for each socket."""
+        """Running tasks: one for each connection, and one for the listening socket."""
 
     @property
     def is_open(self) -> bool:
         return self._accepting is not None
 
     def listen(self, path: Path) -> None:
-        """Listen at `path`, again if the socket is gone; connections stay. Raises `OSError`."""
+        """Listen at `path`, in place of an earlier socket; connections stay. Raises `OSError`."""
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
         try:
@@ -95,7 +97,10 @@ class RouterEntrance:
 
 
 async def _hello(there: socket.socket) -> tuple[list[socket.socket], str]:
-    """Sockets that a router brings, and whose guest it is. Raises `Broken` and `OSError`."""
+    """Wait for a router's hello; return its sockets and its machine's name.
+
+    Raises `Broken` and `OSError`.
+    """
     there.setblocking(False)
     channel: Channel[FromRouter] = Channel(there, FromRouter, most_descriptors=MOST_SOCKETS)
     while (heard := channel.next()) is None:
@@ -111,7 +116,7 @@ async def _hello(there: socket.socket) -> tuple[list[socket.socket], str]:
 
 
 async def _readable(there: socket.socket) -> None:
-    """Return when there is something to read, or the end."""
+    """Return when the socket can be read, or its other end has closed it."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 

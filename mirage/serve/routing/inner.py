@@ -1,6 +1,6 @@
-"""HTTP by which the supervisor tells of itself, at a socket that its router alone asks.
+"""HTTP server of the supervisor, at a socket that only its router asks.
 
-The router has asked for the key, and has checked from where a request comes.
+The router has already checked keys, and the origin of requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirage.serve.routing.desk import RouterDesk
 
 
 class Overview(Protocol):
-    """Makes an overview as JSON; see `mirage.serve.overview.forms`."""
+    """Function that makes an overview as JSON; see `mirage.serve.overview.forms`."""
 
     def __call__(self, *, reasons: bool) -> Awaitable[bytes]: ...
 
@@ -56,14 +56,14 @@ class InnerServer:
         await self.site.start(app, path)
 
     async def stop(self) -> None:
-        """Idempotent."""
+        """Stop serving. Idempotent."""
         await self.site.stop()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=metrics.rendered(self._registry, self._desk.ends))
 
     async def _state(self, request: web.Request) -> web.Response:
-        """The state, once the router acts by it."""
+        """The state, once routers act by it."""
         await self._desk.seen()
         return web.json_response(self._registry.state(reasons="reasons" in request.query))
 
@@ -78,7 +78,7 @@ class InnerServer:
         return web.Response(body=body, content_type="application/json")
 
     async def _tiers(self, request: web.Request) -> web.Response:
-        """The budgets of the tiers, once they hold; copies may still be under way."""
+        """Resize the tiers; answer with their budgets, while copies may still be moved."""
         try:
             await self._resize(resize_in(await request.read()))
         except ValueError as error:

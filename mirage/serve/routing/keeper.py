@@ -1,4 +1,4 @@
-"""The router's process, as the supervisor has it: started, ended if it hangs, started again."""
+"""The router's process on the supervisor's side: started, ended if it hangs, started again."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-m", "mirage.serve.router.process")
 END_S = 5.0
-"""Seconds for a router that was told to end."""
+"""Seconds for a router to end after it was told to."""
 PAUSE_S = 1.0
-"""Seconds before another start of one that could not be started."""
+"""Seconds before the next attempt after a router could not be started."""
 
 
 RouterProcess = subprocess.Popen[bytes] | MarkedProcess
-"""A child, or one that another supervisor has started."""
+"""A child process, or one that another supervisor has started."""
 
 
 class RouterKeeper:
@@ -49,21 +49,21 @@ class RouterKeeper:
     ) -> None:
         """`line` is the path of the desk's socket.
 
-        `sockets` gives those that a router listens on, which stay open between two of them.
-        `began` hears the number of each process that was started. With a `lease` it may outlive
-        this process. It logs by `logs`.
+        `sockets` returns the sockets that a router listens on, which stay open when it ends.
+        `began` is called with the process id of each router that is started. With `lease` a router
+        may outlive this process. It logs by `logs`.
         """
         self._desk, self._reaper, self._line, self._sockets = desk, reaper, line, sockets
         self._began, self._lease, self._logs = began, lease, logs
         self._process: RouterProcess | None = None
 
     def goes_on(self, process: MarkedProcess) -> None:
-        """Have the router of another supervisor, which connects to the desk by itself."""
+        """Take over the router of another supervisor, which connects to the desk by itself."""
         self._process = process
         self._reaper.began(process.pid)
 
     async def start(self) -> None:
-        """Start a router, which connects to the desk. Raises `OSError`."""
+        """Start a router, which then connects to the desk. Raises `OSError`."""
         descriptors = [one.fileno() for one in await self._sockets()]
         level = logging.getLogger("mirage").getEffectiveLevel()
         words = [*PROGRAM, str(self._line), str(level), *map(str, descriptors)]
@@ -77,7 +77,7 @@ class RouterKeeper:
         self._began(self._process.pid)
 
     async def keep(self) -> None:
-        """Start another one whenever it ends or hangs. Never returns."""
+        """Start another router whenever one ends or hangs. Never returns."""
         while True:
             if self._process is not None:
                 await self._ends(self._process)
@@ -89,19 +89,19 @@ class RouterKeeper:
                 await asyncio.sleep(PAUSE_S)
 
     async def stop(self) -> None:
-        """Have the router end, or end it. Idempotent."""
+        """Tell the router to end, kill it after `END_S`, and wait until it has gone. Idempotent."""
         self._desk.end()
         await self._end(END_S)
         await self._desk.left()
 
     def kill(self) -> None:
-        """End the router at once."""
+        """Kill the router at once."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _ends(self, process: RouterProcess) -> None:
-        """Return once it has ended, or hangs."""
+        """Return when the process has ended, or its router hangs."""
         try:
             end = ProcessEnd(process.pid)
         except ProcessLookupError:  # another supervisor's, which ended before it was watched
@@ -115,7 +115,7 @@ class RouterKeeper:
             end.close()
 
     async def _end(self, patience_s: float) -> None:
-        """Wait `patience_s` seconds for the router to end, then kill it. None of it is left."""
+        """Wait `patience_s` seconds for the router to end, then kill it with all of its group."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -124,7 +124,7 @@ class RouterKeeper:
 
 
 def _ended(process: RouterProcess, patience_s: float) -> None:
-    """Wait so long for its end, then end it, with the router that it has forked."""
+    """Wait `patience_s` seconds for the process, then kill its group, and wait for all of it."""
     with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
         process.wait(patience_s)
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""One router on the line, as the supervisor has it: its requests, and what it has seen."""
+"""One router on the line, on the supervisor's side: its requests, and the revision it has seen."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ from mirage.serve.routed.messages import (
 from mirage.wire import encode
 
 JUDGED_S = 5.0
-"""Seconds that the next start of an engine waits for a router to judge the end of the last."""
+"""Most seconds that the next start of an engine waits for routers' verdicts on the last end."""
 
 
 class EndVerdict(NamedTuple):
-    """Verdict on the requests that an engine ended with; `words` follow those of the end."""
+    """Verdict on the requests of an engine that ended; `words` are appended to those about the
+    end.
+    """
 
     words: str = ""
     bodies: frozenset[str] = frozenset()
-    """Fingerprints of requests that may have ended it."""
+    """Fingerprints of requests that may have ended the engine."""
 
 
 class RouterLine:
-    """Requests of one router to the `attendance`. Call `end` at the end."""
+    """Requests of one router, asked of the `attendance`. Call `end` when the connection has
+    ended.
+    """
 
     def __init__(
         self,
@@ -48,15 +52,16 @@ class RouterLine:
         look: Callable[[], None],
         heard: float,
     ) -> None:
-        """`guest` as in `RouterHello`.
+        """`guest` is as in `RouterHello`, `heard` is the present time.
 
-        `look` says what has changed, before a request is answered by that.
+        `look` sends the router what has changed; it is called before a request is answered
+        accordingly.
         """
         self.guest, self.heard = guest, heard
-        """Time of the router's last sign of life, in seconds for which this process has run."""
+        """Time of the router's last sign of life, in seconds that this process has run."""
         self._writer, self._attendance, self._look = writer, attendance, look
         self.seen = 0
-        """Revision that it has seen last."""
+        """Newest revision that the router has seen."""
         self.drained = False
         self._tickets: dict[int, Ticket] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
@@ -64,12 +69,12 @@ class RouterLine:
         self._verdicts: dict[str, asyncio.Future[EndVerdict]] = {}
 
     def say(self, message: msgspec.Struct) -> None:
-        """Send it; nothing to a router that has gone."""
+        """Send a message; nothing happens if the router has gone."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
 
     def hear(self, message: FromRouter) -> None:
-        """Something that it said."""
+        """Act on a message of the router."""
         match message:
             case AskAdmission(number, tenant):
                 self._asks(number, tenant)
@@ -84,12 +89,15 @@ class RouterLine:
                 self._judged(tenant, EndVerdict(words, frozenset(bodies)))
 
     def counted(self, tenant: str, life: int) -> int:
-        """Requests that it has passed on by itself to engine number `life`, and that run."""
+        """Requests that run at engine number `life`, to which the router passed them by itself."""
         count = self._counts.get(tenant)
         return count.running if count is not None and count.life == life else 0
 
     def end(self) -> list[TenantCount]:
-        """The router has gone, and with it all its running and waiting requests; the former."""
+        """End all requests of the router, which has gone.
+
+        Returns the counts of those that it had passed on by itself.
+        """
         self._writer.close()
         for number in list(self._tickets):
             self._over(number)
@@ -99,7 +107,10 @@ class RouterLine:
         return counts
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
-        """A tenant's engine has ended: what this router's requests have to do with that."""
+        """Tell the router that a tenant's engine has ended; return its verdict on its requests.
+
+        The verdict is empty if it does not come within `JUDGED_S` seconds.
+        """
         verdict: asyncio.Future[EndVerdict] = asyncio.get_running_loop().create_future()
         self._verdicts[tenant] = verdict
         self.say(EngineEnded(tenant, ending))

@@ -1,4 +1,4 @@
-"""Lines to all routers before one device: its own, and those of machines before all devices."""
+"""Lines to all routers of one device: its own, and those of other machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = ""
 
 
 class RouterLines:
-    """Lines by the routers' names, of which the device's own has none."""
+    """Lines by the names of the routers' machines; that of the device's own router is empty."""
 
     def __init__(self, attendance: Attendance) -> None:
         self._attendance = attendance
@@ -29,42 +29,42 @@ class RouterLines:
         return self._lines.get(line.guest) is line
 
     def get(self, guest: str) -> RouterLine | None:
-        """Line to the router of that name."""
+        """Line to the router of machine `guest`; None if it is not connected."""
         return self._lines.get(guest)
 
     @property
     def own(self) -> RouterLine | None:
-        """Line to the device's own router."""
+        """Line to the device's own router; None if it is not connected."""
         return self._lines.get(OWN)
 
     def seen(self, otherwise: int) -> int:
-        """Revision that all routers have seen; `otherwise` if there is none."""
+        """Revision that all routers have seen; `otherwise` if no router is connected."""
         return min((line.seen for line in self._lines.values()), default=otherwise)
 
     def say(self, message: msgspec.Struct) -> None:
-        """Send it to all."""
+        """Send a message to all routers."""
         for line in self:
             line.say(message)
 
     def comes(self, line: RouterLine) -> None:
-        """Another router is there."""
+        """Add the line of a router that has connected."""
         self._lines[line.guest] = line
 
     def goes(self, line: RouterLine) -> None:
-        """A router has gone, and with it its requests."""
+        """Remove the line of a router that has gone, with its requests."""
         del self._lines[line.guest]
         for count in line.end():
             self._count(count.tenant, count.life)
 
     def hear(self, line: RouterLine, message: FromRouter) -> None:
-        """Something that one of them said."""
+        """Act on a message of a router."""
         line.hear(message)
         if isinstance(message, TableSeen):
             for count in message.counts:
                 self._count(count.tenant, count.life)
 
     async def ended(self, tenant: str, ending: Ending) -> EndVerdict:
-        """A tenant's engine has ended: what the requests of all have to do with that."""
+        """Tell all routers that a tenant's engine has ended; return their verdicts joined."""
         verdicts = await asyncio.gather(*(line.ended(tenant, ending) for line in self))
         words = dict.fromkeys(one.words for one in verdicts if one.words)
         bodies = frozenset(body for one in verdicts for body in one.bodies)

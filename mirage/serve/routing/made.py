@@ -1,4 +1,4 @@
-"""The table of a device, made of what is known of it now."""
+"""Table of a device for its routers, made from registry and attendance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirage.serve.routed.table import RoutedRow, RouterTable
 
 
 def table_of(registry: Registry, attendance: Attendance, below: dict[str, Any]) -> RouterTable:
-    """All tenants, with the health of the device and of memory `below` it."""
+    """Table of all tenants, with the health of the device and of the memory `below` it."""
     rows = tuple(_row(one, attendance) for one in registry.backends.values())
     return RouterTable(rows, registry.sources.device(), below)
 

@@ -1,4 +1,4 @@
-"""Service manager that started this process, systemd for one: what it is told (sd_notify)."""
+"""Messages to the service manager that started this process, such as systemd (sd_notify)."""
 
 from __future__ import annotations
 
@@ -12,55 +12,64 @@ from collections.abc import Callable, MutableMapping
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""Seconds between two looks at the status where no watchdog asks for shorter ones."""
+"""Seconds between two updates of the status if the watchdog does not need shorter ones."""
 PARTS = 4
-"""A watchdog's time has so many looks: one that is late is no reason to end a server."""
+"""Number of pings in the watchdog's time, so that one may be late."""
 AGAIN_S = 0.5
-"""Seconds after which a manager that had too much to read is told again what it has to hear."""
+"""Seconds until messages are sent again to a manager whose socket was full."""
 
 
 class ServiceManager:
-    """Datagrams to a socket; nothing is told where there is none."""
+    """Sender of datagrams to the service manager; without an address it sends none."""
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
-        """`address` is a path, or begins with ``@`` for an abstract one.
+        """`address` is a path, or begins with ``@`` for an abstract socket.
 
-        It ends a server that has not pinged it for `watchdog_s` seconds; None: it waits for ever.
+        The manager ends a server that has not pinged it for `watchdog_s` seconds; None if it never
+        does.
         """
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._watchdog_s = watchdog_s
         self._status, self._is_ready = "", False
         self._owed: list[str] = []
-        """States that it has yet to hear, in their order: without one it waits for ever."""
+        """Messages that still have to be delivered, in order: without one the manager would wait
+        for ever.
+        """
         self._is_behind = False
-        """True if it had too much to read when it was told something last."""
+        """True if the last message could not be sent because the manager's socket was full."""
 
     def ready(self) -> None:
-        """All has started."""
+        """Tell the manager that all has started."""
         self._is_ready = True
         self._owe("READY=1")
 
     def reloading(self) -> None:
-        """The configuration is read again; `reloaded` has to follow. Nothing before `ready`."""
+        """Tell the manager that the configuration is read again; `reloaded` has to follow.
+
+        Nothing is told before `ready`.
+        """
         if self._is_ready:
             self._owe(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """The configuration has been read, whatever came of it."""
+        """Tell the manager that reading the configuration has ended, with success or not."""
         if self._is_ready:
             self._owe("READY=1")
 
     def stopping(self) -> None:
-        """Tell systemd that the server ends."""
+        """Tell the manager that the server ends."""
         self._tell("STOPPING=1")
 
     def status(self, line: str) -> None:
-        """Say what the server does; once for each change."""
+        """Tell the manager in words how the server does, if the words have changed."""
         if line != self._status and self._tell(f"STATUS={line}"):
             self._status = line
 
     async def keep(self, decisions: Callable[[], int], status: Callable[[], str]) -> None:
-        """Tell the status, and ping the watchdog as long as `decisions` grow. Never returns."""
+        """Tell the status, and ping the watchdog as long as the number of `decisions` grows.
+
+        Never returns.
+        """
         if not self._address:
             await asyncio.Event().wait()
         pause_s = LOOK_S if self._watchdog_s is None else min(LOOK_S, self._watchdog_s / PARTS)
@@ -81,7 +90,7 @@ class ServiceManager:
             del self._owed[0]
 
     def _tell(self, text: str) -> bool:
-        """False if it has to be told again; the event loop waits for nobody."""
+        """Send one message; false if it has to be sent again. It never blocks the event loop."""
         if not self._address:
             return True
         was_behind, self._is_behind = self._is_behind, False
@@ -98,9 +107,9 @@ class ServiceManager:
 
 
 def service_manager(environment: MutableMapping[str, str]) -> ServiceManager:
-    """Service manager that `environment` names; its variables are taken out of it.
+    """Service manager that `environment` names; its variables are removed there.
 
-    Engines inherit the rest: none of them may speak in the server's name.
+    Engines inherit the rest, and must not send messages in the server's name.
     """
     address = environment.pop("NOTIFY_SOCKET", "")
     microseconds = environment.pop("WATCHDOG_USEC", "")

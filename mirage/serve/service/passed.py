@@ -1,4 +1,6 @@
-"""Listening sockets that the service manager has opened and passed on (sd_listen_fds)."""
+"""Listening sockets that the service manager has opened and passed to this process
+(sd_listen_fds).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ FIRST = 3
 
 
 def passed_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
-    """Sockets of this process; the variables that tell of them are taken out of `environment`.
+    """Sockets passed to this process; their variables are removed from `environment`.
 
-    Raises `ConfigError` if one does not listen on an address of IP.
+    Raises `ConfigError` if one does not listen on an IP address.
     """
     count, pid = environment.pop("LISTEN_FDS", ""), environment.pop("LISTEN_PID", "")
     environment.pop("LISTEN_FDNAMES", None)

@@ -1,4 +1,4 @@
-"""Line that says how a server does, for whoever asks its service manager. Pure."""
+"""Status line of a server, which its service manager shows. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage.control.roster.states import LifeState
 
 
 def status_line(url: str, states: Iterable[LifeState]) -> str:
-    """Tenants by their states, in the order of these: ``http://…: 2 ready, 1 sleeping``."""
+    """Number of tenants in each state, such as ``http://…: 2 ready, 1 sleeping``."""
     counts = Counter(states)
     told = ", ".join(f"{counts[state]} {state.value}" for state in LifeState if counts[state])
     return f"{url}: {told or 'no tenant'}"

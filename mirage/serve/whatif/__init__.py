@@ -1,1 +1,1 @@
-"""Latencies of tenants if another configuration held, by the requests of the last hour."""
+"""Predicted latencies under another configuration, by the requests of the last hour."""

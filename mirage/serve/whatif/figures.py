@@ -15,7 +15,7 @@ from mirage.simulate.tally import Distribution
 
 PERCENTS = (50.0, 99.0)
 LEAST_S = 1e-3
-"""Seconds of a span at least."""
+"""Least seconds of a span, so that a rate is finite."""
 
 
 class LatencySpread(msgspec.Struct, frozen=True):
@@ -32,19 +32,19 @@ class TenantFigures(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: LatencySpread | None
     tpot_ms: LatencySpread | None
     whole_ms: LatencySpread | None
-    """Time until the last token."""
+    """Time from a request's arrival to its last token."""
     tokens_s: float
     """Output tokens a second, from the tenant's first arrival to its last end."""
     preemptions: int | None
 
 
 def span_s(rows: Sequence[PastRow]) -> float:
-    """Seconds from the first arrival to the last end."""
+    """Seconds from the first arrival to the last end of these requests."""
     return max(row.t + row.whole_s for row in rows) - min(row.t for row in rows)
 
 
 def measured(rows: Sequence[PastRow], preemptions: int | None) -> TenantFigures:
-    """Figures of one tenant's requests."""
+    """Figures of one tenant's requests, as they were measured; `preemptions` as in the result."""
     streams = [row for row in rows if row.first_s is not None]
     between = [
         (row.whole_s - (row.first_s or 0.0)) / (row.output - 1) for row in streams if row.output > 1
@@ -60,7 +60,7 @@ def measured(rows: Sequence[PastRow], preemptions: int | None) -> TenantFigures:
 
 
 def simulated(engine: Engine, asked: Sequence[SimulatedRequest]) -> TenantFigures:
-    """Figures of an engine that was `asked` so, and whose world has ended."""
+    """Figures of a simulated engine, after its world has ended; `asked` were its requests."""
     tally = engine.tally
     tally.flush()
     counters = tally.counters

@@ -1,4 +1,4 @@
-"""Forms of what a simulation needs to know of a server. Bytes of device memory, seconds."""
+"""Facts about a server that a simulation needs. Bytes are of device memory, times in seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirage.control.roster.needs import StateBytes, SwitchTimes
 from mirage.protocol import ModelShape
 
 StepBound = tuple[int, int, int, int, int]
-"""Picoseconds as those of `mirage.simulate.roofline.CostBound`."""
+"""Numbers of a `mirage.simulate.roofline.CostBound`, in picoseconds."""
 
 
 class SceneSteps(msgspec.Struct, frozen=True):
@@ -19,45 +19,46 @@ class SceneSteps(msgspec.Struct, frozen=True):
     compute: tuple[StepBound, ...]
     overhead: StepBound
     source: str
-    """Source of them, in words."""
+    """Origin of these times, in words."""
 
 
 class SceneTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts of a tenant beside what the configuration says of it."""
+    """Facts about a tenant beyond its keys in the configuration."""
 
     shape: ModelShape
     steps: SceneSteps | None
     """Step times; None for an engine that has computed nothing yet and has no profile."""
     load_s: float
-    """Seconds to load a layer."""
+    """Seconds to load one layer."""
     own: StateBytes
     times: SwitchTimes
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration as it is served, and what is known of its engines."""
+    """Configuration as it is served, and the facts known about its engines."""
 
     config: dict[str, Any]
     """Sections and keys on which memory and steps depend; no share is ``auto``."""
     tenants: dict[str, SceneTenant]
     comes_and_goes: bool
-    """True if tenants need not be awake."""
+    """True if tenants may be asleep or stopped."""
     shares_compute: bool
-    """True if engines that step at the same time slow each other: those of a GPU. On a host steps
-    are taken as they were measured, whoever computed beside."""
+    """True if engines that step at the same time slow each other down, as on a GPU. On a host step
+    times are used as measured, whatever else was running.
+    """
     apply_s: float
     message_s: float
 
 
 class WhatIfFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts for a simulation of the configuration that holds, and of another one."""
+    """Facts for a simulation of the present configuration, and of another one."""
 
     now: Scene
     after: Scene
     preempted: dict[str, int]
-    """Requests of each tenant that were preempted since the first of `PastTold`."""
+    """Number of preempted requests of each tenant since the first row of `PastTold`."""
     notes: tuple[str, ...] = ()
-    """Sentences about what is not known."""
+    """Sentences about effects that are not known."""
 
 
 class PastRow(msgspec.Struct, frozen=True):
@@ -65,21 +66,21 @@ class PastRow(msgspec.Struct, frozen=True):
 
     tenant: str
     t: float
-    """Time at which it came, in seconds since 1970."""
+    """Time of arrival, in seconds since 1970."""
     prompt: int
-    """Tokens."""
+    """Number of prompt tokens."""
     output: int
-    """Tokens."""
+    """Number of output tokens."""
     first_s: float | None
-    """Seconds until its first token; None if its answer was no stream."""
+    """Seconds until the first token; None if the answer was no stream."""
     whole_s: float
     counted: bool
-    """True if its answer told its tokens; else they are guessed by bytes and events."""
+    """True if the answer told its tokens; false if they are estimated from bytes and events."""
 
 
 class PastTold(msgspec.Struct, frozen=True):
-    """Answer of ``GET /requests``."""
+    """Answer of ``GET /requests``: a page of ended requests."""
 
     requests: list[PastRow]
     next_since: int | None
-    """Number after which the next page begins; None with the newest request."""
+    """Value of `since` for the next page; None if this page has the newest request."""

@@ -1,4 +1,4 @@
-"""Requests of the last hour: lengths and times alone, in rows of a few bytes. Pure: no clock."""
+"""Requests of the last hour: only lengths and times, in rows of a few bytes. Pure: no clock."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from typing import NamedTuple
 ROW = Struct("<dIIff?")
 HOUR_S = 3600.0
 MOST_ROWS = 100_000
-"""Rows that a server has at most, with which the hour may be shorter; 2.5 MB."""
+"""Most rows that a server keeps, 2.5 MB; with more requests it keeps less than an hour."""
 MOST_UNTOLD = 10_000
-"""Rows that a router keeps while nobody takes them."""
+"""Most rows that a router keeps for the supervisor."""
 LARGEST = 2**32 - 1
-"""Tokens that a row can have."""
+"""Largest number of tokens in a row."""
 
 
 class EndedRequest(NamedTuple):
-    """A request that an engine has answered. Seconds; times are the machine's clock's."""
+    """Request that an engine has answered. Times are seconds by `time.monotonic`."""
 
     arrival_s: float
     prompt: int
-    """Tokens."""
+    """Number of prompt tokens."""
     output: int
-    """Tokens."""
+    """Number of output tokens."""
     first_s: float
-    """Seconds until the first token; not a number if its answer was no stream."""
+    """Seconds until the first token; NaN if the answer was no stream."""
     whole_s: float
     """Seconds until the last token."""
     counted: bool = True
-    """True if the answer told the tokens; else they are guessed by bytes and events."""
+    """True if the answer told its tokens; false if they are estimated from bytes and events."""
 
     @property
     def row(self) -> bytes:
-        """Row of it."""
+        """The request as a packed row."""
         prompt, output = (min(LARGEST, max(0, n)) for n in (self.prompt, self.output))
         return ROW.pack(self.arrival_s, prompt, output, self.first_s, self.whole_s, self.counted)
 
     @property
     def streamed(self) -> bool:
-        """True if it is known when its first token came."""
+        """True if the time of its first token is known."""
         return not isnan(self.first_s)
 
 
@@ -51,12 +51,12 @@ NO_STREAM = nan
 
 
 def requests_in(rows: bytes) -> Iterator[EndedRequest]:
-    """Requests of whole rows."""
+    """Requests of packed rows."""
     return (EndedRequest(*row) for row in ROW.iter_unpack(rows))
 
 
 class UntoldRequests:
-    """Rows of ended requests that wait to be fetched. Beyond a bound the oldest are dropped."""
+    """Rows of ended requests until they are fetched. Beyond `most` rows the oldest are dropped."""
 
     def __init__(self, most: int = MOST_UNTOLD) -> None:
         self._most, self._rows = most, bytearray()
@@ -68,22 +68,22 @@ class UntoldRequests:
             del self._rows[: ROW.size]
 
     def take(self) -> bytes:
-        """Rows of all ended requests that were not taken before."""
+        """Remove and return all rows."""
         taken = bytes(self._rows)
         self._rows.clear()
         return taken
 
 
 class PastChunk(NamedTuple):
-    """Rows of one tenant that came together."""
+    """Rows of one tenant that were added together."""
 
     end: int
-    """Number of its last row, counted from the server's start."""
+    """Number of its last row, counted over all rows since the server's start."""
     told_s: float
     tenant: str
     rows: bytes
     preempted: int
-    """Requests that its engine had preempted by then."""
+    """Number of requests that the engine had preempted when the rows were added."""
 
     @property
     def begin(self) -> int:
@@ -92,15 +92,15 @@ class PastChunk(NamedTuple):
 
 
 class PastPage(NamedTuple):
-    """Some rows by their tenants, in the order in which they came."""
+    """Some rows, each part of one tenant, in the order in which they were added."""
 
     parts: list[tuple[str, bytes]]
     next_since: int | None
-    """Number of the last of them; None with the newest."""
+    """Number of the last row of this page; None if no newer row exists."""
 
 
 class PastRequests:
-    """Rows of all tenants for an hour, and so many at most. Nothing of it takes long."""
+    """Rows of all tenants of the last hour, at most `most`. No call takes long."""
 
     def __init__(self, most: int = MOST_ROWS, span_s: float = HOUR_S) -> None:
         self._most, self._span_s = most, span_s
@@ -108,7 +108,7 @@ class PastRequests:
         self._end = self._count = 0
 
     def add(self, tenant: str, rows: bytes, preempted: int, now: float) -> None:
-        """Rows of a tenant, whose engine has preempted so many requests since its start."""
+        """Add rows of a tenant; `preempted` is its engine's count of preemptions so far."""
         rows = rows[: len(rows) // ROW.size * ROW.size][-self._most * ROW.size :]
         count = len(rows) // ROW.size
         self._end += count
@@ -126,12 +126,12 @@ class PastRequests:
         del self._chunks[:gone]
 
     def forget(self, tenant: str) -> None:
-        """A tenant that was removed: nothing of it stays."""
+        """Drop all rows of a tenant that was removed."""
         self._chunks = [chunk for chunk in self._chunks if chunk.tenant != tenant]
         self._count = sum(len(chunk.rows) // ROW.size for chunk in self._chunks)
 
     def page(self, since: int, limit: int, now: float) -> PastPage:
-        """The first `limit` rows after number `since`."""
+        """The first `limit` rows whose numbers are greater than `since`."""
         self._drop(now)
         parts: list[tuple[str, bytes]] = []
         left, at = limit, since
@@ -148,12 +148,12 @@ class PastRequests:
 
     @property
     def chunks(self) -> list[PastChunk]:
-        """Copy of the kept chunks, which another thread may read."""
+        """Copy of the list of kept chunks, for another thread."""
         return self._chunks.copy()
 
 
 def preempted_in(chunks: Iterable[PastChunk]) -> dict[str, int]:
-    """Requests of each tenant that were preempted since its first of these rows."""
+    """Number of each tenant's requests that were preempted after its first chunk was added."""
     last: dict[str, int] = {}
     found: dict[str, int] = {}
     for chunk in chunks:

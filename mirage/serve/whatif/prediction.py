@@ -1,4 +1,4 @@
-"""A prediction: the last hour's requests simulated twice, and what was measured of them."""
+"""Prediction: the last hour's requests simulated under two configurations, and as measured."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mirage.serve.whatif.world import arrivals, world
 from mirage.simulate.world import Observer
 
 LEAST = 20
-"""Requests of which something can be said."""
+"""Least requests for which a prediction is made."""
 MOST = 20_000
-"""Requests that are simulated: the newest."""
+"""Most requests that are simulated, the newest ones."""
 LIMIT_S = 60.0
-"""Longest time of one simulation."""
+"""Most seconds of computing for one simulation."""
 LOOK = 256
-"""Events between two looks at the clock."""
+"""Number of events between two looks at the clock."""
 
 
 class NoPrediction(Exception):
@@ -30,27 +30,30 @@ class NoPrediction(Exception):
 
 
 class TenantPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a tenant: `now` is None where it is new, `after` where it is removed."""
+    """Figures of one tenant, measured and simulated.
+
+    `now` is None for a new tenant, `after` for one that is removed.
+    """
 
     measured: TenantFigures | None
     now: TenantFigures | None
     after: TenantFigures | None
     steps: str
-    """Source of the times of its steps."""
+    """Origin of the times of its steps, in words."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Effects of a change."""
+    """Predicted effects of a change."""
 
     requests: int
     span_s: float
-    """Seconds in which the requests were answered."""
+    """Seconds from the first request's arrival to the last one's end."""
     tenants: dict[str, TenantPrediction]
     notes: tuple[str, ...]
 
 
 class _Limited(Observer):
-    """Ends a world that takes too long. Raises `NoPrediction`."""
+    """Ends a simulation that takes more than `limit_s` seconds, with `NoPrediction`."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float]) -> None:
         self._limit_s, self._clock = limit_s, clock
@@ -69,7 +72,10 @@ def predict(
     limit_s: float = LIMIT_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> Prediction:
-    """Latencies before and after a change. Raises `NoPrediction`."""
+    """Predict latencies before and after a change, by simulating past requests under both.
+
+    Each simulation has `limit_s` seconds of `clock`. Raises `NoPrediction`.
+    """
     served = facts.now.tenants
     cached = {name for name, one in served.items() if one.shape.max_extents}
     known = sorted((row for row in past if row.tenant in cached), key=lambda row: row.t)
@@ -131,7 +137,9 @@ def _notes(rows: Sequence[PastRow], left: Collection[str]) -> Iterator[str]:
 
 
 def errors(prediction: Prediction) -> dict[str, dict[str, float]]:
-    """Ratio of simulated to measured, for today's configuration: by tenant and figure."""
+    """Ratio of simulated to measured medians under the present configuration, by tenant and
+    figure.
+    """
     return {
         name: found
         for name, one in prediction.tenants.items()

@@ -1,6 +1,6 @@
-"""`GET /requests`: lengths and times of the last hour's requests, page by page.
+"""Route `GET /requests`: lengths and times of the last hour's requests, page by page.
 
-A page is made beside the event loop, which also decides about memory.
+Pages are encoded in a thread, since the event loop also decides about memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAGE_ROWS = 5_000
 
 
 async def answer(past: PastRequests, request: web.Request) -> web.Response:
-    """Raises `ApiError`."""
+    """Answer with a page, as `since` and `limit` in the query select it. Raises `ApiError`."""
     since = _whole(request.query, "since", 0, 0, 2**62)
     limit = _whole(request.query, "limit", PAGE_ROWS, 1, PAGE_ROWS)
     now = time.monotonic()
@@ -31,7 +31,7 @@ async def answer(past: PastRequests, request: web.Request) -> web.Response:
 
 
 def encoded(page: PastPage, offset: float) -> bytes:
-    """A page as JSON. With `offset` times of the machine's clock are seconds since 1970."""
+    """A page as JSON; `offset` is the difference of seconds since 1970 and `time.monotonic`."""
     rows = [
         PastRow(
             tenant,
@@ -49,7 +49,9 @@ def encoded(page: PastPage, offset: float) -> bytes:
 
 
 def _whole(query: Mapping[str, str], name: str, usual: int, least: int, most: int) -> int:
-    """Raises `ApiError`."""
+    """Whole number of a query's key, `usual` if it is not given. Raises `ApiError` out of
+    bounds.
+    """
     word = query.get(name)
     if word is None:
         return usual

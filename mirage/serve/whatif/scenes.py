@@ -1,6 +1,6 @@
-"""Scenes for a simulation, from a configuration and what is known of its engines.
+"""Scenes for a simulation, made from a configuration and the facts known about its engines.
 
-Steps are those of `device.profile`; where it does not tell of a model, those that the tenant's
+Step times are those of `device.profile`; if it does not cover a model, those that the tenant's
 engine has measured.
 """
 
@@ -29,20 +29,20 @@ KEYS = {
     *("start", "keep_alive", "stop_after", "pinned"),
     *("max_model_len", "max_num_seqs", "max_num_batched_tokens"),
 }
-"""Keys of a tenant on which memory and steps depend."""
+"""Keys of a tenant that affect memory and steps."""
 USUAL = {"host": "host", "cuda": "h100"}
-"""Profile of each kind of device, for what engines do not measure."""
+"""Profile for each kind of device, for figures that engines do not measure."""
 NOTHING: StepBound = (0, 0, 0, 0, 0)
 
 
 class KnownEngine(NamedTuple):
-    """Facts about a tenant's engine; None where it has reported nothing."""
+    """Facts about a tenant's engine; each is None if it is not known."""
 
     shape: ModelShape | None = None
-    """Shape of an engine that goes on as it is."""
+    """Shape of an engine that goes on unchanged."""
     report: Report | None = None
     times: SwitchTimes | None = None
-    """Seconds of its ways, as far as they were seen."""
+    """Seconds of its starts, wakes and sleeps, as far as they were measured."""
 
 
 UNKNOWN = KnownEngine()
@@ -51,11 +51,10 @@ UNKNOWN = KnownEngine()
 def scene(
     config: Config, fits: Mapping[str, Fit], known: Mapping[str, KnownEngine], link: float | None
 ) -> Scene:
-    """Facts of `config`, as it is or would be served, that a simulation needs.
+    """Facts that a simulation of `config` needs; it may be served now, or later.
 
-    Tenants without a `Fit` are left out.
-
-    `link` in bytes a second. Raises `ConfigError` if the profile cannot be read.
+    Tenants without a `Fit` are left out. `link` is in bytes a second, None if unknown. Raises
+    `ConfigError` if the profile cannot be read.
     """
     device, profile = config.device, config.device.profile
     hardware = None if profile is None else profiles.hardware(profile)
@@ -78,7 +77,7 @@ def scene(
 
 
 def comes_and_goes(config: Config) -> bool:
-    """True if a tenant may be asleep or stopped, by its keys or for want of room."""
+    """True if a tenant may be asleep or stopped, by its own keys or because not all fit."""
     if sum(tenant.percent for tenant in config.tenants) > 100 + 1e-9:
         return True
     return any(t.keep_alive is not None or t.start == "on_request" for t in config.tenants)
@@ -131,7 +130,10 @@ def _by_profile(
 
 
 def _by_engine(report: Report | None, layers: int, alone: bool) -> SceneSteps | None:
-    """Steps as the engine measures them; `alone`: T_c leaves out what others compute meanwhile."""
+    """Step times as the engine measured them; None if it has measured none.
+
+    With `alone` T_c leaves out the compute of other engines, and bounds the step time.
+    """
     if report is None or not report.step_s:
         return None
     step_s, alone_s = report.step_s, report.layer_compute_s * layers

@@ -1,4 +1,4 @@
-"""A prediction as text for the terminal. Pure."""
+"""Prediction as text for the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HEADINGS = (
     *("WHOLE P50", "P99", "TOKENS/S", "PREEMPTED"),
 )
 TEXTS = 2
-"""Columns of text, from the left; the others are numbers."""
+"""Number of text columns, from the left; the others are numbers."""
 FIGURES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "whole_ms": "whole"}
 
 
 def shown(prediction: Prediction) -> str:
-    """A table of now and after, how well now is met, and what is not known."""
+    """Table of the figures now and after, the error of the simulation, and notes."""
     rows = [HEADINGS, *_rows(prediction)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = [_title(prediction), *(_line(row, widths) for row in rows), *_error(prediction)]
@@ -73,7 +73,9 @@ def _line(row: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _error(prediction: Prediction) -> Iterator[str]:
-    """The simulation of now over what was measured, by medians."""
+    """Lines about the error: simulated medians over measured ones, for the present
+    configuration.
+    """
     found = errors(prediction)
     if not found:
         yield "error: unknown, nothing was measured of these requests"

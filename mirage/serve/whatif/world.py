@@ -1,4 +1,4 @@
-"""From a scene and requests of the past to a world that is ready to run. Pure."""
+"""Simulated world made from a scene and past requests. Pure."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from mirage.workload.dealing import clip
 
 Arrivals = Mapping[str, Sequence[SimulatedRequest]]
 REPORT_S = 0.1
-"""Time between two reports of a busy engine. Real ones send more, which decide nothing else."""
+"""Seconds between two reports of a busy engine. Real engines report more often, with the same
+effect.
+"""
 IDLE = SceneSteps(((PS // 1000, 0, 0, 0, 0),), (0, 0, 0, 0, 0), "nobody asks it")
-"""Steps of an engine that has none to make."""
+"""Step times of an engine that gets no requests."""
 
 
 def arrivals(scene: Scene, past: Iterable[PastRow]) -> dict[str, list[SimulatedRequest]]:
-    """Requests of the scene's tenants in the order in which they came, from time 0 on."""
+    """Requests of the scene's tenants, each in order of arrival; the first request is at time 0."""
     rows = sorted(past, key=lambda row: row.t)
     begin_t = rows[0].t if rows else 0.0
     longest = {one.name: one.max_model_len for one in config_of(scene).tenants}
@@ -56,10 +58,10 @@ def config_of(scene: Scene) -> Config:
 
 
 def world(scene: Scene, asked: Arrivals, stands: Mapping[str, Stand] | None = None) -> World:
-    """Engines with the requests that each is `asked`, and the decider of their memory.
+    """World of engines with the requests that each is `asked`, and the decider of their memory.
 
-    `stands` are the states in which tenants begin that come and go; the most asked for are awake
-    if they are left out. Raises `DoesNotFitError` for a share that does not hold its model.
+    `stands` are the tenants' first states if they come and go; without them the tenants with most
+    requests are awake. Raises `DoesNotFitError` for a share that does not hold its model.
     """
     config = config_of(scene)
     co_running = scene.shares_compute and config.sharing.mode == "spatial"
@@ -124,7 +126,7 @@ def _limits(scene: Scene, config: Config, tenant: TenantSection) -> StepLimits:
 
 
 def _link(scene: Scene) -> float:
-    """Bytes a second, of the tenant whose layers come fastest."""
+    """Bytes a second of the link: the highest rate at which any tenant's layers load."""
     return max(one.shape.layer_bytes / one.load_s for one in scene.tenants.values())
 
 
