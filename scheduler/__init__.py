@@ -1,1 +1,2 @@
-"""GPU sharing between tenants: who is active, whose turn it is, who yields memory first."""
+"""Sharing of a GPU between tenants: the active ones, the order of turns, and the order in which
+tenants give memory."""

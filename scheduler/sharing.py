@@ -55,7 +55,7 @@ class Sharing(ABC):
 
     @abstractmethod
     def prolongs(self, seconds: float) -> None:
-        """Prolong the turn that was just decided by `seconds`."""
+        """Prolong the turn that `decide` has just begun by `seconds`."""
 
     @abstractmethod
     def next_deadline(self) -> float | None:

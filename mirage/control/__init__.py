@@ -1,3 +1,2 @@
-"""Decisions on the memory that every tenant shall hold, and when: pure, at both ends of the control
-socket.
-"""
+"""Decisions on the memory that every tenant shall hold, and when: pure code for both ends of the
+control socket."""

@@ -174,7 +174,8 @@ class Arbiter:
         return [*ended, *memory, *self._grant(now)]
 
     def next_deadline(self, now: float) -> float | None:
-        """Time at which `decide` may have more to say without another event; None for never."""
+        """Return the time in seconds at which `decide` may have more to say without another event;
+        None for never."""
         times = (
             self.sharing.next_deadline(),
             self.controller.next_deadline(now),
@@ -190,7 +191,7 @@ class Arbiter:
             self._unbooked = False
 
     def _rests(self, tenant: str) -> None:
-        """End the loans of a tenant: it lends and borrows no more."""
+        """End the loans of a tenant, which neither lends nor borrows any more."""
         self.loans.lost(tenant)
         self.growth.rests(tenant)
         self._unbooked = True
@@ -216,7 +217,8 @@ class Arbiter:
         return Turn(False, spill_bytes=self.controller.spill_bytes(name, now))
 
     def _is_early(self, command: Command) -> bool:
-        """True for a refusal to a tenant that cannot step yet: it would ask again at once."""
+        """True for a refusal to the tenant that is about to get the turn: it would ask again at
+        once."""
         return command.tenant == self._granting and isinstance(command.message, Refusal)
 
     def _grant(self, now: float) -> list[tuple[str, Allotment | Refusal | Turn]]:
@@ -239,7 +241,8 @@ class Arbiter:
         return [name] if self._draining.ends(now, costly=self._costly(now)) else []
 
     def _costly(self, now: float) -> bool:
-        """True if the next holder of the turn would stream more layers than its decode hides."""
+        """True if the next holder of the turn would stream more layers than its decode hides, if
+        the present one stopped now."""
         upcoming = self.sharing.upcoming()
         if upcoming in (None, self.sharing.leaving):
             return False

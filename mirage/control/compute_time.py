@@ -48,7 +48,7 @@ class ComputeTime(ABC):
 
 
 class Smoothed(ComputeTime):
-    """Mean over about ten steps, exponentially smoothed."""
+    """Exponentially smoothed mean over about ten steps."""
 
     def _learn(self, streamed: int, seconds: float) -> None:
         self.step_s += (seconds - self.step_s) * (SMOOTHING if self.step_s else 1.0)

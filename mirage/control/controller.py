@@ -1,19 +1,19 @@
-"""The Remapping Controller: when memory moves, between which tenants, and how much.
+"""Remapping Controller: when memory moves, between which tenants, and how much.
 
-Events go in with their time in seconds; `decide` returns the messages to send. What each tenant
-shall hold is the `planner`'s business. This file keeps the promise that nothing is over-committed
-on the way there:
+Events go in with their time in seconds; `decide` returns the messages to send. The `planner`
+decides what each tenant shall hold. This file keeps the promise that nothing is over-committed on
+the way there:
 
-*Two phases.* A tenant that shall hold less is told at once. A tenant that shall hold more is
-told as far as the ledger has free bytes, and more of it as reports show that others complied.
+*Two phases.* A tenant that shall hold less is told at once. A tenant that shall hold more is told
+as far as the ledger has free bytes, and told of more as reports show that others have complied.
 
-*First allotments.* A tenant that joins gets its base allotment as soon as the device has the
-bytes for all of it.
+*First allotments.* A tenant that joins gets its base allotment as soon as the device has the bytes
+for all of it.
 
 *An answer to each request for growth.* An engine holds running requests that want to grow until it
-hears. Each report that wants more gets one answer: an allotment with more KV, or a `Refusal` once
-the plan has no more for it. It waits only while the plan does, that is, while other engines
-are to give back unused KV memory, and at most `patience_s`.
+gets an answer. Each report that wants more gets one: an allotment with more KV, or a `Refusal` once
+the plan has no more for it. The answer waits only while other engines are to give back unused KV
+memory that the plan has assigned to it, and at most `patience_s`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class Controller:
         rules: Rules | None = None,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
-        """Controller of a configuration; `rules`, if given, replace the served ones."""
+        """Return the controller of a configuration; `rules`, if given, replace the configured
+        ones."""
         tenants = [entitled(t) for t in config.tenants]
         return cls(
             tenants,
@@ -309,7 +310,8 @@ class Controller:
         return commands + self._refuse(now, targets)
 
     def next_deadline(self, now: float) -> float | None:
-        """Time at which `decide` may have more to say without another event; None for never."""
+        """Return the time in seconds at which `decide` may have more to say without another event;
+        None for never."""
         times = [
             since + self.patience_s
             for name, since in self._unanswered.items()
@@ -319,7 +321,8 @@ class Controller:
         return None if first == inf else first
 
     def restores(self, name: str, now: float) -> bool:
-        """True if layers of a tenant come back once others have done what they were just told."""
+        """True if layers of a tenant will come back once others have obeyed the allotments that
+        were sent to them."""
         tenants = self._present(now)
         targets = self._targets(tenants, now)
         returning = any(
@@ -413,7 +416,7 @@ class Controller:
         return self._grants.device_bytes
 
     def reserved_bytes(self, name: str) -> int:
-        """Bytes of the device that a tenant holds or may come to hold."""
+        """Return the bytes of the device that a tenant holds or may come to hold."""
         return self._grants.ledger.reserved_bytes(name)
 
     @property

@@ -75,8 +75,8 @@ def growth_level(used_blocks: int, ahead: int) -> int:
 def demand(*, used_blocks: int, due_blocks: int, ahead: int, starting: int) -> Demand:
     """Return the demand of an engine at one moment, in KV blocks.
 
-    `due_blocks` are those that running requests need within their next steps; `ahead` see
-    `blocks_ahead`; `starting` see `KVGroups.to_start`.
+    `due_blocks` are those that running requests need within their next steps. For `ahead` see
+    `blocks_ahead`, for `starting` see `KVGroups.to_start`.
     """
     level = growth_level(used_blocks + due_blocks, ahead)
     return Demand(used_blocks, level, level + starting)
@@ -88,7 +88,8 @@ def in_extents(blocks: int, extent_blocks: int) -> int:
 
 
 def lacks_growth(report: Report) -> bool:
-    """True if running requests want more than they have: the engine waits for an answer."""
+    """True if running requests want more extents than the engine has, so that it waits for an
+    answer."""
     return report.growth_extents > report.kv_usable_extents
 
 

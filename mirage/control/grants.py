@@ -18,7 +18,7 @@ from scheduler.tenants import Tenant
 
 
 class Grants:
-    """Numbers and books the allotments of one device of `device_bytes`."""
+    """Numbers the allotments of one device of `device_bytes`, and books them in a ledger."""
 
     def __init__(self, tenants: Iterable[Tenant], device_bytes: int) -> None:
         self.device_bytes = device_bytes
@@ -117,7 +117,7 @@ class Grants:
         return allotment
 
     def limit(self, name: str) -> int:
-        """The largest grant that can be sent to a tenant now, in bytes."""
+        """Return the largest grant that can be sent to a tenant now, in bytes."""
         kept = sum(max(0, share - held) for share, held in self._absent(but=name))
         kept += sum(self._awaited_asleep(other) for other in self._expected if other != name)
         return self.ledger.reserved_bytes(name) + max(0, self.ledger.free_bytes - kept)

@@ -47,10 +47,10 @@ class GrowthWaits:
             self._asked[tenant] = _GrowthAsked(asked.since, least)
 
     def rests(self, tenant: str) -> None:
-        """Drop a tenant's request for growth: it sleeps, or is lost."""
+        """Drop a tenant's open request for growth, because it sleeps or is lost."""
         self._asked.pop(tenant, None)
 
     def forget(self, tenant: str) -> None:
-        """Drop a removed tenant."""
+        """Drop the times of a removed tenant."""
         self.rests(tenant)
         self.counts.pop(tenant, None)

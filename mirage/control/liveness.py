@@ -93,7 +93,7 @@ class Vitals:
         self._had = now if pulse.requests else self._had
 
     def reported(self, report: Report, now: float) -> None:
-        """Note that the engine has seen what it was sent up to `report.revision`."""
+        """Note a report: the engine has seen the allotments up to `report.revision`."""
         self._listen(now)
         was_busy = self._is_busy()
         self._revision = report.revision

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 Pair = tuple[str, str]
-"""Lender and borrower."""
+"""Names of lender and borrower."""
 
 
 class LoanSums(msgspec.Struct):
@@ -17,7 +17,7 @@ class LoanSums(msgspec.Struct):
     most: dict[str, int] = msgspec.field(default_factory=dict)
     """Most bytes lent at one time, by `Kind`."""
     reasons: dict[str, float] = msgspec.field(default_factory=dict)
-    """Byte-seconds by `Reason`."""
+    """Byte-seconds of lent memory by `Reason`."""
     wait_s: float = 0.0
     """Seconds that the lender's steps waited for loads of lent layers and experts."""
     token_s: float = 0.0
@@ -27,11 +27,12 @@ class LoanSums(msgspec.Struct):
     requests: int = 0
     """Requests of the lender that ran meanwhile."""
     preemptions: float = 0.0
-    """Preemptions of the borrower that were saved, estimated."""
+    """Number of preemptions that the borrower was spared, estimated."""
     waits: float = 0.0
-    """Requests of the borrower that did not have to wait, estimated."""
+    """Number of requests of the borrower that did not have to wait, estimated."""
     request_s: float = 0.0
-    """Request-seconds of the borrower that ran on this memory, estimated."""
+    """Seconds, summed over the borrower's requests, for which these ran on lent memory,
+    estimated."""
 
     def add(self, other: LoanSums) -> None:
         """Add `other` to this; of the most bytes, keep the larger."""

@@ -1,4 +1,4 @@
-"""The part of a target's KV memory that is open to waiting requests. Pure."""
+"""Part of a target's KV memory that is open to waiting requests. Pure."""
 
 from __future__ import annotations
 

@@ -149,7 +149,8 @@ def still_hidden(row: TenantRow) -> int:
 
 
 def hidden_or_out(row: TenantRow) -> int:
-    """Units that hide or are away; of one that called in others' memory, units that hide."""
+    """Return the units that hide or are away; for a tenant for which memory of others was recalled,
+    only those that hide."""
     return row.hidden if row.recalls else max(row.hidden, row.out)
 
 

@@ -20,7 +20,7 @@ class Profiled(NamedTuple):
     """Seconds by which one more prompt token lengthens a step."""
 
     def filled(self, report: Report, layers: int) -> Report:
-        """A copy of `report`, with these times in place of those that are still unknown."""
+        """Return a copy of `report` with these times in place of those that are still unknown."""
         return msgspec.structs.replace(
             report,
             layer_compute_s=report.layer_compute_s or self.step_s / max(1, layers),

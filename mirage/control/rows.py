@@ -28,7 +28,7 @@ class TenantRow(msgspec.Struct):
     most: int
     """Units that may ever be away."""
     lends: int
-    """Units that new demand of others may take while it is idle."""
+    """Units that new demand of other tenants may take while this tenant is idle."""
     surely_hidden: int
     """Units whose loads fit behind decode compute even at the smallest batch."""
     hidden: int
@@ -62,5 +62,5 @@ class TenantRow(msgspec.Struct):
 
     @property
     def beyond_share_bytes(self) -> int:
-        """Bytes of KV that it gets beyond its share."""
+        """Bytes of KV that the tenant gets beyond its share."""
         return max(0, self.kv - self.share) * self.extent_bytes

@@ -42,11 +42,11 @@ def step_time(
     t_compute: float,
     most_laps: int = MOST_LAPS,
 ) -> float:
-    """Time of one step in the steady state, walked layer by layer around the circle.
+    """Return the time of one step in the steady state, simulated layer by layer around the circle.
 
-    Loads happen one at a time in layer order. One may start when a slot is free, that is,
-    when the streamed layer `slots` places earlier has run; a streamed layer runs when it is
-    loaded. Walks laps until the state repeats (at most `most_laps`, enough for exact numbers
+    Loads happen one at a time in layer order. A load may start when a slot is free, that is, when
+    the streamed layer `slots` places earlier has run; a streamed layer runs when it is loaded. The
+    simulation goes on until its state repeats (at most `most_laps` laps, enough for exact numbers
     of a test's size) and returns the mean time of the laps that repeat.
     """
     ring = gaps(layers, n)
@@ -79,10 +79,11 @@ def _walked(
 def step_cost_bounds(
     layers: Iterable[int], n: int, slots: int
 ) -> tuple[tuple[Fraction, Fraction], ...]:
-    """`step_time` as a maximum: of a T_T + b T_c over the pairs (a, b), for any T_T and T_c.
+    """Return pairs (a, b) such that `step_time` is the maximum of a T_T + b T_c over them, for any
+    T_T and T_c.
 
-    One slot: a load follows the run of the streamed layer before it, so each gap g takes the
-    longer of T_T and (g - 1) T_c, and then T_c. Two slots: the envelope is searched.
+    One slot: a load follows the run of the streamed layer before it, so each gap g takes the longer
+    of T_T and (g - 1) T_c, and then T_c. Two slots: the envelope is searched.
     """
     ring = gaps(layers, n)
     if len(ring) <= slots:

@@ -8,7 +8,7 @@ from mirage.protocol import Report
 
 
 class TokenWaits(NamedTuple):
-    """Waits for layers between two reports of one engine, in seconds."""
+    """Waits of steps for layers and experts between two reports of one engine, in seconds."""
 
     wait_s: float
     """Seconds for which steps waited for layers and experts that were loaded."""

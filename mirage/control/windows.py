@@ -43,7 +43,7 @@ class RecentMean:
         """Begin, sum and weight of each part."""
 
     def add(self, total: float, weight: float, now: float) -> None:
-        """Note `weight` values that add up to `total`."""
+        """Add `weight` values whose sum is `total`."""
         if self._parts and now < self._parts[-1][0] + self._span_s / 10:
             begin, before, weighs = self._parts.pop()
             self._parts.append((begin, before + total, weighs + weight))

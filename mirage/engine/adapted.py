@@ -1,7 +1,8 @@
-"""Check of a tenant's LoRA adapters: vLLM loads each of them into the model without memory.
+"""Check of a tenant's LoRA adapters: vLLM loads each of them into a model without memory.
 
-vLLM itself accepts an adapter whose modules the model lacks, in part or all of them, and answers as
-the base model in the latter case. It also accepts one of a narrower model, and pads it with zeros.
+vLLM itself accepts an adapter although the model lacks some or all of its modules; if it lacks all,
+vLLM answers as the base model. It also accepts an adapter of a narrower model, and pads it with
+zeros.
 """
 
 from __future__ import annotations

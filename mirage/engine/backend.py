@@ -31,7 +31,7 @@ class Backend:
     """Context manager around one step; calls its argument when the step's time is known, perhaps
     only after some more steps."""
     compute_time: ComputeTime
-    """Estimate of T_c from the steps that were timed."""
+    """Estimate of T_c from the timed steps."""
     memory_info: Callable[[], tuple[int, int]]
     """Function that returns the free and total bytes of the device, other processes included; 0 and
     0 on a host."""

@@ -147,8 +147,8 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- cached blocks ----------------------------------------------------------------------
 
     def idle_cached_blocks(self) -> int:
-        """Return about the number of cached blocks without a request: blocks in use are counted as
-        cached.
+        """Return the approximate number of cached blocks without a request: blocks in use are
+        counted as cached.
 
         An exact count would look at every block for each report.
         """

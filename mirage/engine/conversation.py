@@ -26,7 +26,7 @@ INTERVAL_S = 0.02
 
 
 class Conversation:
-    """The engine's side of its connection with the control server."""
+    """Engine's side of its connection with the control server."""
 
     def __init__(self, agent: Agent | None, reports: EngineReports, turn: EngineTurn) -> None:
         self._agent, self._reports, self._turn = agent, reports, turn

@@ -1,4 +1,4 @@
-"""The device memory of one engine: pages, layers and KV extents, under one grant.
+"""Device memory of one engine: pages, layers and KV extents, under one grant.
 
 It changes between steps only, on the thread that holds the engine.
 """

@@ -33,7 +33,7 @@ class ExpertsStay(Exception):
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """The experts of one layer."""
+    """Experts of one layer."""
 
     index: int
     weights: list[torch.Tensor]

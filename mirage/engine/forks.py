@@ -53,7 +53,7 @@ class ForkedCore(ForkProcess):
 
 
 class CoresAreForks(ForkContext):
-    """Start method of engine cores."""
+    """Start method by which vLLM forks engine cores."""
 
     Process = ForkedCore
 

@@ -52,7 +52,7 @@ class KVMemory:
     """True if the engine woke, and another pass would bring more of its memory at once."""
 
     def __init__(self, pool: Any, shape: ModelShape) -> None:
-        """`pool` is vLLM's block pool."""
+        """Make it. `pool` is vLLM's block pool."""
         self._pool, self._shape = pool, shape
 
     def extents(self) -> KVExtents:

@@ -286,7 +286,8 @@ class MirageScheduler(Scheduler):
         self.add_request(self.first.request)
 
     def _end_first(self) -> None:
-        """Count steps from now on, and tell the control server that the first one is over."""
+        """Count steps from now on, and report to the control server that the first step was
+        computed."""
         self.first = None
         self.worker.times_steps(True)
         self.signs.begins_alone = False

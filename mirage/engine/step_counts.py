@@ -17,7 +17,7 @@ class StepCounts:
         self._fence = fence
         self._own_steps = 0
         self.paused = False
-        """True while the engine computes a request of its own."""
+        """True while the engine computes its own first request, which is not counted."""
         self.started = 0
         """Number of requests that began to run."""
         self.preemptions = 0
@@ -38,7 +38,7 @@ class StepCounts:
         return Answered(self.tokens - self.prefill_tokens, max(0, self.started - begun))
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Count steps from now on; those before were the engine's own."""
         self.paused = False
         self._own_steps = self._fence.scheduled
 

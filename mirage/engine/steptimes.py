@@ -88,7 +88,7 @@ def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
 
 
 def request_s(engine: EngineStepper, load: tuple[int, int, int], rounds: int, clock: str) -> float:
-    """Return the step seconds for each request, with a constant number of running requests.
+    """Return the mean step seconds for a request, with a constant number of running requests.
 
     `load` has that number, and the tokens of prompt and output.
     """

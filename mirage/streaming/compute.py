@@ -53,7 +53,7 @@ class StreamCompute:
         self._stepping: int | None = None
         """Identifier of the thread that steps; None before the first step."""
         self._steps: Stream | None = None
-        """Stream on which it enqueued its newest step."""
+        """Stream on which the thread that steps enqueued its newest step."""
         self._end = event()
         self._ended = False
         """True if `_end` was recorded after everything that reads layers."""
@@ -110,7 +110,7 @@ class HostCompute:
 
     @property
     def stall_s(self) -> float:
-        """Seconds that `wait` has blocked for."""
+        """Seconds for which `wait` has blocked."""
         return self._stall_s
 
     def record(self, event: Event) -> None:

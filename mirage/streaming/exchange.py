@@ -55,7 +55,7 @@ class GivenAway:
 
 @dataclass(frozen=True)
 class LayerPart:
-    """A part of the range of one layer."""
+    """Part of one layer's range."""
 
     layer: int
     spans: Sequence[Span]

@@ -65,7 +65,7 @@ class ExpertStreamer(LayerStreamer):
 
     @property
     def experts(self) -> int:
-        """Experts of each layer that are given away."""
+        """Number of experts of each layer that are given away."""
         return self.residency.given
 
     def pages(self, remapped: int, experts: int) -> int:

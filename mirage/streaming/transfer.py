@@ -37,7 +37,7 @@ from vmm.pages import PagePool
 from vmm.space import Range
 
 Frame = list[Page]
-"""The pages of one layer, in address order."""
+"""Pages of one layer, in address order."""
 
 
 class TransferError(Exception):

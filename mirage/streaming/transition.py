@@ -103,7 +103,7 @@ class LayerReturn:
 
 @dataclass(frozen=True)
 class SlotLeft:
-    """A layer that a slot no longer backs."""
+    """Layer that a slot no longer backs."""
 
     slot: int
     layer: int

@@ -47,7 +47,7 @@ class Below(Protocol):
         """Begin to copy a block up; False if that is not possible; then no end is reported."""
 
     def wipe(self, tenant: str) -> None:
-        """Begin to erase all blocks that were a tenant's when they came down."""
+        """Begin to erase all blocks that belonged to a tenant when they came down."""
 
     def end(self) -> None:
         """Stop. When this returns, `memory` is no longer used."""

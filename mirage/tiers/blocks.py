@@ -42,9 +42,9 @@ class Block:
     tenant: str
     offset: int
     stride: int
-    """Bytes that its place takes."""
+    """Bytes that the block's place takes: whole pages."""
     nbytes: int
-    """Bytes of the block."""
+    """Bytes of the block's content."""
     state: BlockState
     writer: int | None = None
     """Number of the member that reserved it; None if no engine writes it."""
@@ -64,7 +64,7 @@ class Block:
 
     @property
     def idle(self) -> bool:
-        """True if it may be evicted."""
+        """True if the block may be evicted."""
         return self.state is BlockState.READY and not self.pins and not self.sinking
 
     @property
@@ -82,7 +82,7 @@ class Tell:
     key: Key
     found: Lookup
     offset: int = 0
-    """Offset of its place, if READY."""
+    """Offset of the block's place, if READY; else 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -386,7 +386,7 @@ class Core:
         block.pins.clear()
 
     def _drop(self, block: Block) -> None:
-        """Drop a block that was never READY; no copy writes to it any more."""
+        """Drop a block that was never READY; no copy may still write to it."""
         self._forget(block)
         self._home(block).give(block)
 

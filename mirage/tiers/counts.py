@@ -24,7 +24,7 @@ class Counts:
     evictions: int = 0
     """Blocks of this tenant that were evicted for lack of room."""
     refused: int = 0
-    """Keys that were to be stored and found no room."""
+    """Keys that could not be stored for lack of room."""
     stored_bytes: int = 0
     """Bytes of committed blocks."""
     loaded_bytes: int = 0

@@ -24,7 +24,8 @@ from mirage.tiers.space import stride_of
 
 
 class Peered:
-    """Blocks on peers. Evicted ones are copied to `host`; `act` takes the orders."""
+    """Blocks on peers. Before they are evicted they are copied to `host`; `act` takes the
+    orders."""
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ class Prefetch:
         self._refused = {pair for pair in self._refused if pair[0] != request}
 
     def refused(self, request: str, key: Key) -> bool:
-        """True if there was no room for a key when it was asked last."""
+        """True if there was no room for a key when the pool was last asked to bring it up."""
         return (request, key) in self._refused
 
     def next(

@@ -1,4 +1,4 @@
-"""Priority class of each tenant, by its activity. Pure."""
+"""Priority class of each tenant in the pool, by the tenant's activity. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The deciding half of an engine: vLLM's scheduler and the simulated engine call the same code."""
+"""Deciding half of an engine: vLLM's scheduler and the simulated engine call the same code."""

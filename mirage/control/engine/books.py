@@ -1,4 +1,4 @@
-"""The books of one engine: the memory that it holds, and the KV blocks in it. Pure."""
+"""Books of one engine: the memory that it holds, and the KV blocks in it. Pure."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ExtentBook:
         self.extent_blocks, self.usable_extents = extent_blocks, usable
         self.state = [Extent.USABLE] * usable + [Extent.UNMAPPED] * (extents - usable)
         self.used = [0] * extents
-        """Blocks in use, by extent."""
+        """Number of blocks in use in each extent."""
         self._busy = 0
         """Number of extents with blocks in use."""
         self._retiring: dict[int, None] = {}

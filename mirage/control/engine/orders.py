@@ -73,7 +73,7 @@ class MemoryAnswer(NamedTuple):
     stream_slots: int
     experts: int
     extents: int
-    """KV extents that have memory."""
+    """Number of KV extents that have memory."""
     held_bytes: int
     done: tuple[Done, ...] = ()
     """Outcomes of the actions in their order; after an error, only of those before it."""

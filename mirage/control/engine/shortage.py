@@ -1,9 +1,10 @@
 """Pacing of requests for granted memory after a device has refused some of it. Pure.
 
-The memory of a killed engine is booked free when its socket closes; the device may free it later.
-And torch caches what a long prompt needed, in this process or in another one. Layers come whole or
-not at all: asking for everything again in each pass would create and release pages beside running
-kernels for as long as that lasts. KV extents that could be had are kept; the rest is asked later.
+The memory of a killed engine is booked as free when its socket closes, but the device may free it
+later. And torch caches memory that a long prompt needed, in this process or in another one. Layers
+come as a whole or not at all: asking for everything again in each pass would create and release
+pages beside running kernels for as long as the shortage lasts. KV extents that could be had are
+kept; the rest is requested later.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Shortage:
 
     @property
     def lasts(self) -> bool:
-        """True from a refusal until everything that was asked for could be had."""
+        """True from a refusal until memory was had for everything that was asked for."""
         return self._most is not None
 
     def most(self, wanted: int, now_s: float) -> int:

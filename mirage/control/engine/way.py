@@ -214,9 +214,11 @@ class Way:
         )
 
     def recalls(self, running: int) -> bool:
-        """True if one of `running` requests must be preempted: they hold more than they may.
+        """True if one of `running` requests must be preempted, because they use more than a recall
+        leaves them.
 
-        The last request stays: its surplus is scattered over extents and frees none.
+        The last request stays: the memory beyond its limit is scattered over extents, so preempting
+        it frees none.
         """
         return running > 1 and self.exceeded
 

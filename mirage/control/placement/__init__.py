@@ -1,3 +1,2 @@
 """Placement of models on several devices: proposed by heuristics, chosen by a judge, reached in
-additive steps.
-"""
+steps that start replicas before they stop others."""

@@ -12,11 +12,11 @@ class AloneTimes(NamedTuple):
 
     prefill_s: float
     step_s: float
-    """Seconds of one output token: a step reads all parameters."""
+    """Seconds of a step that reads all parameters, without the KV of requests."""
     context_s: float
     """Seconds by which each further request in a step lengthens it, because its KV is read."""
     decode_s: float
-    """Seconds of all its output tokens."""
+    """Seconds of all output tokens of the request."""
     slack: float
     """Part of the tighter of its two limits that is left, from 0 to 1."""
 

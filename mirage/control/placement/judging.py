@@ -71,7 +71,7 @@ class PlacementCourt:
         self.asked = 0
         """Number of evaluations so far."""
         self.is_over = False
-        """True once the judge's time is over."""
+        """True once the judge has raised `JudgeOver`."""
 
     @property
     def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""The books of one tenant on the roster: its state, its bytes, its requests, its times."""
+"""State of one tenant on the roster: its life, its bytes, its requests, its times."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class RosterMember:
     """True if the tenant shall come although no request waits, because a client was told to ask
     again."""
     came_at: float = -inf
-    """Time of its last order to start or to wake."""
+    """Time in seconds of its last order to start or to wake."""
     ready_at: float = -inf
-    """Time at which it last became ready."""
+    """Time in seconds at which it last became ready."""
     last_busy: float = -inf
     goal: DrainGoal = DrainGoal.SLEEP
     told: bool = False
-    """True of a draining tenant that was told to sleep or stop."""
+    """True for a draining tenant that was ordered to sleep or stop."""
     unconfirmed: bool = False
     """True while the process that passes requests on may not know of the drain."""
     until: float = inf
@@ -109,7 +109,8 @@ class RosterMember:
 
     @property
     def need(self) -> int:
-        """Bytes that must become free before the tenant can start or wake, beyond what it holds.
+        """Bytes that must become free before the tenant can start or wake, beyond those that it
+        holds.
 
         While it drains: the bytes that it will need after the drain.
         """

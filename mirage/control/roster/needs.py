@@ -24,7 +24,8 @@ class StateBytes:
     awake: int
     """Bytes of its share, which it is sure of while it is awake."""
     least: int
-    """Bytes with which a wake may begin: the rest of its share comes as others give back."""
+    """Bytes with which a wake may begin; the other bytes of its share come as others give them
+    back."""
     asleep: int
     """Bytes that its process cannot give, asleep."""
     start: int

@@ -363,7 +363,8 @@ class Roster:
         return longest_wait_s(self.members.values(), self.rules)
 
     def next_deadline(self, now: float) -> float | None:
-        """Time at which `decide` may have more to say without another event; None for never."""
+        """Return the time in seconds at which `decide` may have more to say without another event;
+        None for never."""
         known = now < self.quiet_until
         deadline = self.quiet_until if known else self._deadline(now)
         return None if deadline == inf else deadline

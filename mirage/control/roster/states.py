@@ -93,7 +93,7 @@ ALIVE = frozenset({_S.STARTING, _S.READY, _S.SLEEPING, _S.WAKING, _S.DRAINING})
 COMING = frozenset({_S.STARTING, _S.WAKING})
 GONE = frozenset(_S) - ALIVE
 BROKEN = frozenset({_S.DOWN, _S.FAILED})
-"""States after an end that nobody ordered."""
+"""States after an end of the process that was not ordered."""
 _WITHOUT_OWN = GONE | {_S.STARTING}
 """States in which no process has the weights."""
 

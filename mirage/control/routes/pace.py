@@ -31,7 +31,8 @@ class ReplicaPace:
         self._answered += well
 
     def rate(self, now: float) -> float:
-        """Requests answered well per second of busy time; 0 before `LEAST` such answers."""
+        """Return the requests answered well per second of busy time; 0 before `LEAST` such
+        answers."""
         self._look(now)
         return self._ended / self._busy_s if self._answered >= LEAST and self._busy_s else 0.0
 

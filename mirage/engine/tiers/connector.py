@@ -129,7 +129,7 @@ class TierConnector(OffloadingConnector):
         return
 
     def shutdown(self) -> None:
-        """Leave the pool."""
+        """Shut down as vLLM does, and leave the pool."""
         super().shutdown()
         self.tiers.close()
 
@@ -163,7 +163,7 @@ class TierConnector(OffloadingConnector):
             self._loads.wait()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Begin this step's copies."""
+        """Begin the loads of this step."""
         self._loads.begin(self._connector_metadata)
 
     def wait_for_save(self) -> None:

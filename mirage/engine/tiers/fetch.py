@@ -56,7 +56,7 @@ class FetchEvent(Enum):
     REACHED = auto()
     """The scheduler considers the request."""
     DELAYED = auto()
-    """The request waits for a block, because that is worth it."""
+    """The request waits for a block, because that is faster than computing it."""
     LOADS = auto()
     """The request has memory for the blocks that it loads."""
     ADMITTED = auto()

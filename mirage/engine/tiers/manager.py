@@ -97,7 +97,7 @@ class TierManager(OffloadingManager):
     # -- a request, as the scheduler comes by it ------------------------------------------
 
     def put_off(self, request: str, keys: Sequence[Key]) -> bool:
-        """True if any key is on its way down, and waiting for it is worth it."""
+        """True if any key is on its way down, and it is worth waiting for it."""
         return self._recent.any_under_way(keys) and self._waits_for_others(self._of(request))
 
     def reached(self, request: str) -> None:

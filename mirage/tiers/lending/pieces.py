@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Sized)
 
 
 class RangeMap(Generic[T]):
-    """Pieces by their first offsets; they never overlap."""
+    """Pieces of memory by their first offsets; they never overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
