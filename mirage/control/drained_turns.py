@@ -18,7 +18,7 @@ class DrainedTurns:
     """Measured length of the turns, for a plan. Times are seconds."""
 
     def __init__(self, meant: TurnLengths) -> None:
-        """Make it without a measured turn. `meant`: the turns as they are configured."""
+        """Initialise without a measured turn; `meant` has the turns as they are configured."""
         self._meant = meant
         self._length_s: float | None = None
         """Smoothed length of a turn in seconds; None until a turn is over."""

@@ -26,12 +26,13 @@ from mirage.units import ceil_div
 COLD = 0.1
 """Part of a decode step by which loads of experts may lengthen it."""
 STILL_COLD = 0.15
-"""The same limit for experts that are already away; it is higher because measurements vary."""
+"""Part of a decode step by which loads may lengthen it for experts that are already away; higher
+than `COLD`, because measurements vary."""
 ANOTHER_STEP = 1.0
 """Part of a step by which loads may lengthen it before running requests of others make room."""
 SPAN_S = 10.0
-"""Seconds for which a model is assumed to keep giving layers, or experts; a change is paid for once
-in that time."""
+"""Seconds for which a model is assumed to keep giving either layers or experts; one change between
+them is paid for in these seconds."""
 CLEARLY = 0.02
 """Part of `SPAN_S` by which another way must be better in addition, because measurements vary."""
 
@@ -111,8 +112,8 @@ def _layers(t: TenantSnapshot, hidden: int) -> Price:
 
 
 def _instead_of(price: Price, returns_s: float) -> Price:
-    """Return `price` plus the cost of returning the other kind, which takes `returns_s` seconds; 0
-    if none of it is away."""
+    """Return `price` plus the cost of bringing the other kind back, which takes `returns_s`
+    seconds; `returns_s` is 0 if none of it is away."""
     more = returns_s + CLEARLY * SPAN_S if returns_s else 0.0
     return price._replace(seconds=min(SPAN_S, price.seconds + more))
 

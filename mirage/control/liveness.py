@@ -53,8 +53,7 @@ class Vitals:
     def __init__(
         self, now: float, hang_s: float, first_step_s: float = 0.0, *, on_host: bool = False
     ) -> None:
-        """Make the record. `on_host` is True if steps are computed by the processors and not by a
-        GPU.
+        """Initialise; `on_host` is True if steps are computed by the processors and not by a GPU.
 
         The other arguments are seconds; `first_step_s` is the time in which a first step may
         compile.

@@ -11,7 +11,7 @@ from mirage.control.moves import Kind, Reason
 
 
 class LoanChange(NamedTuple):
-    """Loan that begins or ends, with its bytes at that time; kind and reason are those of its
+    """Loan that begins or ends at the time `at`, with its bytes; kind and reason are those of its
     largest part."""
 
     at: float
@@ -30,8 +30,8 @@ def changed(
     *,
     begins: bool,
 ) -> Iterator[LoanChange]:
-    """Yield a change at `now` for each loan that is `here` and not `there`; `begins` says if it
-    begins or ends."""
+    """Yield a change at `now` for each loan that is in `here` and not in `there`; `begins` says if
+    it begins or ends."""
     for pair, each in here.items():
         if pair not in there:
             most = max(each, key=lambda one: one.nbytes)

@@ -21,11 +21,12 @@ class LoanSums(msgspec.Struct):
     wait_s: float = 0.0
     """Seconds that the lender's steps waited for loads of lent layers and experts."""
     token_s: float = 0.0
-    """Seconds that these waits added to the lender's tokens, summed over the tokens."""
+    """Seconds by which waits for lent layers and experts delayed the lender's tokens, summed over
+    the tokens."""
     tokens: int = 0
-    """Tokens that the lender decoded meanwhile."""
+    """Tokens that the lender decoded while the loan lasted."""
     requests: int = 0
-    """Requests of the lender that ran meanwhile."""
+    """Requests of the lender that ran while the loan lasted."""
     preemptions: float = 0.0
     """Number of preemptions that the borrower was spared, estimated."""
     waits: float = 0.0

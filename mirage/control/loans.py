@@ -59,7 +59,7 @@ class _Counted(msgspec.Struct):
     beyond: float
     """Number of sequences that its share would not have held."""
     level: int
-    """The same as a whole number, which follows `beyond` by less than one."""
+    """`beyond` as a whole number, which follows it by less than one."""
 
 
 class LoanBook:

@@ -28,8 +28,8 @@ from mirage.units import ceil_div
 SPAN_S = 10.0
 """Seconds for which KV memory is assumed to be lent."""
 FELT = 0.002
-"""Least part of that time that must be lost with the prefixes: preempted requests also find some
-cached."""
+"""Least part of `SPAN_S` that must be lost with the prefixes for them to stay: preempted requests
+also find some cached."""
 
 
 def keeping_prefixes(

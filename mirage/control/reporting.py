@@ -34,7 +34,7 @@ class Cached(msgspec.Struct, frozen=True):
 
     blocks: int = 0
     again: int = 0
-    """Number of such blocks that a request took again, since the engine started."""
+    """Number of cached blocks that a request took again, since the engine started."""
     keeps_below: bool = False
     """True if cached blocks that leave the device are kept in a tier below it."""
 

@@ -13,8 +13,8 @@ class TokenWaits(NamedTuple):
     wait_s: float
     """Seconds for which steps waited for layers and experts that were loaded."""
     token_s: float
-    """Seconds that these waits added to all tokens together: each sequence of a step waits as long
-    as the step.
+    """Seconds by which waits for layers and experts delayed tokens, summed over all tokens: each
+    sequence of a step waits as long as the step.
 
     Steps are assumed to be alike, so it is the wait times the decoded tokens, divided by the steps.
     """

@@ -25,8 +25,8 @@ class Fill:
         free: int,
         most_lent: int | None = None,
     ) -> None:
-        """Make it. `donors` are in the order in which they give; `free` bytes are free with no KV
-        memory given.
+        """Initialise; `donors` are in the order in which they give, and `free` bytes are free with
+        no KV memory given.
 
         `most_lent`: bytes of KV, over all tenants, that demand may have beyond what no layer pays
         for; None for no limit. The limit is on KV, not on layers: the excess of whole layers would

@@ -80,8 +80,8 @@ def forget(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
 
 
 def _forget_on_host(runner: Any, groups: Sequence[int], blocks: Collection[int]) -> None:
-    """Do it for the first runner, whose rows are copied from the host to the device in each
-    step."""
+    """Replace `blocks` in the first runner's rows, which are copied from the host to the device in
+    each step."""
     copied = getattr(runner, "prepare_inputs_event", None)
     if copied is not None:
         copied.synchronize()
@@ -95,8 +95,8 @@ def _forget_on_host(runner: Any, groups: Sequence[int], blocks: Collection[int])
 
 
 def _forget_on_device(rows: torch.Tensor, gone: torch.Tensor) -> None:
-    """Do it for the second runner: enqueued like steps, so after all earlier ones; the host never
-    waits."""
+    """Replace `gone` blocks in the second runner's `rows`: enqueued like steps, so after all
+    earlier ones; the host never waits."""
     rows.masked_fill_(gone.index_select(0, rows.reshape(-1)).view_as(rows), 0)
 
 

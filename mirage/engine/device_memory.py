@@ -45,7 +45,7 @@ class DeviceMemory:
         self.compiled = False
         """True if steps are compiled, and proven to compute the same while layers stream."""
         self.kv_outlives_steps = False
-        """True if work on KV blocks may still be in progress when a step's output is there."""
+        """True if work on KV blocks may still be in progress when a step's output has arrived."""
         self.emptied: set[int] = set()
         """KV extents that at some time since the last step began had no block of a request."""
 

@@ -37,8 +37,8 @@ def runner_of(layer: torch.nn.Module, experts: torch.nn.Module) -> MoERunner | N
 
 
 def split(runners: Iterable[MoERunner], compilation: CompilationConfig) -> None:
-    """Let each runner call its experts by our operator, and let vLLM split there what it will
-    compile."""
+    """Let each runner call its experts by our operator, and let vLLM split compiled steps at that
+    operator."""
     for runner in runners:
         runner._forward_entry = _routed if runner.shared_experts is None else _shared_and_routed
     if compilation.splitting_ops is not None and OPERATOR not in compilation.splitting_ops:

@@ -109,7 +109,7 @@ def _why_eager(eager: bool, runner: type) -> str:
 @contextmanager
 def only_mapped_blocks(runner: Any, kv: KVBuffer | None) -> Iterator[None]:
     """Context in which vLLM's second model runner warms up with the mapped blocks only, not with
-    all that there may be."""
+    all that could be mapped."""
     config = runner.kv_cache_config
     if kv is None:
         yield

@@ -67,7 +67,7 @@ def abandon(runner: Any) -> None:
 
 
 def _gate(runner: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
-    """Allow only `fitting` modes while `streaming`; return True if there are graphs of such a
+    """Allow only `fitting` modes while `streaming`; return True if there are graphs of a fitting
     mode."""
     streaming = _telling(_for_graphs(runner), streaming)
     if (manager := getattr(runner, MANAGER, None)) is not None:

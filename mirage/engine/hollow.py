@@ -26,7 +26,7 @@ NO_DATA = "Cannot copy out of meta tensor"
 
 
 def alone() -> None:
-    """Make a world of one process, which layers ask for their part of the model."""
+    """Set up torch's distributed state with this process alone, as vLLM's layers expect it."""
     with tempfile.NamedTemporaryFile(prefix="mirage-probe-") as file:
         parallel_state.init_distributed_environment(1, 0, f"file://{file.name}", 0, "gloo")
         parallel_state.ensure_model_parallel_initialized(1, 1)

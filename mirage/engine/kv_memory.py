@@ -52,7 +52,7 @@ class KVMemory:
     """True if the engine woke, and another pass would bring more of its memory at once."""
 
     def __init__(self, pool: Any, shape: ModelShape) -> None:
-        """Make it. `pool` is vLLM's block pool."""
+        """Initialise; `pool` is vLLM's block pool."""
         self._pool, self._shape = pool, shape
 
     def extents(self) -> KVExtents:
@@ -122,7 +122,7 @@ class ElasticKVMemory(KVMemory):
         tiers: SchedulerTiers,
         counts: StepCounts,
     ) -> None:
-        """Make it. `blocks` are those of vLLM's KV cache `manager`."""
+        """Initialise; `blocks` are those of vLLM's KV cache `manager`."""
         super().__init__(manager.block_pool, shape)
         self._worker, self._manager, self.blocks = worker, manager, blocks
         self._turn, self._queues, self._tiers = turn, queues, tiers

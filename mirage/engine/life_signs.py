@@ -18,7 +18,7 @@ class LifeSigns:
     """Count of the passes of vLLM's loop over the scheduler, and the pulse that reports it."""
 
     def __init__(self, mailbox: Mailbox, requests: Callable[[], tuple[int, int]]) -> None:
-        """Make it. `requests` returns the number of running and of waiting requests."""
+        """Initialise; `requests` returns the number of running and of waiting requests."""
         self._mailbox, self._requests = mailbox, requests
         self.passes = self._passes_told = 0
         self.begins_alone = False

@@ -60,8 +60,8 @@ class PlacedLayers:
     def __init__(
         self, moves: bool = True, experts_stay: str | None = None, *, split: bool = False
     ) -> None:
-        """Make it. `experts_stay` is the reason why experts are not to be given away; None if they
-        may be.
+        """Initialise; `experts_stay` is the reason why experts are not to be given away, None if
+        they may be.
 
         `split` is True if graphs or compiled pieces would have to be split where experts are
         called.
@@ -245,8 +245,8 @@ class PlacedLayers:
         *,
         absent: bool,
     ) -> LayerStreamer:
-        """Return a streamer, with hooks where a step reaches a layer that wait for its
-        parameters."""
+        """Return a streamer, and hook layers or pieces so that a step waits for parameters when it
+        reaches them."""
         homes = [
             LayerFrame(index, one.home, address, one.nbytes, backend.driver.event())
             for index, (one, address) in enumerate(zip(placed, addresses, strict=True))

@@ -38,8 +38,8 @@ class GraphPieces:
         """Attention implementation of each layer."""
 
     def order(self, streamer: LayerStreamer) -> None:
-        """Hook the attentions: there each piece waits for its parameters, and gives its slot to the
-        next."""
+        """Hook the attentions, at which each piece waits for its parameters and gives its slot to
+        the next."""
         for index, attention in enumerate(self.attentions):
             attention.forward = _between(attention.forward, streamer, index)
 

@@ -113,7 +113,8 @@ def absorbs(module: torch.nn.Module) -> bool:
 
 
 def absorbed(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors that attentions of `model` have packed so, by name."""
+    """Yield the tensors into which attentions of `model` have packed a projection's weight (see
+    `absorbs`), by name."""
     for name, module in model.named_modules():
         if absorbs(module):
             for key, value in sorted(vars(module.impl).items()):

@@ -28,7 +28,7 @@ class StepHold:
         kv: KVMemory,
         tiers: SchedulerTiers,
     ) -> None:
-        """Make it. `answerable` is False in an engine without a control server, which holds no
+        """Initialise; `answerable` is False in an engine without a control server, which holds no
         request."""
         self._growth_hold, self._bounds, self._answerable = growth_hold, bounds, answerable
         self._turn, self._queues, self._kv, self._tiers = turn, queues, kv, tiers

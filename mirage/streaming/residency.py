@@ -59,7 +59,7 @@ class Residency:
         }
 
     def give(self, cold: dict[int, set[int]]) -> None:
-        """Set the cold experts to a result of `chosen`; the spare frames are empty then."""
+        """Set the cold experts to a result of `chosen`, and empty the spare frames."""
         self.cold = cold
         self.given = max(map(len, cold.values()), default=0)
         self.framed.clear()

@@ -90,7 +90,7 @@ class LayerStreamer:
         chunk_bytes: int | None = None,
         absent: bool = False,
     ) -> None:
-        """Make it with a frame for every layer, or with none if they are `absent`.
+        """Initialise with a frame for every layer, or with none if they are `absent`.
 
         With `chunk_bytes` a layer is copied in pieces of that size. A link serves streams in turn,
         one copy at a time: other copies of a step, such as its inputs, then wait for a piece and

@@ -53,8 +53,8 @@ class Block:
     sinking: bool = False
     """True while it is copied below, or from a peer to host memory: it counts as pinned."""
     offered: bool = False
-    """True if it came from below, was offered there, or could not be copied: it is not offered
-    again."""
+    """True if it came from below, was offered to the tier below, or could not be copied: it is not
+    offered again."""
     replica: bool = False
     """True for a replica of content that engines have in host memory anyway: it is on a peer only,
     and never copied."""
@@ -69,8 +69,8 @@ class Block:
 
     @property
     def stays(self) -> bool:
-        """True if it is a replica that a request needs; such a one is no candidate for eviction,
-        since it is pinned for long."""
+        """True if it is a replica that a request needs. It is then no candidate for eviction, since
+        it is pinned for long."""
         return self.replica and bool(self.pins)
 
 

@@ -204,7 +204,8 @@ class Core:
         self._cleaning.ahead(self.ledger.budget)
 
     def abandon(self, number: int, keys: Iterable[Key]) -> None:
-        """Drop blocks that a member reserved: they hold nothing, and it no longer writes there."""
+        """Drop blocks that a member reserved: they hold nothing, and the member no longer writes to
+        their places."""
         for block in self._of_writer(number, keys):
             del self._written[number][block]
             self._drop(block)

@@ -25,7 +25,8 @@ class Locks:
         """Holes to be punched, by the first offset of their slab; engines were told to unlock
         it."""
         self._closed: dict[int, ByteRange] = {}
-        """Ranges of closed slabs that become free then, by the slab's first offset."""
+        """Ranges of closed slabs, by their first offset, which become free when the slab is
+        unlocked."""
 
     def lock(self, slab: BlockSlab) -> ByteRange | None:
         """Return the range that an engine may lock from now on; None if memory of the slab is

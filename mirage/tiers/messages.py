@@ -28,9 +28,9 @@ class Join(Message, frozen=True):
     fingerprint: bytes
     block_bytes: int
     replicas: bool = False
-    """As in `Member`."""
+    """True if the engine's blocks are replicas: see `Member.replicas`."""
     locks: bool = False
-    """As in `Member`."""
+    """True if the engine wants a line to lock host memory: see `Member.locks`."""
 
 
 class Seek(Message, frozen=True):

@@ -81,7 +81,8 @@ class Peered:
         return self.arena.retiring(block) or self._excess(block.tenant) > 0
 
     def hand(self, replica: Block, tenant: str) -> None:
-        """Charge a replica to `tenant`, which needs it and may have too many then."""
+        """Charge a replica to `tenant`, which needs it, and recall replicas beyond tenants'
+        shares."""
         self.arena.hand(replica, tenant)
         self.recall_excess()
 

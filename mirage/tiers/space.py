@@ -142,7 +142,7 @@ class BlockSpace:
         return []
 
     def _comes(self, stride: int) -> bool:
-        """True if there will be memory for a block without an eviction."""
+        """True if memory for a block will become free without an eviction."""
         return self.waiting > 0 and self.slabs.counted + stride <= self._ledger.budget
 
     def _may_go(self, slab: BlockSlab, tenants: list[str]) -> bool:

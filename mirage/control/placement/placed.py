@@ -39,7 +39,7 @@ class DevicePlacement:
 
     @cached_property
     def by_model(self) -> Mapping[str, Mapping[str, Stand]]:
-        """Devices of each model with the replica's state there, sorted by name."""
+        """Replicas of each model: the state on each device, sorted by the devices' names."""
         found: dict[str, dict[str, Stand]] = {}
         for place in sorted(self.places):
             found.setdefault(place.model, {})[place.device] = place.stand
@@ -47,7 +47,7 @@ class DevicePlacement:
 
     @cached_property
     def by_device(self) -> Mapping[str, Mapping[str, Stand]]:
-        """Models on each device with the replica's state, sorted by name."""
+        """Replicas on each device: the state of each model, sorted by the models' names."""
         found: dict[str, dict[str, Stand]] = {}
         for place in sorted(self.places):
             found.setdefault(place.device, {})[place.model] = place.stand
@@ -62,11 +62,11 @@ class DevicePlacement:
         }
 
     def of(self, model: str) -> Mapping[str, Stand]:
-        """Return the devices of one model, with the replica's state there."""
+        """Return the replicas of one model: the state on each device."""
         return self.by_model.get(model, {})
 
     def on(self, device: str) -> Mapping[str, Stand]:
-        """Return the models on one device, with the replica's state."""
+        """Return the replicas on one device: the state of each model."""
         return self.by_device.get(device, {})
 
     def awake(self, model: str) -> list[str]:

@@ -88,7 +88,7 @@ class DeviceWindow:
     """Requests and times of one device in one window of load."""
 
     def __init__(self, device: PlaceDevice, room: float, served: list[Served]) -> None:
-        """Make it; `room` is the number of bytes for all models in `served`."""
+        """Initialise; `room` is the number of bytes for all models in `served`."""
         self._device, self._room, self._served = device, room, served
         self._prompts = sum(s.arrivals_s * s.times.prefill_s for s in served)
         """Part of the time in which prompts are computed."""

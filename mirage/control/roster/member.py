@@ -62,7 +62,8 @@ class RosterMember:
     wish: DrainGoal | None = None
     """Operator's wish that is not fulfilled yet; None if there is none."""
     wish_drain_s: float | None = None
-    """Seconds that running requests have to end for that wish; None for the time of the rules."""
+    """Seconds that running requests have to end before `wish` is fulfilled; None for the time of
+    the rules."""
     eager: bool = False
     """True if its process is still to be started without a request for it."""
     again: bool = False
@@ -175,7 +176,8 @@ class RosterMember:
         return self.queued is None and now >= self.rested_at(rules)
 
     def rested_at(self, rules: RosterRules) -> float:
-        """Return the time in seconds from which on that is so, if the tenant still sleeps."""
+        """Return the time in seconds from which on the tenant counts as `rested`, if it still
+        sleeps."""
         rest_s = rules.rest_worth * self.back_s(DrainGoal.STOP)
         return max(self.last_busy, self.since) + rest_s
 

@@ -155,7 +155,7 @@ class SwitchSpeeds:
     warm_s: float = 5.0
     cold_s: float = 30.0
     copies_out: bool = False
-    """True if a sleep copies the weights to host memory, because there is no copy there."""
+    """True if a sleep copies the weights to host memory, because host memory has no copy."""
 
     def times(self, own: StateBytes) -> SwitchTimes:
         """Return the times of a tenant with these bytes."""

@@ -79,8 +79,8 @@ class ReplicaQuarantine:
         *,
         known: bool,
     ) -> None:
-        """Note the judgement on the end of an engine: of all requests `there`, one of the `blamed`
-        ended it.
+        """Note the judgement on the end of an engine: of its requests, listed in `there`, one of
+        the `blamed` ended it.
 
         `known` is True if only one is blamed, and it is certain.
         """

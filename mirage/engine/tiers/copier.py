@@ -120,7 +120,7 @@ class Copier:
         return ended
 
     def wait(self, *, up: bool) -> None:
-        """Issue all jobs of one direction and wait for them; `finished` returns them then."""
+        """Issue all jobs of one direction and wait for them; `finished` returns them afterwards."""
         self.pump()
         for job in self._jobs:
             if job.up == up and not self._ended(job):

@@ -21,7 +21,7 @@ class TierCounts:
     tokens_saved: int = 0
     """Number of tokens whose KV was loaded instead of computed."""
     saved_s: float = 0.0
-    """Seconds that steps would have taken longer to compute these tokens."""
+    """Seconds that steps would have needed to compute the tokens in `tokens_saved`."""
     bytes_up: int = 0
     bytes_down: int = 0
     stored_blocks: int = 0

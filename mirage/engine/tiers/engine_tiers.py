@@ -26,7 +26,7 @@ from vmm.driver import Stream
 DEMOTE_S = 0.1
 """Seconds of the link that the content of retiring extents may take while requests run."""
 ASLEEP_S = 2.0
-"""The same while no request runs."""
+"""Seconds of the link that the content of retiring extents may take while no request runs."""
 
 
 class EngineTiers:

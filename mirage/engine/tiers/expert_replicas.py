@@ -65,8 +65,8 @@ class ExpertReplicas:
         layout: ExpertLayout,
         masters: Mapping[int, int],
     ) -> None:
-        """Make it and start its thread. `masters` has the host addresses of layers' parameters, by
-        the layers' index."""
+        """Start the thread; `masters` has the host addresses of layers' parameters, by the layers'
+        index."""
         self._pool, self._places, self._layout, self._masters = pool, places, layout, masters
         pace = pool.bytes_per_s(Medium.PEER)
         self.stream = driver.stream_at(pace)
@@ -226,8 +226,8 @@ class ExpertReplicas:
 
     @contextmanager
     def _awaited(self) -> Iterator[None]:
-        """Context after which the enqueued copies are awaited, also after a failure: the place may
-        belong to others then."""
+        """Context after which the enqueued copies are awaited, also after a failure, because the
+        place may belong to others afterwards."""
         try:
             yield
         finally:

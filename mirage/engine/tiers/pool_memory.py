@@ -47,8 +47,8 @@ class PoolMemory:
     def __init__(
         self, pool: Pool, driver: Driver, block_bytes: int, borrower: Borrower | None = None
     ) -> None:
-        """Make it. With a `borrower`, places on peers are in its memory, and it is closed after all
-        their uses."""
+        """Initialise; with a `borrower`, places on peers are in its memory, and it is closed after
+        all their uses."""
         self._pool, self._driver = pool, driver
         self._nbytes = align_up(block_bytes, PAGE)
         self._mapped: dict[Medium, tuple[int, int]] = {}
@@ -61,7 +61,7 @@ class PoolMemory:
         self._uses: Counter[int] = Counter()
         """Number of copies in progress from or to places outside of locked slabs, by address."""
         self._locked: set[int] = set()
-        """Addresses of such places that are locked."""
+        """Addresses of places outside of locked slabs that are locked by themselves."""
         self._warned = False
 
     @property

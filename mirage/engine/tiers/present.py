@@ -20,5 +20,5 @@ def tiers() -> EngineTiers | None:
 
 
 def content() -> Offers | None:
-    """Return the content kept below the device of this engine; None without a pool."""
+    """Return the record of this engine's content kept below its device; None without a pool."""
     return None if _tiers is None else _tiers.offers

@@ -28,8 +28,8 @@ class LockedSlab:
 
 
 def slab_locks(line: int, driver: Driver, start: int) -> EngineLine[LockedSlab]:
-    """Return the locked slabs. `line` is the pool's `locks`, `start` the address of its host memory
-    in this process."""
+    """Return the line over which this process locks slabs. `line` is the descriptor from the pool's
+    `locks`, `start` the address of its host memory in this process."""
 
     def lock(offset: int, nbytes: int, fds: Sequence[int]) -> LockedSlab:
         driver.pin(start + offset, nbytes)

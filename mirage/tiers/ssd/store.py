@@ -68,7 +68,7 @@ class SsdStore:
         keep: bool = False,
         tenants: Collection[str] | None = None,
     ) -> None:
-        """Make it. The disk is not used before `begin`, which erases kept blocks of tenants that
+        """Initialise; the disk is not used before `begin`, which erases kept blocks of tenants that
         are not in `tenants` (None: none)."""
         self.counts = SsdCounts()
         self._files: Files | None = None
