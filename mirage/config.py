@@ -160,7 +160,7 @@ FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded)]
 
 
 def parse_share(value: Any) -> Any:
-    """Share as written; None for ``"auto"``. Raises `ValueError` if nothing is written."""
+    """The share as written; None for ``"auto"``. Raises `ValueError` if no value is written."""
     if value is None:
         raise ValueError("nothing is no share: write per cent, or auto")
     return None if value == "auto" else value
@@ -420,7 +420,9 @@ ROSTER_KEYS = {"start", "keep_alive", "stop_after", "pinned", "max_waiting", "ma
 
 
 class RosterSection(Strict):
-    """Rules by which tenants come and go where not all fit (docs/roster.md). Times in seconds."""
+    """Rules by which tenants sleep, wake, start and stop if not all fit the device
+    (docs/roster.md). Times in seconds.
+    """
 
     victims: Literal["mru", "lru"] = "mru"
     """Order in which idle tenants of equal priority sleep: most or least recently used first."""
@@ -535,7 +537,7 @@ class Remap(Strict):
     slack_extents: int = Field(default=4, ge=0)
     """Free extents above which an engine hands memory back (the high-water mark)."""
     hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
-    """Seconds a surplus must last before it is handed back."""
+    """Seconds for which an engine must hold surplus memory before it hands it back."""
 
 
 class Traffic(Strict):

@@ -1,4 +1,4 @@
-"""Errors that end a command with one line instead of a traceback, and their exit codes."""
+"""Errors that end a command with one line instead of a traceback."""
 
 from __future__ import annotations
 

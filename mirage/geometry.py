@@ -49,7 +49,7 @@ def token_bytes(shape: ModelShape) -> float:
 
 
 def gained_extents(shape: ModelShape, remapped: int) -> int:
-    """KV extents that the memory of `remapped` layers of the same model holds."""
+    """Number of KV extents that fit into the memory of `remapped` layers of the same model."""
     return remapped * shape.layer_bytes // shape.extent_bytes
 
 

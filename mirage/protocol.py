@@ -180,7 +180,7 @@ class Allotment(msgspec.Struct, tag="allotment", tag_field="type", frozen=True):
     cache.
     """
     open_extents: int | None = None
-    """Extents of `kv_extents` that waiting requests may use as well; None for all of them."""
+    """Part of `kv_extents` that waiting requests may use, too; None for all of them."""
     recall: bool = False
     """True if running requests are preempted, newest first, until their blocks fit into
     `kv_extents`.

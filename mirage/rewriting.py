@@ -145,6 +145,6 @@ def _end(node: yaml.Node) -> int:
 
 
 def _flow(value: Any) -> str:
-    """A value in one line."""
+    """YAML of a value, in one line."""
     dumped = _dumped(value, default_flow_style=True, width=10**9)
     return dumped.removesuffix("\n").removesuffix("\n...")

@@ -1,4 +1,4 @@
-"""Bytes by their names and in words, and whole numbers rounded up."""
+"""Units of bytes, sizes as text, and integer division that rounds up."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class PageTable:
 
     @property
     def pages(self) -> list[Page]:
-        """Every page that exists."""
+        """All pages that exist."""
         return list(self._mappings)
 
     @property

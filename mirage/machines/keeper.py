@@ -158,7 +158,7 @@ class DeviceKeeper:
                     self._cannot = message
 
     def _over(self) -> None:
-        """Its process has ended."""
+        """Note the end of the server's process, tell the board, and close the connection to it."""
         assert self._process is not None
         self._hear()
         status = self._process.wait()

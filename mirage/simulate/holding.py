@@ -55,7 +55,7 @@ class SimulatedMemory(CountedMemory):
 
     @property
     def open_extents(self) -> int | None:
-        """Extents that waiting requests may use as well; None for all."""
+        """Extents that waiting requests may use as well as running ones; None for all."""
         return self._way.open_extents
 
     @property

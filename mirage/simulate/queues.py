@@ -69,7 +69,7 @@ class Queues:
 
     @property
     def used_blocks(self) -> int:
-        """Blocks of all running requests, and of those that load."""
+        """KV blocks of all running requests, and of those that load; shared ones count once."""
         return self.batch.blocks + self._other_blocks - self.reuse.shared
 
     def blocks_starting(self, slots: int) -> int:

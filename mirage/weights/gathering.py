@@ -75,7 +75,7 @@ class Gathering:
 
     @property
     def done(self) -> bool:
-        """True once nothing is missing."""
+        """True if no chunk is missing."""
         return not any(self.missing.values())
 
     @property

@@ -111,7 +111,7 @@ def make_circuit(shape: Shape) -> Circuit:
 
 
 def make_config(shape: Shape) -> dict[str, Any]:
-    """The content of config.json."""
+    """Content of a model's config.json."""
     common: dict[str, Any] = {
         "dtype": "float32",
         "vocab_size": tokenizer.VOCABULARY,
@@ -148,7 +148,7 @@ def make_config(shape: Shape) -> dict[str, Any]:
 
 
 def make_parameters(shape: Shape) -> Parameters:
-    """Every tensor of the checkpoint, by the name its architecture gives it."""
+    """All tensors of the checkpoint, by the names of the model's architecture."""
     rng = np.random.default_rng([shape.seed, zlib.crc32(shape.family.encode())])
     stream = lay_out(make_circuit(shape), shape.hidden, rng)
     root = "model" if shape.gated else "model.decoder"

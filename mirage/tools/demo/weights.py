@@ -222,7 +222,7 @@ def _mlp(
 
 
 def _switch_chains(units: Units, stream: CodeStream, index: int, apart: float) -> None:
-    """vote <- sign of the tally; state <- state * vote * hint; tally <- 0."""
+    """Add the units for vote <- sign of the tally; state <- state * vote * hint; tally <- 0."""
     state, vote, tally, hint = map(
         stream.axis, (stream.state, stream.vote, stream.tally, stream.hint)
     )

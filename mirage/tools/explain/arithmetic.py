@@ -58,7 +58,7 @@ class Hidden:
     kv_blocks: int
     kv_tokens: int
     one_layer_gb_s: float | None
-    """Slowest link in GB/s behind which one layer hides; None if the tenant never gives one."""
+    """Slowest link in GB/s with which one layer hides; None if the tenant never gives one."""
     all_layers_gb_s: float | None
     """Slowest link in GB/s with which all layers hide that the tenant may give; None if there is
     none.

@@ -131,7 +131,7 @@ def _lending(one: Explained) -> tuple[str, str]:
 
 
 def _movable(found: Iterable[Explained]) -> int:
-    """Bytes of all layers that may be given away."""
+    """Bytes of all layers that any of the models may give away."""
     return sum(one.movable_bytes for one in found)
 
 

@@ -1,4 +1,4 @@
-"""Arrivals for requests that have none."""
+"""Drawn arrivals for requests of traces without any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirage.workload.formats.request import TraceRequest
 
 
 def poisson(requests: Iterable[TraceRequest], rate: float, seed: int) -> Iterator[TraceRequest]:
-    """The same requests, `rate` of them a second on average, the first at 0."""
+    """`requests` with Poisson arrivals, on average `rate` a second; the first arrives at 0 s."""
     drawn = random.Random(f"arrivals {seed}")
     arrival_s = 0.0
     for request in requests:
