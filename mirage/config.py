@@ -736,8 +736,8 @@ class WeightsSection(Strict):
     secret: FilePath | None = None
     """File with the secret of the cluster, which the sources require."""
     ahead: bool = True
-    """With several machines: weights of all models go to every machine before a model moves
-    there.
+    """With several machines: True if each brings the weights of all models in advance, False if it
+    brings those of a model when the model goes there.
     """
 
     @model_validator(mode="after")
