@@ -41,18 +41,29 @@ NAMED = "sem.mp-"
 """Prefix of multiprocessing's semaphores in /dev/shm; memory maps show them under older names."""
 
 
-def kill_members(group: int) -> int:
+def kill_members(group: int, made: dict[str, int]) -> int:
     """Send SIGKILL to the members of a process group; return how many, without those spared.
 
     Multiprocessing's resource trackers are spared, and continued if they are stopped: once the
-    other members are dead, they remove the semaphores that those left in /dev/shm, and end. Raises
+    other members are dead, they remove the semaphores that those left in /dev/shm, and end. A
+    tracker hears of a semaphore only after it was made. So the members are stopped first, and the
+    semaphores that they have mapped are added to `made`, for `remove_semaphores`. Raises
     `OSError` where this process may open no file to look for members; no process is killed then.
     """
     members = {pid: _is_tracker(pid) for pid in members_of(group)}
-    for pid, spared in members.items():
+    killed = [pid for pid, spared in members.items() if not spared]
+    _signal(killed, signal.SIGSTOP)
+    with contextlib.suppress(OSError):
+        made |= _semaphores(killed)
+    _signal(killed, signal.SIGKILL)
+    _signal(members.keys() - killed, signal.SIGCONT)
+    return len(killed)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT if spared else signal.SIGKILL)
-    return len(members) - sum(members.values())
+            os.kill(pid, number)
 
 
 def kill_all(group: int) -> int:
@@ -64,9 +75,10 @@ def kill_all(group: int) -> int:
     return 1
 
 
-def _kill(group: int) -> int:
+def kill(group: int, made: dict[str, int]) -> int:
+    """`kill_members`, or `kill_all` where this process may open no file; 0 if none is left."""
     try:
-        return kill_members(group)
+        return kill_members(group, made)
     except OSError:
         return kill_all(group)
 
@@ -105,7 +117,7 @@ def semaphores_of(group: int) -> dict[str, int]:
 
     Raises `OSError` where this process may open no file to look for them.
     """
-    return _named(_mapped(members_of(group)))
+    return _semaphores(members_of(group))
 
 
 def remove_semaphores(made: Mapping[str, int]) -> None:
@@ -114,7 +126,7 @@ def remove_semaphores(made: Mapping[str, int]) -> None:
     One that a process still has mapped stays. Resource trackers remove them too, unless they were
     killed with their group.
     """
-    if left := made.items() & _named(set(made.values())).items():
+    if left := made.items() & _there().items():
         everybody = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
         taken = _mapped(everybody)
         for name, inode in left:
@@ -122,17 +134,24 @@ def remove_semaphores(made: Mapping[str, int]) -> None:
                 (SHARED / name).unlink(missing_ok=True)
 
 
+def _semaphores(pids: Iterable[int]) -> dict[str, int]:
+    there = _there()
+    if not there:  # what a process has mapped takes long to read
+        return {}
+    mapped = _mapped(pids)
+    return {name: inode for name, inode in there.items() if inode in mapped}
+
+
+def _there() -> dict[str, int]:
+    """All semaphores of multiprocessing: their inodes, by their names."""
+    entries = os.scandir(SHARED) if SHARED.exists() else ()
+    return {entry.name: entry.inode() for entry in entries if entry.name.startswith(NAMED)}
+
+
 def _mapped(pids: Iterable[int]) -> set[int]:
     """Inodes of the semaphores that these processes have mapped."""
     lines = (line for pid in pids for line in _read(Path(f"/proc/{pid}/maps")).splitlines())
     return {int(line.split()[4]) for line in lines if f"{SHARED}/{SEMAPHORE}" in line}
-
-
-def _named(inodes: set[int]) -> dict[str, int]:
-    if not inodes:
-        return {}
-    entries = [entry for entry in os.scandir(SHARED) if entry.name.startswith(NAMED)]
-    return {entry.name: entry.inode() for entry in entries if entry.inode() in inodes}
 
 
 class Watched(NamedTuple):
@@ -229,7 +248,7 @@ def main() -> None:
     if lease_s and folders and not wait_for_successor(groups, Path(folders[-1]), lease_s):
         return
     deadline = time.monotonic() + PATIENCE_S
-    while sum([_kill(group) for group in groups]) and time.monotonic() < deadline:
+    while sum([kill(group, made) for group in groups]) and time.monotonic() < deadline:
         time.sleep(0.01)
     with contextlib.suppress(OSError):
         remove_semaphores(made)

@@ -19,7 +19,7 @@ from left_shared import shared_files
 from supervised import assert_gone
 from warm import of_this_session
 
-from mirage.processes.reaper import kill_members
+from mirage.processes.reaper import kill_members, remove_semaphores
 from mirage.serve.launcher import flags
 
 HERE = Path(__file__).parent
@@ -90,7 +90,9 @@ class Plain:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             self.process.terminate()
             self.process.wait(20)
-        kill_members(self.process.pid)  # its resource trackers tidy up /dev/shm and end then
+        # Its resource trackers tidy up /dev/shm, and end then.
+        kill_members(self.process.pid, made := {})
+        remove_semaphores(made)
         assert_gone(family)
         assert not [path for path in shared if path.exists()]
 

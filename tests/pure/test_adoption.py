@@ -172,10 +172,14 @@ def test_a_record_says_what_runs(tmp_path: Path) -> None:
     book.began("a", pid, "order", Path("a.log"))
     book.came("a", pid)
     book.serves("a")
+    book.made("a", {"sem.mp-1": 1})
+    book.made("a", {"sem.mp-2": 2})
     me = mark_of(pid)
     found = read_record(tmp_path / "run.json")
     assert found is not None and me is not None
-    assert found.engines == {"a": EngineRecord(me, "order", "a.log", me, serves=True)}
+    semaphores = {"sem.mp-1": 1, "sem.mp-2": 2}
+    engine = EngineRecord(me, "order", "a.log", me, serves=True, semaphores=semaphores)
+    assert found.engines == {"a": engine}
     assert (tmp_path / "run.json").stat().st_mode & 0o777 == 0o600
     book.over("a")
     found = read_record(tmp_path / "run.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,11 @@ class RunBook:
         """Note that the engine has computed its first step."""
         if (engine := self._known(tenant)) is not None:
             self._engine(tenant, replace(engine, serves=True))
+
+    def made(self, tenant: str, semaphores: Mapping[str, int]) -> None:
+        """The engine has made semaphores: inodes by their names."""
+        if (engine := self._known(tenant)) is not None:
+            self._engine(tenant, replace(engine, semaphores={**engine.semaphores, **semaphores}))
 
     def over(self, tenant: str) -> None:
         """Note that nothing is left of a tenant's engine."""

@@ -56,7 +56,7 @@ class LeftRun(NamedTuple):
         if self.same_boot and self.record.router is not None:
             process = self.record.router.process
             if mark_of(process.pid) == process:
-                _kill_groups([process.pid])
+                _kill_groups([process.pid], {})
 
     def end(self) -> list[str]:
         """End the run: processes, sockets, folders. Returns the tenants whose engines were killed
@@ -152,26 +152,30 @@ def has_process(engine: EngineRecord) -> bool:
 
 def end_engines(engines: Iterable[EngineRecord]) -> None:
     """Kill engines with all processes of their groups, and wait until these have ended."""
-    groups = [engine.server.pid for engine in engines if has_process(engine)]
-    made = {name: inode for group in groups for name, inode in reaper.semaphores_of(group).items()}
-    _kill_groups(groups)
-    reaper.remove_semaphores(made)  # of trackers that were killed too
+    made: dict[str, int] = {}
+    groups = []
+    for engine in engines:
+        made |= engine.semaphores  # a whole group may have been killed at once, trackers too
+        if has_process(engine):
+            groups.append(engine.server.pid)
+    _kill_groups(groups, made)
 
 
-def _kill_groups(groups: list[int]) -> None:
+def _kill_groups(groups: list[int], made: dict[str, int]) -> None:
     """Kill these process groups, and wait until nothing of them is left.
 
     After `TRACKER_S` seconds resource trackers are killed too; the wait ends `END_S` seconds after
-    that.
+    that. The semaphores that the groups have `made` are removed.
     """
     until = time.monotonic() + TRACKER_S
-    while sum([reaper.kill_members(group) for group in groups]) or _any_left(groups):
+    while sum([reaper.kill_members(group, made) for group in groups]) or _any_left(groups):
         if time.monotonic() > until:
             for group in groups:
                 reaper.kill_all(group)
         if time.monotonic() > until + END_S:
             break
         time.sleep(0.02)
+    reaper.remove_semaphores(made)
 
 
 def _any_left(groups: list[int]) -> bool:

@@ -28,6 +28,8 @@ class EngineRecord(msgspec.Struct, frozen=True):
     """Process that holds the memory; None until it has said hello."""
     serves: bool = False
     """True once the engine has computed its first step."""
+    semaphores: dict[str, int] = {}
+    """Semaphores of the engine in /dev/shm: inodes by their names."""
 
 
 class RouterRecord(msgspec.Struct, frozen=True):

@@ -206,6 +206,7 @@ class EngineManager:
         with suppress(OSError):
             if new := await asyncio.to_thread(self._engine.new_semaphores):
                 self._reaper.made(self._engine.pid, new)
+                self._book.made(self._name, new)
 
     @property
     def stopping(self) -> bool:

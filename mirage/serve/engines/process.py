@@ -229,7 +229,7 @@ class EngineProcess:
         if self._process is None:
             return
         try:
-            reaper.kill_members(self._process.pid)
+            reaper.kill_members(self._process.pid, self._semaphores)
         except OSError:
             self._kill_known(self._process)
 
@@ -270,8 +270,11 @@ class EngineProcess:
 
 
 def _end(process: Child) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
+    made: dict[str, int] = {}
+    reaper.kill(process.pid, made)
     process.wait()
+    with contextlib.suppress(OSError):
+        reaper.remove_semaphores(made)
 
 
 def _when_ended(process: Child) -> asyncio.Future[int]:

@@ -1,0 +1,109 @@
+"""No semaphore stays in /dev/shm, whoever is killed when: engines, trackers, a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from left_shared import FOLDER, shared_files
+from operated import around, mirage
+from supervised import assert_gone, serving, write_config
+
+from mirage.processes import reaper
+from mirage.processes.marks import mark_of
+from mirage.serve.adoption import left
+from mirage.serve.adoption.record import EngineRecord
+from mirage.serve.engines.process import EngineProcess
+
+pytestmark = pytest.mark.e2e
+
+LIMIT_S = 60
+MAKES_ONE = """
+import multiprocessing, sys, time
+from multiprocessing import resource_tracker
+
+def untold(name, kind):
+    print("made", name.strip("/"), flush=True)
+    time.sleep(600)
+
+resource_tracker.ensure_running()
+resource_tracker.register = untold
+multiprocessing.get_context("spawn").Semaphore()
+"""
+
+
+def untold(log: Path) -> Path:
+    """The semaphore of which no tracker has heard, once the program has made it."""
+    until = time.monotonic() + LIMIT_S
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    path = FOLDER / f"sem.{log.read_text().split()[-1]}"
+    assert path.exists()
+    return path
+
+
+def by_the_reaper(process: subprocess.Popen[bytes], folder: Path) -> None:
+    words = [sys.executable, "-I", reaper.__file__, "4194305", "", str(folder)]
+    subprocess.run(words, input=f"+{process.pid}\n", text=True, check=True, timeout=LIMIT_S)
+
+
+def by_the_next_server(process: subprocess.Popen[bytes], folder: Path) -> None:
+    mark = mark_of(process.pid)
+    assert mark is not None
+    left.end_engines([EngineRecord(server=mark, order="", log="")])
+
+
+@pytest.mark.parametrize("end", [by_the_reaper, by_the_next_server])
+def test_it_goes_with_a_group_that_is_ended(
+    tmp_path: Path, end: Callable[[subprocess.Popen[bytes], Path], None]
+) -> None:
+    with (log := tmp_path / "log").open("w") as out:
+        words = [sys.executable, "-c", MAKES_ONE]
+        process = subprocess.Popen(words, stdout=out, start_new_session=True)
+    path = untold(log)
+    end(process, tmp_path / "run")
+    process.wait(LIMIT_S)
+    assert not path.exists()
+
+
+def test_it_goes_with_an_engine_that_is_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def stopped() -> Path:
+        engine = EngineProcess(tmp_path / "socket", log)
+        await engine.start([sys.executable, "-u", "-c", MAKES_ONE], {}, lambda group: None)
+        path = await asyncio.to_thread(untold, log)
+        engine.kill()
+        await engine.stop(0.0)
+        return path
+
+    assert not asyncio.run(stopped()).exists()
+
+
+def test_the_next_server_removes_those_of_one_that_was_killed_with_all_its_processes(
+    tmp_path: Path, short: Path
+) -> None:
+    """As a container is: no reaper is left then, and no tracker."""
+    config = write_config(tmp_path, "a", "b")
+    with serving(config, environment=around(short), lease_s=300) as served:
+        family = served.family()
+        shared = shared_files(family)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody tidies up meanwhile
+            for process in family:
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(number)
+        served.process.wait()
+        assert_gone(family)
+    assert len([path for path in shared if path.exists()]) == 2
+    assert mirage(short, "stop").returncode == 0
+    assert not any(path.exists() for path in shared)
+    assert not list(short.iterdir())
