@@ -18,7 +18,7 @@ import yaml
 from supervised import DEADLINE_S, HERE, WITH_FAKES, Served, serving, write_config
 
 ROSTER = {"busy_s": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
-LIMIT_S = 30
+LIMIT_S = 120
 QUIET = ("--log-level", "error")
 
 

@@ -6,9 +6,9 @@ import contextlib
 import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import yaml
+from collected_lines import CollectedLines
 from model_folder import make_folder
 from warm import Begun
 
@@ -61,7 +62,7 @@ def write_demo(
 
 
 class Served:
-    """A running `mirage serve`. `stderr` is read when it has ended, or since `drain` into `log`."""
+    """A running `mirage serve`. Its stderr is read when it has ended, or since `drain`."""
 
     def __init__(self, process: subprocess.Popen[str], config: Path, ready_file: Path) -> None:
         self.process = process
@@ -70,14 +71,18 @@ class Served:
         self.url = ""
         self.patience_s = DEADLINE_S
         """Seconds that a request waits for the next part of its answer."""
-        self.log: list[str] = []
+        self._collected: CollectedLines | None = None
+
+    @property
+    def log(self) -> list[str]:
+        """The lines of its stderr until now, if it is drained."""
+        return [] if self._collected is None else self._collected.now()
 
     def wait_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not self.ready_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                raise AssertionError(f"not ready: {self.process.communicate()[1]}")
+                raise AssertionError(f"not ready: {self.end(signal.SIGKILL)[1]}")
             time.sleep(0.02)
         told = json.loads(self.ready_file.read_text())
         assert told["pid"] == self.process.pid
@@ -126,10 +131,8 @@ class Served:
 
     def drain(self) -> None:
         """From now on collect the lines of its stderr; the pipe is kept from filling up."""
-        stream = self.process.stderr
-        assert stream is not None
-        lines = iter(stream.readline, "")
-        threading.Thread(target=lambda: self.log.extend(lines), daemon=True).start()
+        assert self.process.stderr is not None
+        self._collected = CollectedLines(self.process.stderr.fileno())
 
     def engine_core(self, model: str) -> psutil.Process:
         """The process of `model` that holds the memory: the largest that its server started."""
@@ -156,8 +159,10 @@ class Served:
     def end(self, number: int) -> tuple[int, str]:
         """Send a signal and wait; exit code and stderr."""
         self.process.send_signal(number)
-        _, stderr = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, stderr
+        if self._collected is None:
+            _, stderr = self.process.communicate(timeout=DEADLINE_S)
+            return self.process.returncode, stderr
+        return self.process.wait(DEADLINE_S), "".join(self.log)
 
 
 def read_all(answer: Any) -> bytes:

@@ -197,7 +197,7 @@ class Door:
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(path))
         self._listening.listen()
-        self._listening.settimeout(5)
+        self._listening.settimeout(60)
         self.channel: Channel[FromEngine]
 
     def admit(self) -> FromEngine:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.e2e
 
 EVENTS = [b'data: {"n": 1}\n\n', b'data: {"n": 2}\n\n', b"data: [DONE]\n\n"]
 SENT = {"X-Request-Id": "one", "Keep-Alive": "timeout=5", "TE": "trailers"}
-WAIT_S = 20
+WAIT_S = 60
 
 
 @dataclass

@@ -19,7 +19,7 @@ from mirage.serve.registry import Registry, TenantServer
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 20
+WAIT_S = 60
 BODY = b'{"model": "a"}'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 

@@ -41,7 +41,7 @@ from mirage.wire import encode, receive
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 20
+WAIT_S = 60
 OWN = StateBytes(awake=40, least=20, asleep=4, start=40, loaded=36, least_extents=2)
 TIMES = SwitchTimes(sleep_s=0.1, wake_s=1.0, stop_s=0.5, warm_s=4.0, cold_s=9.0)
 RULES = RosterRules(worth=0.0, busy_s=0.0, busy_worth=0.0, patience_s=0.0, drain_s=1000.0)

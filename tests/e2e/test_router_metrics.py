@@ -22,7 +22,7 @@ from mirage.serve.router.engine_metrics import MOST_BYTES
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 20
+WAIT_S = 60
 TEXT = """\
 # HELP vllm:num_requests_running Requests
 # TYPE vllm:num_requests_running gauge

@@ -25,7 +25,7 @@ from mirage.serve.routes import FORM_ROUTES, JSON_ROUTES, REFUSED_ROUTES
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 20
+WAIT_S = 60
 SECRET = b"SECRETTOKEN"
 """Stands in every request where a router must not repeat it."""
 HOST = b"Host: localhost\r\nConnection: close\r\n"

@@ -34,7 +34,7 @@ from mirage.serve.routing.inner import InnerServer
 pytestmark = pytest.mark.e2e
 LEFT, RIGHT = "left", "right"
 ROUTE = "/v1/completions"
-WAIT_S = 20
+WAIT_S = 60
 SHAPE = ModelShape(8, 4096, 100, 8192, 2, 16, 9, 3, 8)
 
 

@@ -36,7 +36,7 @@ def run(folder: Path, scenario: Scenario, **limits: object) -> None:
     async def main() -> None:
         http = limited(tls=certified.section, **limits)
         async with serving(folder, http=http) as site:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await scenario(site, certified)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -32,7 +32,7 @@ from mirage.serve.admin.shown import HEADINGS
 pytestmark = pytest.mark.e2e
 
 ROSTER = {"busy_s": 0.0, "busy_worth": 0.0, "patience_s": 0.0, "drain_s": 0.2, "worth": 0.0}
-LIMIT_S = 30
+LIMIT_S = 120
 
 
 @contextmanager

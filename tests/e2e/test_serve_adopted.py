@@ -72,7 +72,7 @@ def engines(short: Path) -> dict[str, tuple[int, int]]:
     found = {}
     for path in short.glob("mirage-*/engine-*.sock"):
         name = path.name.split("-")[1]
-        connection = http.client.HTTPConnection("engine", timeout=10)
+        connection = http.client.HTTPConnection("engine", timeout=60)
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(str(path))
         body = json.dumps({"model": name, "prompt": "pids"})

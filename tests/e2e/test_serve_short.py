@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from left_shared import shared_files
+from operated import around
 from supervised import Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
@@ -98,19 +99,17 @@ def test_one_whose_log_cannot_be_written_fails_alone(tmp_path: Path) -> None:
         served.until("a is back", lambda: served.engine_state("a") == "ready")
 
 
-def test_one_that_ends_while_another_one_still_starts_is_started_again(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_one_that_ends_while_another_one_still_starts_is_started_again(
+    tmp_path: Path, short: Path
+) -> None:
     goes_on = tmp_path / "goes on"
-    environment = {"FAKE_ENGINE": f"waits:b:{goes_on}"}
+    environment = around(short) | {"FAKE_ENGINE": f"waits:b:{goes_on}"}
     config = write_config(tmp_path, "a", "b")
-    with serving(
-        config, "--port", str(port), environment=environment, ready_timeout_s=None
-    ) as served:
+    with serving(config, environment=environment, ready_timeout_s=None) as served:
         served.drain()
-        served.url = f"http://127.0.0.1:{port}"
         served.until("it listens", lambda: [x for x in served.log if "a: ready in" in x])
+        (admin,) = short.glob("mirage-*/admin-*.sock")
+        served.url = f"http://127.0.0.1:{admin.stem.removeprefix('admin-')}"
         before = pids(served, "a")
         body = {"model": "a", "prompt": "kill"}
         status, answer = served.request("POST", "/v1/completions", body)

@@ -1,0 +1,54 @@
+"""Lines of a process, collected from its pipe while it runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+
+
+class CollectedLines:
+    """Reads a pipe in a thread, so that the pipe never fills up.
+
+    `now` reads what the pipe holds first. So a test that has seen an effect of a process also sees
+    the lines that the process wrote before.
+    """
+
+    def __init__(self, pipe: int) -> None:
+        """Reads a duplicate of the descriptor: the pipe may be closed meanwhile."""
+        self._pipe = os.dup(pipe)
+        self._lock = threading.Lock()
+        self._ended = False
+        self._lines: list[str] = []
+        self._rest = b""
+        """Begin of a line that has not ended yet."""
+        threading.Thread(target=self._collect, daemon=True).start()
+
+    def now(self) -> list[str]:
+        """All whole lines until now."""
+        self._take()
+        return list(self._lines)
+
+    def _collect(self) -> None:
+        while not self._ended:
+            self._is_readable(None)
+            self._take()
+        os.close(self._pipe)
+
+    def _take(self) -> None:
+        """Read what the pipe holds."""
+        with self._lock:
+            while not self._ended and self._is_readable(0):
+                told = os.read(self._pipe, 1 << 16)
+                self._ended = not told
+                *lines, self._rest = (self._rest + told).split(b"\n")
+                self._lines += [f"{line.decode(errors='replace')}\n" for line in lines]
+            if self._ended and self._rest:
+                self._lines.append(self._rest.decode(errors="replace"))
+                self._rest = b""
+
+    def _is_readable(self, timeout_ms: int | None) -> bool:
+        """True if it holds something, or will never again."""
+        waiting = select.poll()
+        waiting.register(self._pipe, select.POLLIN)
+        return bool(waiting.poll(timeout_ms))
