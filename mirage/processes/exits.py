@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,15 @@ from mirage.errors import CommandFailed, InputRefused
 
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 """Exit codes: a failure, input that the user can correct, Ctrl-C."""
+
+
+_leaves_threads = False
+
+
+def leaves_threads() -> None:
+    """Threads hang in a library: the process ends without the interpreter's own end."""
+    global _leaves_threads
+    _leaves_threads = True
 
 
 @contextmanager
@@ -23,6 +33,18 @@ def exits(
     It does so for `InputRefused`, for one of `failures`, and for Ctrl-C, whose line is
     `interrupted`. Other exceptions are faults of the program, and pass.
     """
+    try:
+        with _said_errors(interrupted, failures):
+            yield
+    except SystemExit as error:
+        if not _leaves_threads:
+            raise
+        sys.stdout.flush()
+        os._exit(error.code if isinstance(error.code, int) else 0)
+
+
+@contextmanager
+def _said_errors(interrupted: str, failures: tuple[type[Exception], ...]) -> Iterator[None]:
     try:
         yield
     except InputRefused as error:

@@ -17,6 +17,7 @@ import typer
 from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.epoch import newest_epoch
 from mirage.machines.ray.connected import connected
+from mirage.machines.ray.head import ClaimedHead, FixedHead, HeadPlace
 from mirage.machines.ray.node import PORT, NodeFolder, NodeRecord
 from mirage.machines.ray.store import NodeStore
 from mirage.machines.seam import ROUTER, MachineAway
@@ -54,7 +55,8 @@ def node_command(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Redis that keeps the tables of the head that is started, redis://HOST:PORT.",
+            help="Redis that has the head's tables and its address, redis://HOST:PORT: machines "
+            "that start are the head one after the other, those that join follow it.",
             show_default="the folder",
         ),
     ] = None,
@@ -62,7 +64,7 @@ def node_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Copy of the head's secret, to join.",
+            help="Copy of the cluster's secret.",
             show_default="the one in the folder",
         ),
     ] = None,
@@ -74,7 +76,8 @@ def node_command(
     """Join machines to one cluster, show what runs there, and leave.
 
     `start` runs the head here until Ctrl-C, `join` a node of another machine's head; device
-    servers go on then. `leave` ends those of this machine, which drain, and its node.
+    servers go on then. With --store, `start` joins the head that is there, and is the
+    next one. `leave` ends those of this machine, which drain, and its node.
     """
     there = NodeFolder(folder)
     if verb in (NodeVerb.START, NodeVerb.JOIN):
@@ -102,19 +105,26 @@ def _run(
     _check_host(host)
     if not NAME.fullmatch(name):
         raise InputRefused(f"--name {name}: letters, digits, . _ - alone, at most 63")
-    if verb is NodeVerb.JOIN:
-        if head is None:
-            raise InputRefused("mirage node join HOST:PORT: name the head as its start says")
-        if secret is not None:
-            there.take_secret(secret)
-        if store is not None:
-            raise InputRefused("--store: the head alone has one: name it at mirage node start")
-        there.run(name, host, head, _say)
-        return
+    starts = verb is NodeVerb.START
+    if not starts and (head is None) == (store is None):
+        raise InputRefused(
+            "mirage node join HOST:PORT: name the head as its start says, or the Redis that has "
+            "its address: mirage node join --store redis://HOST:PORT"
+        )
     kept = None if store is None else NodeStore.of(store)
-    there.make_secret()
-    _print([f"others join with {host}:{port} and a copy of {there.secret_file}"])
-    there.run(name, host, None, _say, port, kept)
+    if secret is not None:
+        there.take_secret(secret)
+    elif starts:
+        there.make_secret()
+    place: HeadPlace
+    if kept is not None:
+        place = ClaimedHead(kept, there.tables(), f"{host}:{port}" if starts else None)
+    else:
+        place = FixedHead(head or f"{host}:{port}", is_here=starts)
+    if starts:
+        joins = f"{host}:{port}" if kept is None else "this --store"
+        _print([f"others join with {joins} and a copy of {there.secret_file}"])
+    there.run(name, host, place, _say, port, kept)
 
 
 def _check_host(host: str) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mirage.errors import CommandFailed
+from mirage.machines.ray import threads
 from mirage.machines.ray.node import NodeFolder, NodeRecord
+from mirage.processes.exits import leaves_threads
+
+CONNECT_S, SHUT_S = 30.0, 2.0
+"""Seconds to connect, and to leave a cluster whose head may be away."""
 
 
 @contextmanager
@@ -19,7 +25,9 @@ def connected(folder: NodeFolder) -> Iterator[NodeRecord]:
     os.environ.update(folder.environment())  # before Ray reads them, once
     import ray
 
-    try:
+    atexit.unregister(ray.shutdown)  # it waits for a head that is away
+
+    def connect() -> None:
         ray.init(
             address=node.address,
             namespace="mirage",
@@ -27,10 +35,24 @@ def connected(folder: NodeFolder) -> Iterator[NodeRecord]:
             logging_level="ERROR",
             _node_ip_address=node.host,
         )
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+
+    try:
+        threads.begun(connect).result(CONNECT_S)
+    except KeyboardInterrupt:
+        leaves_threads()
+        raise
+    except TimeoutError:
+        leaves_threads()
+        raise CommandFailed(
+            f"{node.address}: the cluster does not answer within {CONNECT_S:g} s"
+        ) from None
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         line = (str(error).splitlines() or [""])[0]
         raise CommandFailed(f"{node.address}: the cluster does not answer ({line})") from None
     try:
         yield node
     finally:
-        ray.shutdown()
+        try:
+            threads.begun(ray.shutdown).result(SHUT_S)
+        except TimeoutError:
+            leaves_threads()

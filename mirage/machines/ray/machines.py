@@ -12,6 +12,7 @@ from ray.experimental import internal_kv
 
 from mirage.machines.agent import AgentOrder
 from mirage.machines.board import NewsBoard
+from mirage.machines.ray import threads
 from mirage.machines.ray.actor import MACHINE, RELEASE, DeviceActor
 from mirage.machines.seam import (
     DeviceAnswer,
@@ -205,8 +206,7 @@ def _forget(device: str) -> None:
 async def _of_cluster(ask: Callable[[], T]) -> T:
     """Result of `ask`, a call to the cluster itself, run in a thread. Raises `MachineAway`."""
     try:
-        async with asyncio.timeout(AWAY_S):
-            return await asyncio.to_thread(ask)
+        return await threads.within(AWAY_S, ask)
     except TimeoutError:
         raise MachineAway(f"the cluster does not answer within {AWAY_S:g} s") from None
     except (ray.exceptions.RayError, ValueError, RuntimeError, ConnectionError) as error:
@@ -216,7 +216,7 @@ async def _of_cluster(ask: Callable[[], T]) -> T:
 async def _answer(asked: Any, timeout_s: float = AWAY_S) -> Any:
     """Answer of an agent to a remote call. Raises `MachineAway`."""
     try:
-        return await asyncio.to_thread(ray.get, asked, timeout=timeout_s)
+        return await threads.within(timeout_s, lambda: ray.get(asked, timeout=timeout_s))
     except (ray.exceptions.RayError, TimeoutError) as error:
         raise MachineAway(f"its agent does not answer ({_line(error)})") from None
 

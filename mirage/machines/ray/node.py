@@ -12,12 +12,14 @@ import secrets
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.ray.actor import FOLDER, MACHINE, RELEASE
+from mirage.machines.ray.head import HeadPlace
 from mirage.machines.ray.process import NodeProcess
 from mirage.machines.ray.store import NodeStore
 from mirage.machines.releases import releases
@@ -52,6 +54,8 @@ class NodeRecord(msgspec.Struct, frozen=True):
     """Address of the head, as HOST:PORT."""
     host: str
     """Address of this machine."""
+    starts: int = 0
+    """Starts of Ray so far, by this process."""
 
 
 class NodeFolder:
@@ -112,7 +116,7 @@ class NodeFolder:
             if store is None
             else {
                 "RAY_REDIS_ADDRESS": store.address,
-                "RAY_external_storage_namespace": derived(secret, "store")[:16],
+                "RAY_external_storage_namespace": self.tables(),
             }
         )
         return kept | {
@@ -121,37 +125,53 @@ class NodeFolder:
             "RAY_AUTH_TOKEN": derived(secret, "ray"),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_AWAY_S),
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # nothing that serves is Ray's
         }
+
+    def tables(self) -> str:
+        """Name of the cluster's tables in a store. Raises `InputRefused` if there is no secret."""
+        return derived(self.secret(), "store")[:16]
 
     def run(
         self,
         name: str,
         host: str,
-        head: str | None,
+        place: HeadPlace,
         say: Callable[[str], None],
         port: int = PORT,
         store: NodeStore | None = None,
     ) -> None:
         """Run the node until a signal. Raises `InputRefused` and `CommandFailed`.
 
-        `head` is the address of a head on another machine; None starts one here, at `port`.
+        The head is at `place`. A head on this machine listens at `port`, and keeps its tables in
+        `store` if one is given.
         """
         if (there := self.node()) is not None:
             raise CommandFailed(
-                f"node {there.name!r} runs here, process {there.process.pid}: leave first"
+                f"node {there.name!r} runs here, process {there.process.pid}: leave first, or end "
+                "it by Ctrl-C: device servers go on then"
             )
-        environment = self.environment(store)
+        environment = {**os.environ, **self.environment(store)}
         (self.path / "gcs").mkdir(exist_ok=True)
         mark = mark_of(os.getpid())
         assert mark is not None, "this process lives"
-        address = head or f"{host}:{port}"
-        record = NodeRecord(name, mark, address, host)
-        replace_private(self._record, msgspec.json.encode(record))
-        words = _words(name, host) + (
-            _of_head(port, store) if head is None else ["--address", head]
-        )
-        own, log = {**os.environ, **environment}, self.path / "ray.log"
-        NodeProcess(words, own, log, lambda told: say(f"{name}: {told}")).run()
+
+        numbers = count(1)
+
+        def words() -> list[str]:
+            found = place.begin()
+            record = NodeRecord(name, mark, found.address, host, next(numbers))
+            replace_private(self._record, msgspec.json.encode(record))
+            if store is not None:
+                say(f"{name}: the head is {'here' if found.is_here else f'at {found.address}'}")
+            at = _of_head(port, store) if found.is_here else ["--address", found.address]
+            return _words(name, host) + at
+
+        told = lambda line: say(f"{name}: {line}")  # noqa: E731
+        try:
+            NodeProcess(words, place.stays, environment, self.path / "ray.log", told).run()
+        finally:
+            place.end()
 
 
 def _words(name: str, host: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Ray's processes on this machine: one command, started again when it ends by itself.
 
-Ray ends a node that was taken for lost when its network returns: then another one has to join.
+Ray ends a node that was taken for lost when its network returns: then another one has to join. A
+node whose head has moved is ended here, because Ray never looks for a head at another address.
 """
 
 from __future__ import annotations
@@ -30,19 +31,23 @@ class NodeProcess:
 
     def __init__(
         self,
-        words: Sequence[str],
+        words: Callable[[], Sequence[str]],
+        stays: Callable[[], bool],
         environment: Mapping[str, str],
         log: Path,
         say: Callable[[str], None],
     ) -> None:
-        """`log` is overwritten with all output of Ray. Raises `CommandFailed` if Ray's command is
-        missing.
+        """`words` returns the words of Ray's command for the next start, or raises `CommandFailed`.
+
+        `stays` is asked at each look: once it returns False, Ray is ended and started again. `log`
+        is overwritten with all output of Ray. Raises `CommandFailed` if Ray's command is missing.
         """
         command = Path(sys.executable).with_name("ray")
         program = str(command) if command.exists() else shutil.which("ray")
         if program is None:
             raise CommandFailed("Ray has no command here: pip install '.[cluster]'")
-        self._command, self._environment = [program, *words], environment
+        self._program, self._words, self._stays = program, words, stays
+        self._environment = environment
         self._log, self._say, self._over = log, say, Event()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -53,29 +58,32 @@ class NodeProcess:
         self._log.write_bytes(b"")
         pause_s, joined = PAUSE_S, False
         while not self._over.is_set():
-            begin = self._log.stat().st_size
-            child = self._child = self._start()
-            started = self._starts(child, begin)
-            if started:
-                self._say("runs" if not joined else "runs again")
-                pause_s, joined = PAUSE_S, True
-            if self._over.is_set():
-                child.terminate()
-            status = child.wait()
-            if self._over.is_set():
-                return
-            if not joined:
-                raise CommandFailed(f"Ray does not start ({self._last_line(begin)}): {self._log}")
-            self._say(
-                f"Ray has ended with exit code {status}: it is started again in {pause_s:g} s"
-            )
-            self._over.wait(pause_s)
+            begin, started = self._log.stat().st_size, False
+            try:
+                child = self._start()
+                started = self._starts(child, begin)
+                if started:
+                    self._say("runs" if not joined else "runs again")
+                    pause_s, joined = PAUSE_S, True
+                why = self._ended(child)
+                if not (joined or self._over.is_set()):
+                    line = self._last_line(begin)
+                    raise CommandFailed(f"Ray does not start ({line}): {self._log}")
+            except CommandFailed as error:
+                if not joined:
+                    raise
+                why = str(error)
+            if not self._over.is_set():
+                self._say(f"{why}: it is started again in {pause_s:g} s")
+                self._over.wait(pause_s)
             pause_s = PAUSE_S if started else min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
+        """Raises `CommandFailed`."""
+        command = [self._program, *self._words()]
         with self._log.open("ab") as log:
-            return subprocess.Popen(
-                self._command,
+            self._child = subprocess.Popen(
+                command,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -83,16 +91,28 @@ class NodeProcess:
                 start_new_session=True,
                 preexec_fn=_ends_with_this,
             )
+        return self._child
 
     def _starts(self, child: subprocess.Popen[bytes], begin: int) -> bool:
-        """Wait until Ray has started or the command has ended; True if it has started."""
-        while STARTED not in self._log.read_bytes()[begin:]:
-            if child.poll() is not None:
-                return False
+        """Wait until Ray has started, or has to end; True if it has started."""
+        while self._goes_on(child):
+            if STARTED in self._log.read_bytes()[begin:]:
+                return True
             self._over.wait(LOOK_S)
-            if self._over.is_set():
-                return False
-        return True
+        return False
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> str:
+        """Wait until it has ended, by itself or as it has to; the reason."""
+        while self._goes_on(child):
+            self._over.wait(LOOK_S)
+        if child.poll() is None:
+            child.terminate()
+            child.wait()
+            return "the head is elsewhere, so Ray has ended"
+        return f"Ray has ended with exit code {child.returncode}"
+
+    def _goes_on(self, child: subprocess.Popen[bytes]) -> bool:
+        return child.poll() is None and not self._over.is_set() and self._stays()
 
     def _last_line(self, begin: int) -> str:
         lines = self._log.read_bytes()[begin:].decode(errors="replace").split("\n")
