@@ -734,17 +734,12 @@ class WeightsSection(Strict):
     )
     """Addresses of servers of weights that are asked for weights that the store lacks."""
     secret: FilePath | None = None
-    """File with the secret of the cluster, which the sources require."""
+    """File with the secret that sources require; None derives it from the secret of this machine's
+    node."""
     ahead: bool = True
     """With several machines: True if each brings the weights of all models in advance, False if it
     brings those of a model when the model goes there.
     """
-
-    @model_validator(mode="after")
-    def _sources_ask_for_a_secret(self) -> WeightsSection:
-        if self.sources and self.secret is None:
-            raise ValueError("sources need secret: name the file with the secret of the cluster")
-        return self
 
     @field_serializer("store", "secret")
     def _as_text(self, path: Path | None) -> str | None:

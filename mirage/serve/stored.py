@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirage.config import TenantSection, WeightsSection
 from mirage.hub.fetched import Say
+from mirage.machines.ray.node import NodeFolder, derived
 from mirage.weights.place import store_at
 from mirage.weights.problems import WeightsRefused
 from mirage.weights.secret import read_secret
@@ -28,10 +29,31 @@ async def bring_model(
     missing. Raises `WeightsRefused` for errors that the user can correct, else `WeightsFailed`.
     """
     store = store_at(section.store)
-    secret = read_secret(section.secret) if section.secret is not None else None
+    secret = _secret(section)
     from mirage.weights.bringing import bring
 
     return await bring(store, model, section.sources, secret, say, progress)
+
+
+def secret_of_weights(file: Path | None) -> str | None:
+    """The secret that servers of weights ask for: that of a file, or one made of the node's.
+
+    None if this machine has no node either. Raises `WeightsRefused` and `InputRefused`.
+    """
+    if file is not None:
+        return read_secret(file)
+    node = NodeFolder()
+    return derived(node.secret(), "weights") if node.secret_file.exists() else None
+
+
+def _secret(section: WeightsSection) -> str | None:
+    """Raises `WeightsRefused` if sources would be asked without one."""
+    secret = secret_of_weights(section.secret)
+    if section.sources and secret is None:
+        raise WeightsRefused(
+            "weights: sources need secret: name the file with it, or join a cluster (mirage node)"
+        )
+    return secret
 
 
 def brought(section: WeightsSection, tenant: TenantSection, say: Say, *, code: bool) -> Path:
@@ -48,6 +70,7 @@ def in_store(section: WeightsSection, tenant: TenantSection, *, code: bool) -> P
     there.
     """
     check_code(tenant, code=code)
+    _secret(section)
     store, wanted = store_at(section.store), str(tenant.stored)
     model = store.found(wanted)
     if model is None or not store.is_whole(model):

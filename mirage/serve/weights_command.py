@@ -18,13 +18,13 @@ from mirage.errors import InputRefused
 from mirage.hub.shown import bar
 from mirage.processes.interrupt import terminate_like_interrupt
 from mirage.serve.said import say
+from mirage.serve.stored import secret_of_weights
 from mirage.units import size
 from mirage.weights.adding import add, looked_at
 from mirage.weights.changes import StoreChanges
 from mirage.weights.checking import verify
 from mirage.weights.place import store_at
 from mirage.weights.problems import PATIENCE_S, WeightsFailed, WeightsRefused, writing
-from mirage.weights.secret import read_secret
 from mirage.weights.store import WeightStore, check_name
 
 HEADINGS = ("NAME", "ID", "SIZE", "HERE")
@@ -80,7 +80,9 @@ def weights_command(
     secret: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With pull and serve: the secret of the cluster, mode 0600."
+            metavar="FILE",
+            help="With pull and serve: the secret of servers of weights, mode 0600.",
+            show_default="made of that of this machine's node",
         ),
     ] = None,
     host: Annotated[
@@ -121,7 +123,7 @@ def weights_command(
             case WeightsVerb.VERIFY:
                 _verify(here, what)
             case WeightsVerb.PULL:
-                told = read_secret(secret) if secret is not None else None
+                told = secret_of_weights(secret)
                 from mirage.weights.bringing import bring
 
                 coming = bring(
@@ -180,9 +182,11 @@ def _verify(store: WeightStore, wanted: str | None) -> None:
 
 
 def _serve(store: WeightStore, secret: Path | None, host: str, port: int, rate: str | None) -> None:
-    if secret is None:
-        raise InputRefused("weights serve needs --secret FILE: whoever knows it may have weights")
-    told = read_secret(secret)
+    if (told := secret_of_weights(secret)) is None:
+        raise InputRefused(
+            "weights serve needs --secret FILE, or a machine that has joined a cluster (mirage "
+            "node): whoever knows the secret may have weights"
+        )
     try:
         most = None if rate is None else float(parse_bytes(rate))
     except ValueError as error:

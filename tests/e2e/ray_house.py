@@ -20,15 +20,18 @@ import psutil
 import pytest
 from tethered import environment, order, ready, until
 
+from mirage.machines.ray.node import NodeFolder, NodeRecord, derived
 from mirage.machines.seam import MachineAway
 from mirage.machines.tether_messages import TetherTold
+from mirage.private_file import replace_private
+from mirage.processes.marks import mark_of
 
 HOST = "127.0.0.2"
 """A loopback address: Ray takes 127.0.0.1 for whichever address the machine has outside."""
 MIB = 2**20
 STORE_BYTES = 80 * MIB
-TOKEN = os.urandom(32).hex()
-"""Ray reads it, and whether one is asked for, once in each process."""
+SECRET = os.urandom(32).hex()
+"""The cluster's. Ray reads the token that is made of it once in each process."""
 SYSTEM = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -72,6 +75,16 @@ class RayHouse:
         from mirage.machines.ray.actor import MACHINE
 
         self.nodes[name] = self.cluster.add_node(num_cpus=1, labels={MACHINE: name}, **self._kept)
+
+    def is_node(self) -> NodeFolder:
+        """The nodes' folder, so that commands of ours believe to run on one of them."""
+        folder, mark = NodeFolder(self.folder / "n"), mark_of(os.getpid())
+        assert mark is not None
+        folder.path.mkdir(exist_ok=True)
+        replace_private(folder.secret_file, SECRET.encode())
+        record = NodeRecord("m0", mark, self.cluster.address, HOST)
+        replace_private(folder.path / "node.json", msgspec.json.encode(record))
+        return folder
 
     def raylet(self, name: str) -> psutil.Process:
         return psutil.Process(self.nodes[name].all_processes["raylet"][0].process.pid)
@@ -160,7 +173,7 @@ def ray_house(short: Path, machines: int, monkeypatch: pytest.MonkeyPatch) -> It
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": TOKEN,
+        "RAY_AUTH_TOKEN": derived(SECRET, "ray"),
         "RAY_gcs_storage": "rocksdb",
         "RAY_gcs_storage_path": str(folder / "gcs"),
         "RAY_gcs_rpc_server_reconnect_timeout_s": "60",

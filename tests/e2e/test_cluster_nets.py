@@ -110,7 +110,10 @@ class Controller:
     def ready(self) -> None:
         """Wait until both models are served."""
         m1 = self.two.m1
-        until(lambda: self.ask(m1, "left", "chat") == self.ask(m1, "right", "code") == 200, "both")
+        for device, model in (("left", "chat"), ("right", "code")):
+            until(
+                lambda d=device, m=model: self.ask(m1, d, m) == 200, f"{device} serves {model}", 180
+            )
 
     @contextmanager
     def asks(self, machine: NetMachine, device: str, model: str) -> Iterator[Answers]:

@@ -1,0 +1,93 @@
+"""A machine disappears without a word: its packets are lost, and no connection is reset."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import pytest
+from net_house import RunningThere
+from test_cluster_nets import pytestmark as pytestmark
+from test_cluster_nets import two_machines
+from tethered import until
+
+READS = """
+import http.client, json, sys, time
+host, key, prompt = sys.argv[1:4]
+told = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+body = json.dumps({"model": "code", "prompt": prompt, "max_tokens": 9999, "stream": True})
+http_ = http.client.HTTPConnection(host, 8000)
+http_.request("POST", "/v1/completions", body, told)
+print("sent", flush=True)
+answer = http_.getresponse()
+print("status", answer.status, flush=True)
+said = b""
+while data := answer.read1():
+    print("read", flush=True)
+    said = data
+print("over", json.dumps([time.time(), said.decode()]), flush=True)
+"""
+"""Program that reads an answer to its end."""
+PROMPTS = {"drip": "read", "hang": "read", "silent": "sent"}
+"""What is asked for, and how far it has come when the machine disappears."""
+ENDS_S = 15.0
+"""Longest time that this waits for, beside the load of a machine of tests."""
+
+
+def over(running: RunningThere) -> tuple[float, str]:
+    """When an answer ended, and its last bytes."""
+    line = until(
+        lambda: next((one for one in running.lines if one.startswith("over")), ""),
+        "the answer ends",
+        ENDS_S,
+    )
+    at, said = json.loads(line.removeprefix("over"))
+    return at, said
+
+
+def others(addresses: Sequence[str], host: str) -> list[str]:
+    """Connections with a machine."""
+    return [line for line in addresses if f" {host}:" in line or f":{host}]:" in line]
+
+
+def test_who_waits_for_a_machine_that_is_silent_hears_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with two_machines() as two, ExitStack() as over_all:
+        m1, m2 = two.m1, two.m2
+        controller = two.serves(m1)
+        controller.ready()
+        url = f"http://{m1.host}:8000"
+        until(lambda: m1.ask(url, "code", two.token)[0] == 200, "m1's router reaches m2")
+        waiting = {
+            prompt: over_all.enter_context(
+                m1.runs_program("python3", "-c", READS, m1.host, two.token, prompt)
+            )
+            for prompt in PROMPTS
+        }
+        for prompt, words in PROMPTS.items():
+            waiting[prompt].says(words)
+        time.sleep(1.0)
+        with m1.asks(url, "code", two.token) as asked:
+            until(lambda: asked.since(0), "m1 asks")
+            cut = time.time()
+            two.house.cut("m2")
+            for prompt, running in waiting.items():
+                at, said = over(running)
+                assert '"error"' in said, (prompt, said)
+                print(f"{prompt}: ended {at - cut:.1f} s after the machine was cut off: {said}")
+            until(lambda: asked.since(cut) and asked.since(cut)[-1][1] == 200, "it is elsewhere")
+            answers = asked.since(cut)
+        print("answers", [(round(at - cut, 1), status) for at, status in answers])
+
+        def there() -> list[str]:
+            told = m2.spaces.root("ss", "-tnH", "state", "established", "dst", m1.host)
+            return [line for line in told.splitlines() if ":6390 " not in line]
+
+        for _ in range(20):
+            print(f"{time.time() - cut:.1f} s", there())
+            if not there():
+                break
+            time.sleep(5)
