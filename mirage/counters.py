@@ -15,7 +15,7 @@ class Counters(msgspec.Struct, kw_only=True):
     steps: int = 0
     """Steps processed."""
     tokens: int = 0
-    """Tokens scheduled, of prompts and of answers."""
+    """Tokens scheduled, of prompts and of answers; drafts count once they are accepted."""
     prefill_tokens: int = 0
     """Prefilled tokens among `tokens`: those of prompts, and those computed again after a
     preemption.

@@ -138,6 +138,7 @@ class MirageScheduler(Scheduler):
             if tokens := scheduler_output.total_num_scheduled_tokens:
                 self.fence.processed += 1
             out = super().update_from_output(scheduler_output, model_runner_output)
+            self.counts.computed(scheduler_output, model_runner_output)
             if self.first is not None and self.first.processed(out):
                 self._end_first()
             self.tiers.harvest()

@@ -22,7 +22,7 @@ class StepCounts:
         """Number of requests that began to run."""
         self.preemptions = 0
         self.tokens = 0
-        """Number of scheduled tokens."""
+        """Number of scheduled tokens; drafts count once they are accepted."""
         self.prefill_tokens = 0
         self.tokens_from_device = 0
         """Number of tokens that starting requests found in the device's prefix cache."""
@@ -33,8 +33,7 @@ class StepCounts:
         return 0 if self.paused else max(0, self._fence.processed - self._own_steps)
 
     def answered(self, begun: int) -> Answered:
-        """Return the counts of answers so far, with `begun` requests not ended; drafts count as
-        tokens."""
+        """Return the counts of answers so far, with `begun` requests not ended."""
         return Answered(self.tokens - self.prefill_tokens, max(0, self.started - begun))
 
     def begin(self) -> None:
@@ -52,7 +51,20 @@ class StepCounts:
         if self.paused:
             return
         self.started += len(output.scheduled_new_reqs)
-        self.tokens += output.total_num_scheduled_tokens
+        drafts = output.scheduled_spec_decode_tokens
+        self.tokens += output.total_num_scheduled_tokens - sum(map(len, drafts.values()))
         for request, found in prefill.starting(output):
             self.tokens_from_device += max(0, found - loaded_tokens(request))
         self.prefill_tokens += prefill.computed(output, requests)
+
+    def computed(self, output: Any, sampled: Any) -> None:
+        """Count the drafts of one output that were accepted, out of the model runner's output.
+
+        A request samples one token more than it accepts. vLLM has removed the tokens after a stop.
+        """
+        if self.paused or not output.scheduled_spec_decode_tokens:
+            return
+        for name in output.scheduled_spec_decode_tokens:
+            row = sampled.req_id_to_index.get(name)
+            if row is not None and sampled.sampled_token_ids:
+                self.tokens += max(0, len(sampled.sampled_token_ids[row]) - 1)

@@ -3,7 +3,8 @@
 python drafting.py MODELS OUT
 
 Writes how many tokens of greedy requests there are, and how many of them are not the most
-likely one by their own logprobs.
+likely one by their own logprobs; and the tokens of all answers, as vLLM gives them and as the
+engine counts them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tiny import make_llm, make_model, prompts
+from tiny import make_llm, make_model, prompts, scheduler_of
 
 TOKENS = 32
 DRAFTS = {
@@ -44,7 +45,11 @@ if __name__ == "__main__":
     # Prompts that repeat themselves, so that there is something to guess.
     asked = [{"prompt_token_ids": (p[:7] * 9)[: len(p)]} for p in prompts(8, 40, seed=2)]
     answers = llm.generate(asked, [greedy, sampled] * 4)  # type: ignore[arg-type]
+    counts = scheduler_of(llm).counts
     facts = {
+        "answers": [len(answer.outputs[0].token_ids) for answer in answers],
+        "answered": counts.answered(0),
+        "tokens a step": counts.tokens / counts.steps,
         "tokens": sum(len(a.outputs[0].token_ids) for a in answers[::2]),
         "unlikely": sum(unlikely(a.outputs[0]) for a in answers[::2]),
         "sampled": sum(unlikely(a.outputs[0]) for a in answers[1::2]),

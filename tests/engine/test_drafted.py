@@ -35,3 +35,5 @@ def test_greedy_requests_get_the_most_likely_tokens_beside_sampled_ones(tmp_path
     facts = json.loads(out.read_text())
     assert facts["tokens"] == 128 and facts["unlikely"] == 0
     assert facts["sampled"] > 0
+    # The first token of an answer comes with its prompt.
+    assert facts["answered"] == [sum(facts["answers"]) - len(facts["answers"]), 8]
