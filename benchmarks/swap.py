@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from mirage.config import Policy
+from mirage.control.answers import Answered
 from mirage.control.growth_hold import GrowthHold
 from mirage.simulate.costs import StepCosts
 from mirage.simulate.holding import SimulatedMemory
@@ -19,7 +20,6 @@ from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
 from mirage.simulate.roofline import CostBound, Roofline, Work
 from mirage.simulate.room import QueueRoom
-from mirage.simulate.tally import SimulatedCounters
 from mirage.simulate.variants import Variant
 
 
@@ -32,12 +32,12 @@ class SpillRoom(QueueRoom):
         holding: SimulatedMemory,
         growth_hold: GrowthHold,
         limits: StepLimits,
-        counters: SimulatedCounters,
+        answered: Callable[[], Answered],
         *,
         roofline: Roofline,
         token_ps: int,
     ) -> None:
-        super().__init__(queues, holding, growth_hold, limits, counters)
+        super().__init__(queues, holding, growth_hold, limits, answered)
         self._roofline, self._token_ps = roofline, token_ps
 
     @property

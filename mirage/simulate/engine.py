@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
+from mirage.control.answers import Answered
 from mirage.control.growth_hold import GrowthHold
 from mirage.control.turn_taking import TurnTaking
 from mirage.protocol import Allotment, Refusal, Report, Turn
@@ -29,7 +30,7 @@ from mirage.simulate.room import QueueRoom
 from mirage.simulate.scheduling import Scheduler
 from mirage.simulate.speaking import Speaker
 from mirage.simulate.stepping import Horizon, StepTaker
-from mirage.simulate.tally import SimulatedCounters, Tally
+from mirage.simulate.tally import Tally
 
 
 class Surroundings(Protocol):
@@ -66,7 +67,9 @@ class Surroundings(Protocol):
         """A request of this engine has received its last token."""
 
 
-MakeRoom = Callable[[Queues, SimulatedMemory, GrowthHold, StepLimits, SimulatedCounters], QueueRoom]
+MakeRoom = Callable[
+    [Queues, SimulatedMemory, GrowthHold, StepLimits, Callable[[], Answered]], QueueRoom
+]
 MakeCosts = Callable[[BoundedSteps, SimulatedMemory, int, Callable[[], tuple[int, int]]], StepCosts]
 
 
@@ -99,8 +102,8 @@ class Engine:
         self.turn = TurnTaking(temporal=limits.temporal)
         self.growth_hold = GrowthHold(limits.hold_s, world.now_s)
         self.queues = Queues(arrivals, limits.group, reuse)
-        counters = self.tally.counters
-        self.room = make_room(self.queues, holding, self.growth_hold, limits, counters)
+        answered = self.tally.answered
+        self.room = make_room(self.queues, holding, self.growth_hold, limits, answered)
         co_runners = partial(world.co_runners, self)
         self.costs = make_costs(bounds, holding, load_ps, co_runners)
         self.next_event = self.queues.next_arrival

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+from mirage.control.answers import Answered
 from mirage.control.demand import Demand
 from mirage.control.engine.wants import Wants
 from mirage.control.growth_hold import GrowthHold
@@ -11,7 +13,6 @@ from mirage.facts import KVGroups
 from mirage.simulate.holding import SimulatedMemory
 from mirage.simulate.limits import StepLimits
 from mirage.simulate.queues import Queues
-from mirage.simulate.tally import SimulatedCounters
 
 
 class QueueRoom:
@@ -23,10 +24,10 @@ class QueueRoom:
         holding: SimulatedMemory,
         growth_hold: GrowthHold,
         limits: StepLimits,
-        counters: SimulatedCounters,
+        answered: Callable[[], Answered],
     ) -> None:
         self._queues, self._holding, self._limits = queues, holding, limits
-        self._counters = counters
+        self._answered = answered
         self._keeps = limits.kept != "nothing"
         self._wants = Wants(
             KVGroups((limits.group,)),
@@ -71,7 +72,7 @@ class QueueRoom:
             holding.open_extents,
             partial(self.demand, due),
             lent=holding.lent,
-            answered=self._counters.answered,
+            answered=self._answered(),
         )
         return self.free - due - left
 

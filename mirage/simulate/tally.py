@@ -158,11 +158,6 @@ class SimulatedCounters:
     spills: int = 0
     """Requests that gave up their blocks at the end of a turn."""
 
-    @property
-    def answered(self) -> Answered:
-        """Output tokens and finished answers so far."""
-        return Answered(self.tokens - self.prefill_tokens, self.completed)
-
 
 @dataclass(slots=True)
 class MemorySamples:
@@ -197,15 +192,23 @@ class Tally:
     e2el: Distribution = field(default_factory=Distribution)
     last_finish: int = 0
     timeline: MemorySamples = field(default_factory=MemorySamples)
+    _answered: Answered = field(default_factory=Answered)
+    """Answers before measuring began anew."""
     _ttft: array[int] = field(default_factory=lambda: array("q"))
     _tpot: array[float] = field(default_factory=lambda: array("d"))
     _e2el: array[int] = field(default_factory=lambda: array("q"))
 
     def restart(self) -> None:
-        """Reset all measurements except the memory samples."""
-        fresh = Tally(timeline=self.timeline)
+        """Reset all measurements except the memory samples and the counts of answers."""
+        fresh = Tally(timeline=self.timeline, _answered=self.answered())
         for each in fields(self):
             setattr(self, each.name, getattr(fresh, each.name))
+
+    def answered(self) -> Answered:
+        """Answers since the engine started."""
+        counters, earlier = self.counters, self._answered
+        decoded = counters.tokens - counters.prefill_tokens
+        return Answered(earlier.tokens + decoded, earlier.ended + counters.completed)
 
     def sample(self, now_ps: int, extents: int, used_blocks: int, remapped: int) -> None:
         """Add a sample of the engine's memory if one is due."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirage.control.answers import Answered
 from mirage.simulate import tally
 from mirage.simulate.batch import SimulatedRequest
 from mirage.simulate.tally import Distribution, Gaps, Tally
@@ -249,3 +250,17 @@ def test_a_mean_is_the_same_to_the_last_digit_on_any_number_of_processors() -> N
         for threads in (1, 2)
     }
     assert len(means) == 1
+
+
+def test_what_answers_were_like_is_known_after_measuring_began_anew() -> None:
+    made = Tally()
+    answered = made.answered
+    for tokens in 700, 300:
+        made.counters.tokens += tokens + 100
+        made.counters.prefill_tokens += 100
+        made.counters.completed += 2
+        before = answered()
+        made.restart()
+        assert answered() == before
+        assert made.counters.tokens == 0
+    assert answered() == Answered(1000, 4)
