@@ -65,12 +65,14 @@ class Bounds(NamedTuple):
     settings: Settings
     rule: Ratios
     oracle: Ratios
-    layers: Ratios
-    endless: Ratios
+    layers: Ratios | None = None
+    endless: Ratios | None = None
 
 
-def bounds(world: World, seeds: Seeds, trials: int, number: int) -> Bounds:
-    """The rule, the best fixed settings and memory for nothing in `world`.
+def bounds(
+    world: World, seeds: Seeds, trials: int, number: int, *, for_nothing: bool = True
+) -> Bounds:
+    """The rule and the best fixed settings in `world`, and memory `for_nothing` if wanted.
 
     `number` seeds the search. Where the fixed settings do worse than the rule on the seeds that
     judge, they are the rule: what the rule does can always be had.
@@ -82,6 +84,8 @@ def bounds(world: World, seeds: Seeds, trials: int, number: int) -> Bounds:
     oracle = mean(found(applied(world, settings), judging)) if settings else rule
     if worth(oracle) < worth(rule):
         settings, oracle = {}, rule
+    if not for_nothing:
+        return Bounds(settings, rule, oracle)
     setup = ablations.setup(world)
     layers = larger(world, setup.hardware.memory_bytes / GIB + layers_gib(setup), "pooled", judging)
     return Bounds(settings, rule, oracle, layers, endless(world, judging))

@@ -8,7 +8,8 @@ that is printed. In each the rule (`mirage` as it is), the best fixed settings o
 (`benchmarks/fixed.py`), as much more memory as all layers are that may ever go (`layers`: no rule
 can lend more) and memory without end are held against `pooled`. Prints them by machine and by how
 it is shared, the part of the oracle's gain that the rule has, and the worlds by what the rule
-leaves. With `--trials 0` nothing is searched, and the oracle is the rule. Results are kept in
+leaves. With `--trials 0` nothing is searched, and the oracle is the rule; with `--no-bounds` the
+last two are left out, which are most of the other simulations. Results are kept in
 DIR/results.jsonl as they come; a run with the same DIR goes on. With `--keep`, the worst are
 written into a folder. With FILEs, these worlds instead.
 """
@@ -42,10 +43,10 @@ RATES = 16.0, 80.0
 """Requests per second of all models together."""
 WHO = "rule", "oracle", "layers", "endless"
 SHOWN = "tokens/s", "TTFT P99", "TPOT P99"
-HEAD = " | ".join(f"{who}: {', '.join(SHOWN)}" for who in WHO)
 
-Task = tuple[int, World | None, Seeds, int, float | None]
-"""Number of a world, the world itself if it is given, seeds, trials, and another link in GB/s."""
+Task = tuple[int, World | None, Seeds, int, float | None, bool]
+"""Number of a world, the world itself if it is given, seeds, trials, another link in GB/s, and
+True if memory for nothing is simulated."""
 Row = dict[str, Any]
 """Findings on one world: its number, whether it is saturated, and then its figures, by `WHO`."""
 
@@ -67,14 +68,14 @@ def saturated(number: int, seed: int) -> World | None:
 
 def looked_at(task: Task) -> Row:
     """One world: the given one, or the one of that number if it is saturated."""
-    number, given, seeds, trials, link = task
+    number, given, seeds, trials, link, for_nothing = task
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     world = given or saturated(number, seeds.chosen_on[0])
     if world is None:
         return {"number": number, "saturated": False}
     if link is not None:
         world |= {"link_gb_s": link}
-    found = bounds(world, seeds, trials, number)
+    found = bounds(world, seeds, trials, number, for_nothing=for_nothing)
     return {"number": number, "saturated": True, "world": world, **found._asdict()}
 
 
@@ -86,7 +87,8 @@ def rows(asked: argparse.Namespace, known: list[Row]) -> Iterator[Row]:
     given = [(number, yaml.safe_load(file.read_text())) for number, file in enumerate(asked.files)]
     source = given or ((number, None) for number in count(asked.first) if number not in seen)
     seeds = Seeds(asked.seeds, asked.judges)
-    tasks = ((number, world, seeds, asked.trials, asked.link) for number, world in source)
+    more = seeds, asked.trials, asked.link, asked.bounds
+    tasks = ((number, world, *more) for number, world in source)
     for row in in_processes(tasks, asked.jobs):
         yield row
         missing -= row["saturated"]
@@ -130,10 +132,20 @@ def share(found: list[Row]) -> float | None:
     return ours / most if most > 0.001 * len(found) else None
 
 
+def held(found: list[Row]) -> list[str]:
+    """Those of `WHO` that all worlds have figures of."""
+    return [who for who in WHO if all(row.get(who) for row in found)]
+
+
+def head(found: list[Row]) -> str:
+    """Titles of the columns of `line`."""
+    return " | ".join(f"{who}: {', '.join(SHOWN)}" for who in held(found))
+
+
 def line(title: str, found: list[Row], more: str = "") -> str:
-    """A row of a table under `HEAD`: geometric means."""
+    """A row of a table under `head`: geometric means."""
     cells = []
-    for who in WHO:
+    for who in held(found):
         every = [exp(_logs(found, who, name).value) for name in SHOWN]
         cells.append(", ".join(f"{value:.3f}" for value in every))
     part = share(found)
@@ -146,15 +158,14 @@ def report(found: list[Row], shown: int) -> None:
     kinds: dict[str, list[Row]] = defaultdict(list)
     for row in found:
         kinds[kind(row["world"])].append(row)
-    print(f"\n| machine, worlds | {HEAD} | share |\n|---|---:|---:|---:|---:|")
+    columns, under = head(found), "---:|" * (len(held(found)) + 1)
+    print(f"\n| machine, worlds | {columns} | share |\n|---|{under}")
     for name in sorted(kinds):
         print(line(f"{name}, {len(kinds[name])}", kinds[name]))
     print(line(f"all, {len(found)}", found))
     for who in WHO[:2]:
         print(f"{who}: {spread(found, who)}")
-    print(
-        f"\n| number, world | {HEAD} | share | best fixed settings |\n|---|---:|---:|---:|---:|---|"
-    )
+    print(f"\n| number, world | {columns} | share | best fixed settings |\n|---|{under}---|")
     for row in sorted(found, key=regret, reverse=True)[:shown]:
         settings = ", ".join(f"{knob} {value}" for knob, value in row["settings"].items())
         print(line(f"{row['number']}, {about(row['world'])}", [row], f" {settings} |"))
@@ -183,7 +194,7 @@ def keep(row: Row, folder: Path) -> None:
     """Write a world, and what the rule and the best fixed settings did there."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{row['world']['title'].replace(' ', '-')}.yaml"
-    kept = {key: row[key] for key in ("world", "settings", *WHO)}
+    kept = {key: row[key] for key in ("world", "settings", *held([row]))}
     (folder / name).write_text(yaml.safe_dump(kept, sort_keys=False))
 
 
@@ -230,6 +241,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes, one core each")
     parser.add_argument(
         "--trials", type=int, default=60, help="settings tried in each world; 0 for none"
+    )
+    parser.add_argument(
+        "--bounds",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="simulate memory for nothing as well",
     )
     parser.add_argument("--seeds", type=parse_seeds, default=[1, 2, 3, 4, 5], help="that choose")
     parser.add_argument("--judges", type=parse_seeds, default=[11, 12, 13, 14, 15])
