@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mirage.config import ConfigError, HttpSection
+from mirage.config import ConfigError
 from mirage.errors import CommandFailed, InputRefused
 from mirage.serve.access.server_keys import ServerKeys
 from mirage.serve.apply.appliers import AppliesConfigs
@@ -16,18 +16,16 @@ from mirage.serve.said import say
 class ReadAgain:
     """Lets a server follow its files as they are now."""
 
-    def __init__(
-        self, http: HttpSection, keys: ServerKeys, desk: RouterDesk, applier: AppliesConfigs
-    ) -> None:
-        self._http, self._keys, self._desk, self._applier = http, keys, desk, applier
+    def __init__(self, keys: ServerKeys, desk: RouterDesk, applier: AppliesConfigs) -> None:
+        self._keys, self._desk, self._applier = keys, desk, applier
 
     async def after_hangup(self) -> None:
         """Read all files again, and print the results; after a mistake in one its old content stays
         in use.
         """
         await self._keys_again()
-        await self._certificate_again()
         await self._file_again()
+        await self._certificate_again()
 
     async def keys(self) -> str:
         """Read the keys again; return a line about them, once the router uses them.
@@ -48,16 +46,17 @@ class ReadAgain:
             say(f"SIGHUP: the keys stay as they were: {error}")
 
     async def _certificate_again(self) -> None:
-        if self._http.tls is None:
+        http = self._applier.http  # the file may have named other ones
+        if http.tls is None:
             return
         try:
-            await asyncio.to_thread(check_tls, self._http)
+            await asyncio.to_thread(check_tls, http)
         except ConfigError as error:
             say(f"SIGHUP: the certificate stays as it was: {error}")
             return
         self._desk.renews()
         await self._desk.seen()
-        say(f"SIGHUP: certificate: {self._http.tls.certificate}")
+        say(f"SIGHUP: certificate: {http.tls.certificate}")
 
     async def _file_again(self) -> None:
         source = self._applier.source

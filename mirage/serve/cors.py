@@ -28,6 +28,10 @@ class CrossOrigins:
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
 
+    def becomes(self, origins: Collection[str]) -> None:
+        """Have other origins from now on."""
+        self._origins = frozenset(origins)
+
     def preflight(self, request: web.Request) -> web.Response | None:
         """Answer to a browser's preflight request, which has no key; None if it is not allowed or
         not one.
@@ -38,7 +42,7 @@ class CrossOrigins:
 
     async def tells(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the headers for browsers to an answer before it is sent, also to a stream."""
-        if not _of_models(request.path):
+        if not self._origins or not _of_models(request.path):
             return
         response.headers.add("Vary", "Origin")
         if not self._lets(request):

@@ -18,6 +18,7 @@ from mirage.serve.apply.difference import difference
 from mirage.serve.apply.recorded import config_of, found_record
 from mirage.serve.apply.source import Written
 from mirage.serve.preflight import Preflight
+from mirage.serve.routing.address import url_of
 from mirage.serve.rundir import RunDir
 from mirage.serve.said import say
 
@@ -83,12 +84,12 @@ def router_left(
     """
     if left is None or (router := left.record.router) is None:
         return None
-    same = (router.host, router.http) == (host, http.model_dump())
+    same = router.host == host and router.url == url_of(host, router.port, http)
     if same and port in (0, router.port):
         if (process := MarkedProcess.found(router.process)) is not None:
             return router, process
     else:
-        say("the router that was left has another address or section http: it is ended")
+        say("the router that was left has another address: it is ended")
     left.end_router()
     return None
 

@@ -240,7 +240,7 @@ class Supervisor:
         self._domain, self._applier = domain, applier
         self._ready, self._keys, self._address = ready, options.keys, address
         self._service = options.service
-        self._again = ReadAgain(config.http, options.keys, domain.desk, applier)
+        self._again = ReadAgain(options.keys, domain.desk, applier)
         self._admin = AdminServer(
             view,
             domain.attendance,

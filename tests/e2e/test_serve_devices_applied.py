@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from operated import Operated, around
 from short_folders import short_of_module  # noqa: F401
+from supervised import serving
 from test_serve_devices import LEFT, RIGHT, Machine, asking, config_of, served, tenant
+from test_serve_http import is_router
 from test_serve_moves import devices_of, ready_on
+
+from mirage.serve.access.ring import digest
 
 pytestmark = pytest.mark.e2e
 
@@ -142,6 +151,12 @@ def test_what_one_device_cannot_have_none_has(first: Applied) -> None:
     ("told", "status", "words"),
     [
         ({"hang_s": 9}, 409, "hang_s cannot change while the server runs"),
+        (
+            {"http": {"tls": {"certificate": "/none", "key": "/none"}}},
+            409,
+            "http.tls cannot change while the server runs",
+        ),
+        ({"http": {"head_s": 0}}, 400, "http.head_s"),
         ({"placement": {"off": True}}, 409, "placement cannot change while the server runs"),
         (
             {"devices": [{"name": n, "memory": "8MiB"} for n in (LEFT, RIGHT)]},
@@ -257,6 +272,73 @@ def test_sighup_applies_the_file(first: Applied) -> None:
         server.config.write_text(before)
     server.process.send_signal(signal.SIGHUP)
     server.until("d has gone", lambda: first.devices("d") == [])
+
+
+def test_limits_of_clients_change_at_the_router(first: Applied) -> None:
+    server = first.machine.server
+    pids = {model: first.machine.pids(model) for model in "abc"}
+    stream = first.machine.begins("a", 20)
+    told = first.has(content(BOTH, http={"connections_per_peer": 1}))
+    assert told == ["http.connections_per_peer: changed, at once"]
+    status, answer = server.request("GET", "/live")
+    assert (status, answer["error"]["code"]) == (503, "too_many_connections")
+    assert stream.getresponse().read().count(b"data: {}") == 20, "it ends where it began"
+    stream.close()
+    told = first.has(content(BOTH), "--dry-run")
+    assert told == ["http.connections_per_peer: would be changed, at once"]
+    assert first.has(content(BOTH)) == ["http.connections_per_peer: changed, at once"]
+    with closing(first.machine.begins("b", 1)) as other:
+        assert {model: first.machine.pids(model) for model in "abc"} == pids
+        other.getresponse().read()
+
+
+def test_keys_change_at_the_router(tmp_path: Path, short: Path) -> None:
+    """A revoked one opens nothing any more, and another router knows no older ones."""
+    config, keys = config_of(tmp_path), tmp_path / "keys.yaml"
+
+    def write(*secrets: str) -> None:
+        own = [{"name": s, "sha256": digest(s), "models": "all", "admin": True} for s in secrets]
+        keys.touch(0o600)
+        keys.write_text(yaml.safe_dump({"keys": own}))
+
+    def ask(secret: str, *, stream: bool = False) -> http.client.HTTPConnection:
+        parts = urlsplit(server.url)
+        body = {"model": "a", "prompt": "drip", "max_tokens": 10, "stream": True}
+        there = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+        told = json.dumps(body if stream else {"model": "a", "prompt": "pids"})
+        headers = {"Content-Type": "application/json", "x-api-key": secret}
+        there.request("POST", "/v1/completions", told, headers)
+        return there
+
+    def status(secret: str) -> int:
+        with closing(ask(secret)) as there:
+            return there.getresponse().status
+
+    write("kept", "revoked")
+    environment = around(short)
+    with serving(config, "--keys", str(keys), environment=environment) as server:
+        server.drain()
+        server.until("it serves", lambda: status("kept") == 200)
+        assert status("revoked") == 200
+        with closing(ask("revoked", stream=True)) as stream:
+            write("kept", "new")
+            server.process.send_signal(signal.SIGHUP)
+            server.until("the new one holds", lambda: status("new") == 200)
+            assert (status("kept"), status("revoked")) == (200, 401)
+            assert stream.getresponse().read().count(b"data: {}") == 10, "what runs goes on"
+        (router,) = (p for p in server.family() if is_router(p) and not p.children())
+        router.kill()
+        router.wait()
+        server.until("another router serves", lambda: status("new") == 200)
+        assert status("revoked") == 401
+        write("kept")
+        begin = "mirage: operators: --socket "
+        (line,) = (line for line in server.log if line.startswith(begin))
+        socket = line.removeprefix(begin).strip()
+        done = Operated(server, short).mirage("keys", "reload", "--socket", socket)
+        assert done.returncode == 0 and "keys: 1 of" in done.stdout, done
+        assert (status("kept"), status("new")) == (200, 401)
+        assert server.end(signal.SIGTERM)[0] == 0
 
 
 def test_a_device_that_is_killed_has_what_was_applied_last(first: Applied) -> None:

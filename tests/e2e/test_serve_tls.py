@@ -131,7 +131,7 @@ def test_another_server_goes_on_with_the_router(
     with serving(config, environment=around(short), lease_s=300) as third:
         third.drain()
         assert third.request("GET", "/live")[0] == 200
-        said = "another address or section http"
+        said = "the router that was left has another address"
         third.until("it says so", lambda: any(said in line for line in third.log))
         assert third.end(signal.SIGTERM)[0] == 0
     assert not list(short.iterdir())

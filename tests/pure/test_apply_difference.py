@@ -124,6 +124,7 @@ def test_keys_in_a_mapping_have_their_names() -> None:
         ({"remap": {"rest_s": 1.0}, "hang_s": 60.0}, ("remap.rest_s", "hang_s")),
         ({"block_tokens": 16, "dtype": "float32"}, ("block_tokens", "dtype")),
         ({"replay": {"seed": 3}}, ()),
+        ({"http": {"tls": {"certificate": "/c", "key": "/k"}, "head_s": 1.0}}, ("http.tls",)),
     ],
 )
 def test_what_cannot_change_is_named(changes: dict[str, Any], fixed: tuple[str, ...]) -> None:
@@ -135,6 +136,16 @@ def test_rules_of_the_roster_hold_at_once() -> None:
     one = {"a": {"model": "/m", "share": 40}}
     found = difference(config(one), config(one, roster={"busy_s": 1.0, "victims": "lru"}))
     assert found.roster == ("roster.victims", "roster.busy_s") and not found.fixed
+
+
+def test_limits_of_clients_hold_at_once_and_files_of_a_certificate() -> None:
+    one, files = {"a": {"model": "/m", "share": 40}}, {"certificate": "/c", "key": "/k"}
+    before = config(one, http={"tls": files})
+    after = config(one, http={"tls": files | {"key": "/other"}, "head_s": 1.0, "cors": ["*"]})
+    found = difference(before, after)
+    assert found.http == ("http.head_s", "http.cors", "http.tls.key") and not found.fixed
+    told = "http.head_s, http.cors, http.tls.key: would be changed, at once"
+    assert said.lines(found, [], dry_run=True, keeps=False) == [told]
 
 
 # -- words -------------------------------------------------------------------------------

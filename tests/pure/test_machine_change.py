@@ -68,9 +68,9 @@ def told(*lines: str, **awaited: str) -> ApplyTold:
     )
 
 
-def whole(change: MachineChange, parts: dict[str, ApplyTold | None]) -> ApplyTold:
+def whole(change: MachineChange, parts: dict[str, ApplyTold | None], *http: str) -> ApplyTold:
     decided = {name: TenantPlaced(("x",), "placed") for name in change.added}
-    return machine_told(change, decided, parts, 3, dry_run=False)
+    return machine_told(change, http, decided, parts, 3, dry_run=False)
 
 
 def test_the_answer_has_the_lines_of_all_devices_and_who_is_awaited_where() -> None:
@@ -90,3 +90,9 @@ def test_the_answer_has_the_lines_of_all_devices_and_who_is_awaited_where() -> N
 def test_nothing_is_said_in_one_line() -> None:
     answer = whole(machine_change({"x": {"a"}}, {"a": ("x",)}), {})
     assert (answer.applied, answer.lines, answer.devices) == (False, (NOTHING,), {})
+
+
+def test_limits_of_clients_are_of_no_device() -> None:
+    answer = whole(machine_change({"x": {"a"}}, {"a": ("x",)}), {}, "http.head_s", "http.cors")
+    assert answer.lines == ("http.head_s, http.cors: changed, at once",)
+    assert (answer.applied, answer.http) == (True, ("http.head_s", "http.cors"))

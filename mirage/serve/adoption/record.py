@@ -13,7 +13,7 @@ from mirage.config import Policy
 from mirage.processes.marks import ProcessMark
 from mirage.serve.fit import Fit
 
-RECORD_FORM = 2
+RECORD_FORM = 3
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
@@ -40,8 +40,6 @@ class RouterRecord(msgspec.Struct, frozen=True):
     host: str
     port: int
     url: str
-    http: dict[str, Any]
-    """Section `http` of the configuration."""
 
 
 class ConfigRecord(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from mirage.config import Config, TenantSection
+from mirage.config import Config, HttpSection, TenantSection
 from mirage.control.profiled import Profiled
 from mirage.control.roster.fitting import Fitting, fitting
 from mirage.control.roster.states import GONE, LifeState
@@ -24,6 +24,7 @@ from mirage.serve.apply.state_file import StateFile
 from mirage.serve.apply.what_if import ServedConfig, known_engines, what_if
 from mirage.serve.ask import Probe
 from mirage.serve.changing import DomainChange
+from mirage.serve.clients.certificate import check_tls
 from mirage.serve.domain import Domain
 from mirage.serve.fit import Fit
 from mirage.serve.preflight import Preflight, look_at, refusal, speeds
@@ -75,6 +76,11 @@ class ConfigApplier:
         self._having: asyncio.Future[None] | None = None
         """Task that makes the present change, or made the last one."""
 
+    @property
+    def http(self) -> HttpSection:
+        """See `AppliesConfigs`."""
+        return self._declared.http
+
     async def apply(
         self,
         edit: Callable[[Written], Written],
@@ -118,6 +124,7 @@ class ConfigApplier:
                 changed=tuple(ChangeTold(**one._asdict()) for one in change.changed),
                 removed=change.removed,
                 roster=change.roster,
+                http=change.http,
                 fitting=tuple(_told(one) for one in outlook),
                 awaited=awaited,
                 lines=tuple(lines),
@@ -135,6 +142,8 @@ class ConfigApplier:
         self._fits = dict(foreseen.fits)
         self.revision.grows()
         self._domain.apply(foreseen.domain)
+        if change.http:
+            self._domain.desk.limits(foreseen.declared.http)
         self._record()
         await self._domain.adapted(change.adapts)
 
@@ -190,6 +199,8 @@ class ConfigApplier:
         change = difference(self._declared, declared)
         if change.fixed:
             raise CommandFailed(said.fixed(change.fixed))
+        if change.http:
+            check_tls(declared.http)
         found = self._look_at(declared, change)
         domain = self._domain_change(declared, change, found, drain_s)
         names = {tenant.name for tenant in declared.tenants}

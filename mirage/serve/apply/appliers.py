@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from mirage.config import HttpSection
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.source import ConfigSource, Written
@@ -16,6 +17,10 @@ class AppliesConfigs(Protocol):
     source: ConfigSource
     wanted: Written
     revision: Revision
+
+    @property
+    def http(self) -> HttpSection:
+        """Limits of clients that hold."""
 
     async def apply(
         self,

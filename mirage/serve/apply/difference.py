@@ -20,10 +20,12 @@ engine.
 """
 NAMES = frozenset({"aliases", "adapters"})
 """Keys among these that change the names which requests may use."""
-OF_OTHERS = frozenset({"tenants", "roster", "replay"})
-"""Sections that may change while a server runs. Rules of the roster take effect at once; `replay`
-is for `mirage replay` and not for a server.
+OF_OTHERS = frozenset({"tenants", "roster", "http", "replay"})
+"""Sections that may change while a server runs. Rules of the roster and limits of clients take
+effect at once; `replay` is for `mirage replay` and not for a server.
 """
+TLS = "http.tls"
+"""Key that may change only in the files that it names: with TLS the address has another scheme."""
 
 
 class TenantChange(NamedTuple):
@@ -45,6 +47,8 @@ class ConfigDifference(NamedTuple):
     removed: tuple[str, ...] = ()
     roster: tuple[str, ...] = ()
     """Rules of the roster that have changed."""
+    http: tuple[str, ...] = ()
+    """Limits of clients, and files of the certificate, that have changed."""
     fixed: tuple[str, ...] = ()
     """Changed keys that need another start of the server."""
 
@@ -76,16 +80,21 @@ def difference(before: Config, after: Config) -> ConfigDifference:
     pairs = ((old[name], tenant) for name, tenant in new.items() if name in old)
     changes = (_change(one, other) for one, other in pairs)
     others = Config.model_fields.keys() - OF_OTHERS
+    http = tuple(_keys(before.http, after.http, "http"))
     return ConfigDifference(
         added=tuple(name for name in new if name not in old),
         changed=tuple(change for change in changes if change.at_once or change.restart),
         removed=tuple(name for name in old if name not in new),
         roster=tuple(f"roster.{key}" for key in _keys(before.roster, after.roster)),
-        fixed=tuple(
-            key
-            for field in Config.model_fields
-            if field in others
-            for key in _keys(getattr(before, field), getattr(after, field), field)
+        http=tuple(key for key in http if key != TLS),
+        fixed=(
+            *(
+                key
+                for field in Config.model_fields
+                if field in others
+                for key in _keys(getattr(before, field), getattr(after, field), field)
+            ),
+            *(key for key in http if key == TLS),
         ),
     )
 

@@ -63,6 +63,8 @@ class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):
     """Facts for a simulation, if a dry run asked for them and something differs; else None."""
     devices: dict[str, DeviceAwaits] = {}
     """Parts of the devices that it concerns, by device, if several are served."""
+    http: tuple[str, ...] = ()
+    """Limits of clients, and files of the certificate, that change."""
 
 
 class ConfigTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mirage.control.roster.fitting import Fitting
 from mirage.serve.apply.difference import ConfigDifference, TenantChange
@@ -38,9 +38,16 @@ def lines(
     ]
     if change.roster:
         said.append(f"{', '.join(change.roster)}: {would}changed, at once")
+    said += of_http(change.http, dry_run=dry_run)
     if not keeps and not dry_run:
         said.append(NO_STATE)
     return said
+
+
+def of_http(keys: Collection[str], *, dry_run: bool) -> list[str]:
+    """A sentence on the limits of clients that change, if any do."""
+    would = "would be " if dry_run else ""
+    return [f"{', '.join(keys)}: {would}changed, at once"] if keys else []
 
 
 def _keys(one: TenantChange) -> str:

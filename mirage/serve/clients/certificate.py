@@ -43,6 +43,12 @@ class TlsCertificate:
                 said = str(error)
             await asyncio.sleep(AGAIN_S)
 
+    def moves(self, certificate: Path, key: Path) -> None:
+        """Have it in these files from now on; others are read for new connections."""
+        if (certificate, key) != self._files:
+            self._files = certificate, key
+            self.renew()
+
     def renew(self) -> None:
         """Read the files again, for new connections; if that fails the old certificate stays in
         use.

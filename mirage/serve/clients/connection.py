@@ -38,7 +38,7 @@ class ClientConnection(Protocol):
     def __init__(
         self, front: ClientFront, manager: web.Server, runner: AnsweringRunner, **options: Any
     ) -> None:
-        super().__init__(manager, runner, **options)
+        super().__init__(manager, runner, keepalive_timeout=front.http.idle_s, **options)
         self._front = front
         self._peer: str | None = None
         """Address of the other end while the connection is counted, else None."""

@@ -17,8 +17,18 @@ class ClientFront:
 
     def __init__(self, http: HttpSection) -> None:
         self.http = http
-        files = raise_limit(2 * http.connections + SPARE_FILES)
-        most = min(http.connections, max(1, (files - SPARE_FILES) // 2))
-        self.crowd = Crowd(most, http.connections_per_peer)
+        self.crowd = Crowd(_most(http), http.connections_per_peer)
         self.bodies = BodyBudget(http.body_bytes)
         self.metrics = ClientMetrics(self.crowd, self.bodies)
+
+    def becomes(self, http: HttpSection) -> None:
+        """Have other limits from now on; nothing that is there already ends by them."""
+        self.http = http
+        self.crowd.most, self.crowd.most_per_peer = _most(http), http.connections_per_peer
+        self.bodies.most = http.body_bytes
+
+
+def _most(http: HttpSection) -> int:
+    """Connections that files can be opened for."""
+    files = raise_limit(2 * http.connections + SPARE_FILES)
+    return min(http.connections, max(1, (files - SPARE_FILES) // 2))

@@ -19,6 +19,7 @@ SETTLED = {MoveVerb.START: LifeState.READY.value, MoveVerb.STOP: ABSENT}
 
 def machine_told(
     change: MachineChange,
+    http: tuple[str, ...],
     decided: Mapping[str, TenantPlaced],
     parts: Mapping[str, ApplyTold | None],
     revision: int,
@@ -27,8 +28,8 @@ def machine_told(
 ) -> ApplyTold:
     """Answer for all devices.
 
-    `decided` are the places of new tenants that name no device. `parts` are the answers of devices,
-    None for one whose server is away.
+    `http` are limits of clients that change. `decided` are the places of new tenants that name no
+    device. `parts` are the answers of devices, None for one whose server is away.
     """
     told = {name: part for name, part in parts.items() if part is not None}
     awaits = {name: dict(part.awaited) for name, part in told.items()}
@@ -37,6 +38,7 @@ def machine_told(
             awaits.setdefault(step.device, {})[step.model] = state
     revisions = {name: part.revision for name, part in told.items()}
     lines = list(_lines(change, decided, parts, dry_run=dry_run))
+    lines += said.of_http(http, dry_run=dry_run)
     return ApplyTold(
         applied=bool(lines) and not dry_run,
         revision=revision,
@@ -44,6 +46,7 @@ def machine_told(
         changed=tuple({c.name: c for part in told.values() for c in part.changed}.values()),
         removed=change.removed,
         roster=tuple(dict.fromkeys(key for part in told.values() for key in part.roster)),
+        http=http,
         fitting=tuple(one for part in told.values() for one in part.fitting),
         awaited={name: state for each in awaits.values() for name, state in each.items()},
         lines=tuple(lines) or (said.NOTHING,),

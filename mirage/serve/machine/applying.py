@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from mirage.config import ConfigError
+from mirage.config import ConfigError, HttpSection
 from mirage.errors import CommandFailed
+from mirage.serve.apply.difference import difference
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.said import NOTHING
 from mirage.serve.apply.source import Written
 from mirage.serve.ask import Probe
+from mirage.serve.clients.certificate import check_tls
 from mirage.serve.machine.applied import machine_told
 from mirage.serve.machine.calls import DeviceAway, DeviceRefused
 from mirage.serve.machine.change import MachineChange, machine_change, places_in
 from mirage.serve.machine.declared import PlacedMachine
 from mirage.serve.machine.moving import MachineMoves
 from mirage.serve.machine.served_device import ServedDevice
+from mirage.serve.routing.desk import RouterDesk
 
 BAD_REQUEST = 400
 
@@ -31,10 +34,13 @@ class MachinePlan(NamedTuple):
     change: MachineChange
     differ: tuple[str, ...]
     """Devices whose configurations differ at once, even if nothing follows from the difference."""
+    http: tuple[str, ...]
+    """Limits of clients that have changed."""
 
     def is_none(self, parts: Mapping[str, ApplyTold]) -> bool:
         """True if nothing follows from the difference; `parts` are the devices' dry runs."""
-        return not self.change.steps and all(one.lines == (NOTHING,) for one in parts.values())
+        still = not self.change.steps and not self.http
+        return still and all(one.lines == (NOTHING,) for one in parts.values())
 
 
 class MachineApplier:
@@ -46,14 +52,21 @@ class MachineApplier:
         machine: PlacedMachine,
         moves: MachineMoves,
         probe: Probe,
+        desk: RouterDesk,
     ) -> None:
+        """`desk` is that of the router before the devices."""
         self._devices, self._machine = devices, machine
-        self._moves, self._probe = moves, probe
+        self._moves, self._probe, self._desk = moves, probe, desk
         self.source, self.wanted = machine.declared.source, machine.declared.written
         self.revision = Revision()
         self._lock = asyncio.Lock()
         self._having: asyncio.Future[ApplyTold] | None = None
         """Task that makes the present change, or made the last one."""
+
+    @property
+    def http(self) -> HttpSection:
+        """See `AppliesConfigs`."""
+        return self._machine.declared.common.http
 
     async def apply(
         self,
@@ -102,7 +115,11 @@ class MachineApplier:
         change = machine_change(present, places)
         devices = self._devices.items()
         differ = tuple(n for n, one in devices if one.differs(change.tenants[n], declared))
-        return MachinePlan(machine, change, differ)
+        http = declared.common.http
+        limits = difference(self._machine.declared.common, declared.common).http
+        if limits:
+            check_tls(http)
+        return MachinePlan(machine, change, differ, limits)
 
     async def _would(self, plan: MachinePlan, drain_s: float | None) -> dict[str, ApplyTold]:
         """Answers of the devices' dry runs. Raises as `apply` does if one refuses, or is away."""
@@ -130,6 +147,9 @@ class MachineApplier:
                     raise _refusal(error) from None
             self._holds(wanted, plan)
             self.revision.grows()
+            if plan.http:
+                self._desk.limits(self.http)
+                await self._desk.seen()
             return self._told(plan, parts, dry_run=False)
 
     async def _serves(
@@ -164,7 +184,8 @@ class MachineApplier:
     ) -> ApplyTold:
         change, named = plan.change, plan.machine.declared.file.named
         decided = {n: plan.machine.first.places[n] for n in change.added if not named[n]}
-        return machine_told(change, decided, parts, self.revision.number, dry_run=dry_run)
+        number = self.revision.number
+        return machine_told(change, plan.http, decided, parts, number, dry_run=dry_run)
 
 
 def _refusal(error: DeviceRefused) -> ConfigError | CommandFailed:

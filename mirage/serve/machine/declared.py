@@ -124,6 +124,11 @@ class DeclaredMachine:
     def _whole(self) -> Written:
         return Written(self.file.whole, self.file.path, self.written.folder)
 
+    @property
+    def common(self) -> Config:
+        """All tenants as if on the first device: it has what holds for all."""
+        return self.source.declared(self._whole)
+
     def device(self, name: str, tenants: Collection[str]) -> DeclaredDevice:
         """Device with these tenants.
 
@@ -131,6 +136,7 @@ class DeclaredMachine:
         free host memory.
         """
         part = self.file.part(name, tenants)
+        part.raw.pop("http", None)  # clients are at the router above
         idle = {} if self._idle_bytes is None else {"idle_bytes": self._idle_bytes}
         keeper = idle | (part.raw.get("keeper") or {})
         raw = part.raw | ({"keeper": keeper} if keeper else {})

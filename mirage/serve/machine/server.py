@@ -46,7 +46,7 @@ from mirage.serve.until_signal import UntilSignal, signals_exit
 
 def serve_devices(machine: PlacedMachine, options: ServeOptions, means: Means) -> int:
     """Serve several devices until a signal; return the exit code. Raises as `serve` does."""
-    common = machine.devices[0].config
+    common = machine.declared.common
     ReadyFile(options.ready_file).prepare()
     files.check_folders(options.log_dir)
     check_tls(common.http)
@@ -123,8 +123,8 @@ class MachineServer:
         self._served = {keeper.name: self._device(keeper) for keeper in self._keepers}
         self._moves = MachineMoves(self._served, machine.declared.file.placement, self._book, say)
         self._moves.knows(machine.facts, machine.scenes)
-        applier = MachineApplier(self._served, machine, self._moves, means.probe)
-        self._again = ReadAgain(common.http, options.keys, self._desk, applier)
+        applier = MachineApplier(self._served, machine, self._moves, means.probe, self._desk)
+        self._again = ReadAgain(options.keys, self._desk, applier)
         self._admin = MachineAdmin(
             self._calls, Declaring(applier), self._book, common.policy, self._again.keys
         )

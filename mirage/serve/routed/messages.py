@@ -17,7 +17,7 @@ from mirage.serve.ends.ending import Ending
 from mirage.serve.routed.table import RouterTable
 from mirage.wire import Decoder, Message
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 LONGEST = 2**26
 """Most bytes of a message, such as a table of many keys."""
 MOST_SOCKETS = 253
@@ -131,7 +131,7 @@ class Beyond(msgspec.Struct, frozen=True):
 
 
 class RouterWelcome(Message, frozen=True):
-    """Answer to a hello: facts that do not change while the server runs."""
+    """Answer to a hello: facts about the server when the line begins."""
 
     http: dict[str, Any]
     """Section `http` of the configuration."""
@@ -176,6 +176,14 @@ class KeysApply(Message, frozen=True):
 
     revision: int
     keys: AccessTable
+
+
+class HttpApplies(Message, frozen=True):
+    """These limits of clients apply from now on."""
+
+    revision: int
+    http: dict[str, Any]
+    """Section `http` of the configuration."""
 
 
 class CertificateAgain(Message, frozen=True):
@@ -239,6 +247,7 @@ ToRouter = (
     | DoorsApply
     | TableApplies
     | KeysApply
+    | HttpApplies
     | CertificateAgain
     | Admitted
     | NotAdmitted

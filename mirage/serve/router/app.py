@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -53,7 +54,7 @@ class Router:
         self.gate = AccessGate(self.tenants, self.metrics)
         http = HttpSection.model_construct(**welcome.http)  # it has been checked
         tls = welcome.http["tls"]
-        self._certificate = tls and TlsCertificate(Path(tls["certificate"]), Path(tls["key"]))
+        self._certificate = tls and TlsCertificate(*_files(tls))
         self._front = ClientFront(http)
         self.metrics.add(self._front.metrics)
         if self.tenants.several:
@@ -92,8 +93,7 @@ class Router:
                 self._enters,
             ],
         )
-        if self._front.http.cors:
-            app.on_response_prepare.append(self._cors.tells)
+        app.on_response_prepare.append(self._cors.tells)
         app.add_routes(self.routes())
         self._runner = AnsweringRunner(
             app,
@@ -101,7 +101,6 @@ class Router:
             SHUTDOWN_S,
             partial(ClientConnection, self._front),
             addressed,
-            keepalive_timeout=self._front.http.idle_s,
         )
         await self._runner.setup()
         for one in sockets:
@@ -123,6 +122,17 @@ class Router:
     def opens(self, doors: dict[str, str]) -> None:
         """Replace the addresses of devices' doors: URLs by the devices' names."""
         self.tenants.opens(doors)
+
+    def limits(self, http: dict[str, Any]) -> None:
+        """Have the limits of this section `http` from now on; requests that run end by them.
+
+        `http.idle_s` holds for new connections. TLS begins and ends with the address alone.
+        """
+        section = HttpSection.model_construct(**http)  # it has been checked
+        self._front.becomes(section)
+        self._cors.becomes(section.cors)
+        if self._certificate is not None and http["tls"] is not None:
+            self._certificate.moves(*_files(http["tls"]))
 
     def renews(self) -> None:
         """Read the certificate's files again, for new connections. Without TLS nothing happens."""
@@ -169,3 +179,8 @@ class Router:
         check_route(request)
         self.gate.asks(request)
         return await handler(request)
+
+
+def _files(tls: dict[str, Any]) -> tuple[Path, Path]:
+    """Files of a certificate and its key."""
+    return Path(tls["certificate"]), Path(tls["key"])

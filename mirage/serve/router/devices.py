@@ -23,8 +23,8 @@ DRAIN_LOOK_S = 0.05
 
 
 class _OtherDuties:
-    """Duties of a line to one of several devices: keys, doors and certificate come by the first
-    line.
+    """Duties of a line to one of several devices: keys, limits, doors and certificate come by the
+    first line.
     """
 
     def __init__(self, link: SupervisorLink) -> None:
@@ -34,6 +34,9 @@ class _OtherDuties:
         """Do nothing."""
 
     def opens(self, doors: dict[str, str]) -> None:
+        """Do nothing."""
+
+    def limits(self, http: dict[str, Any]) -> None:
         """Do nothing."""
 
     def renews(self) -> None:

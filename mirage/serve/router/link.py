@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mirage.control.routes.quarantine import ReplicaQuarantine
 from mirage.serve.access.forms import AccessTable
@@ -28,6 +28,7 @@ from mirage.serve.routed.messages import (
     Drained,
     EndJudged,
     EngineEnded,
+    HttpApplies,
     KeysApply,
     NotAdmitted,
     RouterDrains,
@@ -53,6 +54,9 @@ class HearsSupervisor(Protocol):
 
     def holds(self, keys: AccessTable) -> None:
         """Replace the table of keys from now on."""
+
+    def limits(self, http: dict[str, Any]) -> None:
+        """Have the limits of this section `http` from now on."""
 
     def renews(self) -> None:
         """Read the certificate again."""
@@ -233,6 +237,9 @@ class SupervisorLink:
                 self.requests.saw(revision)
             case KeysApply(revision, keys):
                 hears.holds(keys)
+                self.requests.saw(revision)
+            case HttpApplies(revision, http):
+                hears.limits(http)
                 self.requests.saw(revision)
             case DoorsApply(revision, doors):
                 hears.opens(doors)

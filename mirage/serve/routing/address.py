@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,8 +26,6 @@ from mirage.serve.together import together
 
 BACKLOG = 1024
 """Most connections that wait to be accepted, such as while no router runs."""
-GRACE_S = 5.0
-"""Seconds that a router has to say that it has drained, beyond the times of the drain itself."""
 
 
 class ServedAddress:
@@ -85,7 +82,7 @@ class ServedAddress:
         """
         self._host, self._port = host, port
         await self._listening()
-        self.url = _url(host, self._port, self._config.http)
+        self.url = url_of(host, self._port, self._config.http)
         self._keeper = self._made()
         await self.hear(keys)
         await self._keeper.start()
@@ -119,8 +116,7 @@ class ServedAddress:
 
     def _began(self, pid: int) -> None:
         if (process := mark_of(pid)) is not None:
-            http = self._config.http.model_dump()
-            self._book.router(RouterRecord(process, self._host, self._port, self.url, http))
+            self._book.router(RouterRecord(process, self._host, self._port, self.url))
 
     async def _listening(self) -> list[socket.socket]:
         """Sockets of the address: those that a router brought, else those passed, else new ones.
@@ -167,12 +163,9 @@ class ServedAddress:
     async def drain(self) -> None:
         """Let routers refuse new requests and end the running ones. Idempotent.
 
-        Returns after `http.drain_delay_s`, `http.drain_s` and `GRACE_S` at the latest.
+        Returns after `http.drain_delay_s`, `http.drain_s` and a grace period at the latest.
         """
-        http = self._config.http
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(http.drain_delay_s + http.drain_s + GRACE_S):
-                await self._desk.drain()
+        await self._desk.drain()
 
     async def stop(self) -> None:
         """End the router, and close the address. Idempotent."""
@@ -203,6 +196,7 @@ async def _listening(host: str, port: int) -> list[socket.socket]:
     return made
 
 
-def _url(host: str, port: int, http: HttpSection) -> str:
+def url_of(host: str, port: int, http: HttpSection) -> str:
+    """Address as clients write it."""
     scheme = "http" if http.tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -9,9 +9,11 @@ import socket
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from mirage.config import HttpSection
 from mirage.control.liveness import RunningTime
 from mirage.serve.access.forms import NO_KEYS, AccessTable
 from mirage.serve.ends.ending import Ending
@@ -26,6 +28,7 @@ from mirage.serve.routed.messages import (
     DoorsApply,
     EndJudged,
     FromRouter,
+    HttpApplies,
     KeysApply,
     RequestsEnded,
     RouterDrains,
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 """Seconds between two looks for changes that were not announced."""
+GRACE_S = 5.0
+"""Seconds that a router has to say that it has drained, beyond the times of the drain itself."""
 SEEN_S = 2.0
 """Most seconds to wait until routers act by what was sent."""
 
@@ -66,6 +71,8 @@ class RouterDesk:
         self.revision = 1
         """Number of the newest table, keys, doors or certificate that was sent."""
         self._keys_revision = 1
+        self._http: dict[str, Any] | None = None
+        """Section `http` that holds since it was changed."""
         self._below = registry.below_health()
         self._open: set[str] = set()
         """Tenants to which routers pass requests on without asking."""
@@ -100,7 +107,9 @@ class RouterDesk:
 
     async def start(self, path: Path, welcome: RouterWelcome, keys: AccessTable) -> None:
         """Welcome routers from now on, and listen if `open` was not called. Raises `OSError`."""
-        self._welcome, self._keys = welcome, keys
+        self._keys = keys
+        http = welcome.http if self._http is None else self._http
+        self._welcome = msgspec.structs.replace(welcome, http=http)
         if not self._entrance.is_open:
             await self.open(path)
         self._welcomes.set()
@@ -155,6 +164,14 @@ class RouterDesk:
         self.revision += 1
         self._keys, self._keys_revision = keys, self.revision
         self._lines.say(KeysApply(self.revision, keys))
+
+    def limits(self, http: HttpSection) -> None:
+        """Have the limits of this section from now on."""
+        self.revision += 1
+        self._http = http.model_dump()
+        if self._welcomes.is_set():
+            self._welcome = msgspec.structs.replace(self._welcome, http=self._http)
+        self._lines.say(HttpApplies(self.revision, self._http))
 
     def opens(self, doors: dict[str, str]) -> None:
         """Send routers the addresses of doors by device, if they are others."""
@@ -221,6 +238,7 @@ class RouterDesk:
         memory = self._memory if router.guest == OWN else {}  # its times are of this machine
         line.say(msgspec.structs.replace(self._welcome, memory=memory))
         line.say(KeysApply(self._keys_revision, self._keys))
+        line.say(HttpApplies(self._keys_revision, self._welcome.http))  # it may serve already
         if self._doors:
             line.say(DoorsApply(self.revision, self._doors))
         line.say(TableApplies(self.revision, self._table))
@@ -284,11 +302,15 @@ class RouterDesk:
     async def drain(self) -> None:
         """Let routers drain; return when all have refused new requests and ended the others, or
         left.
+
+        They have the times of the section `http`, and `GRACE_S`.
         """
-        lines = list(self._lines)
+        lines, http = list(self._lines), self._welcome.http
         self._lines.say(RouterDrains())
-        while any(line in self._lines and not line.drained for line in lines):
-            await self._news.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(http["drain_delay_s"] + http["drain_s"] + GRACE_S):
+                while any(line in self._lines and not line.drained for line in lines):
+                    await self._news.wait()
 
     def end(self) -> None:
         """Tell the device's own router to end, which is no failure then, and others to forget this
