@@ -127,6 +127,22 @@ OWN_MODULES = {
 name.
 """
 
+INSTEAD = {
+    **dict.fromkeys(("run", "start", "up"), "`mirage serve`"),
+    **dict.fromkeys(("list", "ls", "status", "tenants list", "tenants ls"), "`mirage ps`"),
+    **dict.fromkeys(("add", "create", "reload", "tenants add"), "`mirage apply -f FILE`"),
+    **{verb: f"`mirage tenants {verb} NAME`" for verb in ("show", "sleep", "wake", "restart")},
+    **dict.fromkeys(("rm", "remove", "delete"), "`mirage tenants remove NAME`"),
+    "load": "`mirage tenants wake NAME`",
+    "unload": "`mirage tenants stop NAME`",
+    **dict.fromkeys(("pull", "download"), "`mirage fetch MODEL`"),
+    **dict.fromkeys(("keys add", "keys create"), "`mirage keys new NAME`"),
+    **dict.fromkeys(("kill", "down"), "`mirage stop`"),
+    "help": "`mirage --help`",
+    "version": "`mirage --version`",
+}
+"""Commands of ours for words that other programs have for the same."""
+
 SERVING = frozenset(
     {"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why", "fetch", "weights"}
 )
@@ -141,6 +157,7 @@ TOP = ("textual",)
 app = typer.Typer(
     help="Serve several language models from one device memory: parameters make room for KV.",
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
 )
 
@@ -447,7 +464,11 @@ def models(
     """Make three small demonstration models (OPT, Llama and Qwen3 shapes, random weights)."""
     from mirage.tools.demo.models import make_models
 
-    for path in make_models(folder).values():
+    try:
+        made = make_models(folder)
+    except OSError as error:
+        raise CommandFailed(f"{folder}: models cannot be written ({error.strerror})") from None
+    for path in made.values():
         typer.echo(path)
 
 
@@ -459,6 +480,7 @@ def main(arguments: list[str] | None = None, means: Means | None = None) -> None
     """
     with exits(interrupted="", failures=(CommandFailed,)), _usage():
         words = [word(each) for each in (sys.argv[1:] if arguments is None else arguments)]
+        _check_command(words)
         _register_own(asked_for=words[:1])
         sys.exit(app(words or ["--help"], prog_name="mirage", standalone_mode=False, obj=means))
 
@@ -472,7 +494,14 @@ def _usage() -> Iterator[None]:
         # A class that typer has under different names from release to release.
         if (format_message := getattr(error, "format_message", None)) is None:
             raise
-        raise InputRefused(format_message()) from None
+        raise InputRefused(format_message().replace("Value error, ", "")) from None
+
+
+def _check_command(words: Sequence[str]) -> None:
+    """Raises `InputRefused` for a command that has another name here."""
+    for name in (" ".join(words[:1]), " ".join(words[:2])):
+        if name in INSTEAD:
+            raise InputRefused(f"no command {name!r} here: use {INSTEAD[name]}")
 
 
 def _register_own(asked_for: list[str]) -> None:

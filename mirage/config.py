@@ -12,7 +12,7 @@ from collections import Counter
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_origin
 
 import yaml
 from pydantic import (
@@ -35,8 +35,12 @@ from mirage.problems import first_problem, shown
 from mirage.secrets import redacted
 from mirage.units import KIB, MIB
 
-Count = Annotated[int, Field(gt=0, strict=True)]
+MOST = 2**31 - 1
+"""Largest number that a whole one may be: vLLM and the system keep most of them in 32 bits."""
+Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
 """A whole number from 1; not ``true``, not ``3.0``."""
+Whole = Annotated[int, Field(ge=0, le=MOST, strict=True)]
+"""The same from 0."""
 Schema = TypeVar("Schema", bound=BaseModel)
 PAGE = {"host": 65536, "cuda": None}
 """Default bytes of a page by kind of device; None: as large as the models allow."""
@@ -224,7 +228,7 @@ class DeviceSection(Strict):
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,31})?$")
     """Name of the device where a server has several. A device with a name may have no tenant."""
     kind: Literal["host", "cuda"] = "host"
-    index: int = Field(default=0, ge=0)
+    index: Whole = 0
     """Index of the GPU, as ``nvidia-smi`` counts."""
     graphs: bool = Field(default_factory=lambda data: data["kind"] == "cuda")
     """On a GPU: replay CUDA graphs. While layers stream, they are replayed in pieces."""
@@ -304,13 +308,17 @@ class TenantLimitsSection(LimitsSection):
     """Most tokens of one answer."""
     n: Count | None = None
     """Most answers to one request."""
-    logprobs: Annotated[int, Field(ge=0, strict=True)] | None = None
+    logprobs: Whole | None = None
     """Most tokens whose probability is returned for each position."""
 
 
 class TenantSection(Strict):
     """One served model with its share of the device and its priority (higher yields later)."""
 
+    INSTEAD: ClassVar = {
+        "ttl": "use keep_alive, the idle time after which it sleeps, and stop_after",
+        "gpu_memory_utilization": "use share, per cent of device.memory, which all tenants share",
+    }
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     model: FilePath
     """The model's folder, or its name at a hub or in the store of weights. Such a name stays a
@@ -320,7 +328,7 @@ class TenantSection(Strict):
     """Per cent of the device that the tenant is entitled to while it is awake. None is ``auto``: as
     little as its parameters and the KV cache of its longest request take.
     """
-    priority: int = 0
+    priority: int = Field(default=0, ge=-MOST, le=MOST)
     start: Literal["eager", "on_request"] = "eager"
     """``eager``: its engine starts before any request comes, as long as there is room;
     ``on_request``: when a request comes.
@@ -528,13 +536,13 @@ class Remap(Strict):
     """Spatial sharing: idle seconds after which, at the latest, a model lends more layers than it
     can stream without slowing the decode of a single request.
     """
-    headroom_extents: int = Field(default=2, ge=0)
+    headroom_extents: Whole = 2
     """Free extents that an engine requests ahead of need (the low-water mark)."""
-    lookahead_steps: int = Field(default=16, ge=0)
+    lookahead_steps: Whole = 16
     """Decode steps of the running requests whose KV blocks an engine requests in advance, beside
     `headroom_extents`.
     """
-    slack_extents: int = Field(default=4, ge=0)
+    slack_extents: Whole = 4
     """Free extents above which an engine hands memory back (the high-water mark)."""
     hysteresis_s: float = Field(default=0.5, ge=0, le=1e6)
     """Seconds for which an engine must hold surplus memory before it hands it back."""
@@ -1073,4 +1081,4 @@ def validated(schema: type[Schema], raw: dict[Any, Any], path: Path) -> Schema:
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error, raw)}") from None
+        raise ConfigError(f"{path}: {first_problem(error, raw, schema)}") from None

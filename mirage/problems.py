@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from reprlib import Repr
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 WORDS = {None: "nothing", True: "true", False: "false"}
@@ -35,15 +36,24 @@ def one_line(message: str) -> str:
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
 
 
-def first_problem(error: ValidationError, raw: Any) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Up to three names of `known` that resemble `name`, as ``"; nearest: a, b"``; else empty."""
+    close = get_close_matches(name, sorted(known), n=3, cutoff=0.7)
+    return f"; nearest: {', '.join(close)}" if close else ""
+
+
+def first_problem(error: ValidationError, raw: Any, schema: type[BaseModel] | None = None) -> str:
     """First problem of `error` in one line: its place in `raw`, the value, and what to write
     instead.
+
+    For an unknown key, `schema` provides the keys that resemble it. A schema's class may have
+    `INSTEAD`: advice by keys that other programs have for the same purpose.
     """
     problem, *others = error.errors()
     path = _path(problem, raw)
     match problem["type"]:
         case "extra_forbidden":
-            return f"unknown key {shown('.'.join(map(str, path)))}: check its spelling"
+            return f"unknown key {shown('.'.join(map(str, path)))}: {_instead(path, schema)}"
         case "invalid_key":
             within = _where(path[:-1]) or "the file"
             return f"unknown key {shown(problem['input'])} in {within}: keys are words"
@@ -55,6 +65,29 @@ def first_problem(error: ValidationError, raw: Any) -> str:
         case "json_invalid":
             return f"not JSON ({problem['ctx']['error']})"
     return _of_a_value(problem, others, raw)
+
+
+def _instead(path: Sequence[int | str], schema: type[BaseModel] | None) -> str:
+    """Advice on the unknown key at the end of `path`."""
+    *within, key = path
+    section = schema
+    for part in within:
+        section = _section(section, part) if isinstance(part, str) else section
+    if section is None:
+        return "check its spelling"
+    own: Mapping[Any, str] = getattr(section, "INSTEAD", {})
+    return own.get(key) or f"check its spelling{nearest(str(key), section.model_fields)}"
+
+
+def _section(schema: type[BaseModel] | None, key: str) -> type[BaseModel] | None:
+    """Schema of what a key holds, also where that is a list; None if it has none of its own."""
+    field = schema.model_fields.get(key) if schema else None
+    kinds: list[Any] = [field.annotation] if field else []
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+        kinds += get_args(kind)
+    return None
 
 
 def _of_a_value(problem: ErrorDetails, others: Sequence[ErrorDetails], raw: Any) -> str:

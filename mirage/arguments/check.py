@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from mirage.arguments.rules import Verdict
 from mirage.arguments.table import TABLE
 from mirage.arguments.variables import ENVIRONMENT
+from mirage.problems import nearest
 from mirage.secrets import places, redacted
 
 ALIASES = {
@@ -135,7 +135,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
         if rule is None and name.startswith(OWN) and not OF_A_SERVICE.fullmatch(name):
             raise ArgumentRefused(
                 f"{name} in the environment is no variable of the vLLM that MIRAGE was tried with: "
-                f"check its spelling, or unset it{nearest(name, sorted(ENVIRONMENT))}"
+                f"check its spelling, or unset it{nearest(name, ENVIRONMENT)}"
             )
         if rule is not None and rule.verdict is Verdict.REFUSED and rule.problem(value):
             raise ArgumentRefused(
@@ -154,16 +154,10 @@ def blamed(error: str, environment: Mapping[str, str]) -> str:
     return f" ({' or '.join(names)} in the environment: correct it, or unset it)" if names else ""
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Up to three names of `known` that resemble `name`, as ``"; nearest: a, b"``; else empty."""
-    close = get_close_matches(name, known, n=3, cutoff=0.7)
-    return f"; nearest: {', '.join(close)}" if close else ""
-
-
 def _unknown(name: str) -> str:
     return (
         " is no argument of the vLLM that MIRAGE was tried with: "
-        f"check its spelling, or remove it{nearest(name, sorted(TABLE))}"
+        f"check its spelling, or remove it{nearest(name, TABLE)}"
     )
 
 

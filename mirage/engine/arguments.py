@@ -12,7 +12,7 @@ from vllm.config import CompilationMode, CUDAGraphMode
 from vllm.exceptions import VLLMError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from mirage.arguments.check import ArgumentRefused, nearest
+from mirage.arguments.check import ArgumentRefused
 from mirage.arguments.table import (
     DRAFT,
     DRAFTED,
@@ -27,6 +27,7 @@ from mirage.arguments.table import (
     SLEEP,
 )
 from mirage.engine import kernels, moved
+from mirage.problems import nearest
 
 MOST_DRAFTED = 128
 """vLLM's `MAX_SPEC_LEN`; the module that has it would import the engine."""

@@ -21,11 +21,12 @@ def advice(method: str, path: str, routes: Iterable[tuple[str, str]]) -> str:
     """Advice on a `path` that is no route, such as "use GET /v1/models"; empty if no route is
     similar.
 
-    `routes` are pairs of method and path; those of `method` are preferred.
+    `routes` are pairs of method and path; those of `method` are preferred. A route of another
+    method is suggested only if no part of its path is a parameter.
     """
     known = [(verb, route) for verb, route in routes if verb != "HEAD"]
     own = [pair for pair in known if pair[0] == method]
-    for some in (own, known):
+    for some in (own, [pair for pair in known if MODEL not in pair[1]]):
         if found := _meant(path[:LONGEST], some):
             verb, route = found
             return f"use {verb} {route}{_why(path, route)}"

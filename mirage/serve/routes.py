@@ -207,10 +207,22 @@ OTHERS: dict[str, RouteDecision] = {
     **_each(
         RouteWay.REFUSED,
         "this server decides who sleeps: an operator has `mirage tenants sleep` and `stop`",
-        "/unload",
+        *("/unload", "/api/models/unload", "/api/models/unload/{model}"),
+        *("/models/load", "/models/unload"),
+    ),
+    **_each(
+        RouteWay.REFUSED,
+        "an engine alone is not reached: name the model in the body of POST /v1/chat/completions",
+        "/upstream/{model}",
+    ),
+    **_each(
+        RouteWay.REFUSED,
+        "GET /v1/models lists the models, and a browser has the page /mirage",
+        *("/", "/v1"),
     ),
 }
-"""Routes of Ollama and llama-swap, in the form of `ROUTES`."""
+"""Routes of Ollama, llama-swap and llama.cpp, and those where a stranger looks first, in the form
+of `ROUTES`."""
 
 
 def _of(way: RouteWay) -> tuple[str, ...]:

@@ -32,6 +32,10 @@ ORDER = tuple(RouteWay)
 OTHERS_HEAD = """
 ## Routes of Ollama and llama-swap
 
+Clients of Ollama use its routes under `/v1`. `keep_alive` in a body changes nothing, since the
+configuration says when a tenant [sleeps](roster.md#keys): `keep_alive` and `stop_after` there are
+what `keep_alive` is in Ollama and `ttl` in llama-swap.
+
 Tools that list models by these show what is served and what is loaded. They change nothing. A key
 sees its tenants alone, and each answer is at most a second old. Fields have their names:
 

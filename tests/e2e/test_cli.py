@@ -13,6 +13,8 @@ import yaml
 from model_folder import make_folder
 from supervised import WITH_FAKES
 
+from mirage.cli import INSTEAD, OWN_MODULES
+
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parent.parent.parent
@@ -114,6 +116,9 @@ def refused(
         (["serve"], "Missing argument 'CONFIG|MODEL...'"),
         (["serve", "none.yaml"], "none.yaml: cannot be read (No such file or directory)"),
         (["srve"], "No such command 'srve'"),
+        (["status"], "no command 'status' here: use `mirage ps`"),
+        (["tenants", "add", "a"], "no command 'tenants add' here: use `mirage apply -f FILE`"),
+        (["tenants", "look", "a"], "for 'verb': 'look' is not one of 'show', 'sleep', "),
         (["serve", "none.yaml", "--policy", "magic"], "'magic' is not one of"),
         (["serve", "none.yaml", "--port", "70000"], "--port"),
         (["serve", "none.yaml", "--log-level", "loud"], "'loud' is not one of"),
@@ -131,6 +136,25 @@ def test_a_wrong_command_line_is_one_line(words: list[str], message: str) -> Non
     (line,) = done.stderr.splitlines()
     assert line.startswith("mirage: error: ")
     assert message in line
+
+
+def test_a_command_is_no_word_that_stands_for_another_one() -> None:
+    assert not INSTEAD.keys() & {*OWN_MODULES, "serve", "check", "models"}
+
+
+@pytest.mark.parametrize("words", [["-h"], ["ps", "-h"]])
+def test_the_short_word_for_help_is_known(words: list[str]) -> None:
+    done = mirage(*words)
+    assert done.returncode == 0
+    assert "Usage: mirage" in done.stdout
+
+
+def test_models_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = mirage("models", str(tmp_path / "file"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"mirage: error: {tmp_path / 'file'}: models cannot be written (")
 
 
 @pytest.mark.parametrize("option", ["--ready-file", "--log-dir"])

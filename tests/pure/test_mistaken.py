@@ -38,6 +38,7 @@ LACKS = " (the client's base URL lacks /v1)"
         ("POST", "/v1/engines/a/completions", "use POST /v1/completions"),
         ("POST", "/v1/completion", "use POST /v1/completions"),
         ("GET", "/chat/completions", f"use POST /v1/chat/completions{LACKS}"),
+        ("POST", "/models/a", ""),
         ("GET", "/nowhere", ""),
         ("GET", "/", ""),
         ("GET", "/v1", ""),

@@ -58,8 +58,8 @@ def chosen(named: Path | None) -> Path:
     found = listening()
     if not found:
         raise InputRefused(
-            f"no `mirage serve` of this user is found in {places().sockets}: start one, or name "
-            "the socket that it printed by --socket"
+            f"no `mirage serve` of this user is found in {places().sockets}: start one, wait until "
+            "it has printed `operators: --socket PATH`, or name that socket"
         )
     if len(found) > 1:
         each = ", ".join(f"{path} (pid {who.pid})" for path, who in found.items())
