@@ -141,7 +141,7 @@ INSTEAD = {
     "help": "`mirage --help`",
     "version": "`mirage --version`",
 }
-"""Commands of ours for words that other programs have for the same."""
+"""This program's commands by the commands that other programs have for the same purpose."""
 
 SERVING = frozenset(
     {"doctor", "ps", "tenants", "logs", "apply", "keys", "stop", "why", "fetch", "weights"}
@@ -498,7 +498,7 @@ def _usage() -> Iterator[None]:
 
 
 def _check_command(words: Sequence[str]) -> None:
-    """Raises `InputRefused` for a command that has another name here."""
+    """Raise `InputRefused` if `words` begin with a key of `INSTEAD`; name our command."""
     for name in (" ".join(words[:1]), " ".join(words[:2])):
         if name in INSTEAD:
             raise InputRefused(f"no command {name!r} here: use {INSTEAD[name]}")

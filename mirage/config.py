@@ -36,11 +36,11 @@ from mirage.secrets import redacted
 from mirage.units import KIB, MIB
 
 MOST = 2**31 - 1
-"""Largest number that a whole one may be: vLLM and the system keep most of them in 32 bits."""
+"""Largest `Count` or `Whole`: vLLM and the system keep most whole numbers in 32 bits."""
 Count = Annotated[int, Field(gt=0, le=MOST, strict=True)]
-"""A whole number from 1; not ``true``, not ``3.0``."""
+"""A whole number from 1 to `MOST`; ``true`` and ``3.0`` are refused."""
 Whole = Annotated[int, Field(ge=0, le=MOST, strict=True)]
-"""The same from 0."""
+"""A whole number from 0 to `MOST`; ``true`` and ``3.0`` are refused."""
 Schema = TypeVar("Schema", bound=BaseModel)
 PAGE = {"host": 65536, "cuda": None}
 """Default bytes of a page by kind of device; None: as large as the models allow."""

@@ -37,7 +37,9 @@ def one_line(message: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Up to three names of `known` that resemble `name`, as ``"; nearest: a, b"``; else empty."""
+    """Up to three names of `known` that resemble `name`, as ``"; nearest: a, b"``; empty if none
+    does.
+    """
     close = get_close_matches(name, sorted(known), n=3, cutoff=0.7)
     return f"; nearest: {', '.join(close)}" if close else ""
 
@@ -46,8 +48,8 @@ def first_problem(error: ValidationError, raw: Any, schema: type[BaseModel] | No
     """First problem of `error` in one line: its place in `raw`, the value, and what to write
     instead.
 
-    For an unknown key, `schema` provides the keys that resemble it. A schema's class may have
-    `INSTEAD`: advice by keys that other programs have for the same purpose.
+    For an unknown key, the message names the keys of `schema` that resemble it. A schema's class
+    may have a mapping `INSTEAD`: advice by the keys that other programs have for the same purpose.
     """
     problem, *others = error.errors()
     path = _path(problem, raw)
@@ -68,7 +70,9 @@ def first_problem(error: ValidationError, raw: Any, schema: type[BaseModel] | No
 
 
 def _instead(path: Sequence[int | str], schema: type[BaseModel] | None) -> str:
-    """Advice on the unknown key at the end of `path`."""
+    """Advice on the unknown key at the end of `path`: its entry in `INSTEAD`, else the nearest
+    known keys.
+    """
     *within, key = path
     section = schema
     for part in within:
@@ -80,7 +84,9 @@ def _instead(path: Sequence[int | str], schema: type[BaseModel] | None) -> str:
 
 
 def _section(schema: type[BaseModel] | None, key: str) -> type[BaseModel] | None:
-    """Schema of what a key holds, also where that is a list; None if it has none of its own."""
+    """Schema of the value of `key`, or of the entries if the value is a list or mapping of them;
+    None if the value has no schema or `schema` has no such key.
+    """
     field = schema.model_fields.get(key) if schema else None
     kinds: list[Any] = [field.annotation] if field else []
     for kind in kinds:

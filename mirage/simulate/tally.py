@@ -193,7 +193,7 @@ class Tally:
     last_finish: int = 0
     timeline: MemorySamples = field(default_factory=MemorySamples)
     _answered: Answered = field(default_factory=Answered)
-    """Answers before measuring began anew."""
+    """Answer tokens and completed answers from the engine's start to the last `restart`."""
     _ttft: array[int] = field(default_factory=lambda: array("q"))
     _tpot: array[float] = field(default_factory=lambda: array("d"))
     _e2el: array[int] = field(default_factory=lambda: array("q"))
@@ -205,7 +205,7 @@ class Tally:
             setattr(self, each.name, getattr(fresh, each.name))
 
     def answered(self) -> Answered:
-        """Answers since the engine started."""
+        """Return answer tokens and completed answers since the engine started, across `restart`."""
         counters, earlier = self.counters, self._answered
         decoded = counters.tokens - counters.prefill_tokens
         return Answered(earlier.tokens + decoded, earlier.ended + counters.completed)

@@ -13,7 +13,7 @@ from mirage.machines.ray.node import NodeFolder, NodeRecord
 from mirage.processes.exits import leaves_threads
 
 CONNECT_S, SHUT_S = 30.0, 2.0
-"""Seconds to connect, and to leave a cluster whose head may be away."""
+"""Longest time to connect to a cluster, and to leave one, in seconds: its head may be away."""
 
 
 @contextmanager

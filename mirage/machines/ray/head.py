@@ -1,7 +1,7 @@
-"""The machine that has the head: a fixed one, or the one that Redis has the claim of.
+"""Address of the head of a Ray cluster: a fixed one, or the one that holds the claim in Redis.
 
-One machine at a time has the claim. It is over some seconds after its last renewal, and then
-another machine takes it, with the head's tables in the same Redis.
+The claim is a key in the Redis that has the head's tables. One machine at a time holds the claim.
+Another machine may take it once it is given up, or has lapsed: `CLAIM_S` after its last renewal.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from mirage.errors import CommandFailed
 from mirage.machines.ray.store import NodeStore
 
 CLAIM_S = 15.0
-"""Seconds after the last renewal for which a claim holds."""
+"""Seconds from the last renewal of a claim until it lapses."""
 RENEWED_S = 10.0
-"""Seconds after the last renewal within which the head is told to end: nobody else begins then."""
+"""Seconds without a renewal after which Ray's head is ended on this machine: before the claim
+lapses and another machine begins a head.
+"""
 LOOK_S = 1.0
 ANSWER_S = 2.0
-"""Seconds for an answer of Redis."""
+"""Longest wait for a connection to Redis, or for an answer of Redis, in seconds."""
 
 
 class HeadFound(NamedTuple):
-    """The head that Ray is started for."""
+    """Address of the head that a start of Ray is for."""
 
     address: str
     is_here: bool
@@ -31,20 +33,22 @@ class HeadFound(NamedTuple):
 
 
 class HeadPlace(Protocol):
-    """Place of the head, asked before each start of Ray and while it runs."""
+    """Source of the head's address, asked before each start of Ray and while Ray runs."""
 
     def begin(self) -> HeadFound:
-        """Head for the next start. Raises `CommandFailed` if there is none."""
+        """Return the head for the next start of Ray. Raises `CommandFailed` if there is no head."""
 
     def stays(self) -> bool:
-        """False once Ray has to be started anew, since the head is elsewhere."""
+        """Return True while Ray can go on with the head that `begin` returned; False once Ray has
+        to be started anew.
+        """
 
     def end(self) -> None:
-        """Ray has ended here for good."""
+        """Give up this machine's claim, if it has one. Call once Ray has ended here for good."""
 
 
 class FixedHead:
-    """A head that stays where it is."""
+    """A head whose address never changes."""
 
     def __init__(self, address: str, *, is_here: bool) -> None:
         self._found = HeadFound(address, is_here)
@@ -62,13 +66,13 @@ class FixedHead:
 
 
 class ClaimedHead:
-    """The head whose address is in the Redis that has its tables."""
+    """The head whose address is the value of the claim, a key in the Redis that has its tables."""
 
     def __init__(self, store: NodeStore, cluster: str, own: str | None) -> None:
-        """`cluster` is a name for the cluster's tables alone.
+        """`cluster` is a name that only this cluster's tables have in the Redis.
 
-        `own` is the address that the head has on this machine; None if it may not be here.
-        Raises `CommandFailed` if Redis has no client here.
+        `own` is the address that the head has on this machine; None if this machine may not be the
+        head. Raises `CommandFailed` if the Python package `redis` is missing.
         """
         try:
             from redis import Redis
@@ -87,7 +91,10 @@ class ClaimedHead:
         self._renewed = self._looked = 0.0
 
     def begin(self) -> HeadFound:
-        """See `HeadPlace`."""
+        """See `HeadPlace`. Takes the claim if it is free and this machine may be the head.
+
+        Raises `CommandFailed` also on any error of Redis.
+        """
         from redis.exceptions import RedisError
 
         try:
@@ -101,7 +108,10 @@ class ClaimedHead:
         return self._found
 
     def _claim(self) -> str | None:
-        """Address that has the claim, be it this one from now on. Raises `RedisError`."""
+        """Take a free claim if this machine may be the head; renew this machine's own claim.
+
+        Returns the address that holds the claim; None if no machine holds it. Raises `RedisError`.
+        """
         if self._own is not None:
             self._redis.set(self._key, self._own, nx=True, px=_ms(CLAIM_S))
         has = self._holder()
@@ -128,7 +138,7 @@ class ClaimedHead:
         return has == self._found.address or (has is None and self._own is None)
 
     def end(self) -> None:
-        """See `HeadPlace`: another machine may take the claim at once."""
+        """See `HeadPlace`. Deletes this machine's claim: another machine may take it at once."""
         from redis.exceptions import RedisError
 
         with suppress(RedisError):

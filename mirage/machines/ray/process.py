@@ -1,6 +1,6 @@
 """Ray's processes on this machine: one command, started again when it ends by itself.
 
-Ray ends a node that was taken for lost when its network returns: then another one has to join. A
+Ray ends a node that it took for lost once the node's network returns: a new node has to join. A
 node whose head has moved is ended here, because Ray never looks for a head at another address.
 """
 
@@ -79,7 +79,9 @@ class NodeProcess:
             pause_s = PAUSE_S if started else min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Raises `CommandFailed`."""
+        """Start Ray's command; its output is appended to the log. Raises `CommandFailed` if `words`
+        of the constructor does.
+        """
         command = [self._program, *self._words()]
         with self._log.open("ab") as log:
             self._child = subprocess.Popen(
@@ -94,7 +96,7 @@ class NodeProcess:
         return self._child
 
     def _starts(self, child: subprocess.Popen[bytes], begin: int) -> bool:
-        """Wait until Ray has started, or has to end; True if it has started."""
+        """Wait until Ray has started, has ended or has to end; return True if Ray has started."""
         while self._goes_on(child):
             if STARTED in self._log.read_bytes()[begin:]:
                 return True
@@ -102,7 +104,9 @@ class NodeProcess:
         return False
 
     def _ended(self, child: subprocess.Popen[bytes]) -> str:
-        """Wait until it has ended, by itself or as it has to; the reason."""
+        """Wait until `child` has ended by itself or has to end; end it if it runs still. Return the
+        reason as text.
+        """
         while self._goes_on(child):
             self._over.wait(LOOK_S)
         if child.poll() is None:

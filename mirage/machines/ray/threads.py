@@ -1,6 +1,6 @@
-"""Calls of Ray's in threads of their own, which the end of this process does not wait for.
+"""Calls of Ray's functions, each in a daemon thread: the end of this process waits for no call.
 
-A call may hang for as long as the cluster's head is away.
+A call may hang for as long as the cluster's head cannot be reached.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 MOST = 256
-"""Calls at a time, those that hang included."""
+"""Most calls in progress at a time, calls that hang included."""
 _free = threading.BoundedSemaphore(MOST)
 T = TypeVar("T")
 
 
 def begun(call: Callable[[], T]) -> Future[T]:
-    """The result of a call that has begun; `TimeoutError` if too many of them hang."""
+    """Begin `call` in a thread and return a future of its result.
+
+    The future raises `TimeoutError` if `MOST` calls are in progress already.
+    """
     future: Future[T] = Future()
     if not _free.acquire(blocking=False):
         future.set_exception(TimeoutError(f"{MOST} calls of Ray hang"))
@@ -39,7 +42,9 @@ def begun(call: Callable[[], T]) -> Future[T]:
 
 
 async def within(timeout_s: float, call: Callable[[], T]) -> T:
-    """The result of a call. Raises `TimeoutError`."""
+    """Return the result of `call`, run in a thread. Raises `TimeoutError` after `timeout_s`
+    seconds, or if `MOST` calls are in progress already. A call that takes longer goes on.
+    """
     async with asyncio.timeout(timeout_s):
         # Unlike a task, the call cannot be cancelled: it goes on, and nobody hears of it.
         return await asyncio.shield(asyncio.wrap_future(begun(call)))
