@@ -133,7 +133,7 @@ def share(found: list[Row]) -> float | None:
 
 
 def held(found: list[Row]) -> list[str]:
-    """Those of `WHO` that all worlds have figures of."""
+    """Names of `WHO` for which every world has figures."""
     return [who for who in WHO if all(row.get(who) for row in found)]
 
 

@@ -149,8 +149,8 @@ SERVING = frozenset(
 """Commands of `OWN_MODULES` that need no packages beside those of `mirage serve`."""
 TOOLS = ("ijson", "jinja2", "matplotlib", "optuna", "scipy")
 """Packages of the extra `tools`, by the names of their modules."""
-CLUSTER = ("ray",)
-"""Package of the extra `cluster`, for `node` and `serve --cluster`."""
+CLUSTER = ("ray", "redis")
+"""Packages of the extra `cluster`, for `node` and `serve --cluster`."""
 TOP = ("textual",)
 """Package of the extra `top`, for the command `top`."""
 

@@ -134,8 +134,16 @@ def test_without_a_dataset_lengths_are_drawn(tmp_path: Path) -> None:
     assert list(read(path)) == list(read(path))
 
 
-def test_a_dataset_that_is_none_is_named(tmp_path: Path) -> None:
-    path = client(tmp_path, "0,1.0,1.0,Gamma,1.0,1.0", lengths={"0": {"input_tokens": "{3: 1}"}})
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        {"input_tokens": "{3: 1}"},
+        {"input_tokens": "[3, 1]", "output_tokens": "{3: 1}"},
+        {"input_tokens": "3", "output_tokens": "{3: 1}"},
+    ],
+)
+def test_a_dataset_that_is_none_is_named(tmp_path: Path, lengths: dict[str, str]) -> None:
+    path = client(tmp_path, "0,1.0,1.0,Gamma,1.0,1.0", lengths={"0": lengths})
     assert "chunk-7-dataset.json: is no dataset of ServeGen" in refusal(path)
 
 

@@ -45,6 +45,7 @@ async def within(timeout_s: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, run in a thread. Raises `TimeoutError` after `timeout_s`
     seconds, or if `MOST` calls are in progress already. A call that takes longer goes on.
     """
+    waits = asyncio.wrap_future(begun(call))
     async with asyncio.timeout(timeout_s):
-        # Unlike a task, the call cannot be cancelled: it goes on, and nobody hears of it.
-        return await asyncio.shield(asyncio.wrap_future(begun(call)))
+        # Unlike a task, the call cannot be cancelled: it goes on, and its result is dropped.
+        return await asyncio.shield(waits)

@@ -178,7 +178,7 @@ def _drawn(text: str) -> Drawn:
     """Parse frequencies as ``{120: 0.25, 121: 0.75}``. Raises `ValueError`, `SyntaxError` or
     `TypeError`.
     """
-    each = ast.literal_eval(text).items()
+    each = dict(ast.literal_eval(text)).items()
     parts = sorted((max(1, int(tokens)), float(part)) for tokens, part in each)
     sums = list(accumulate(part for _, part in parts))
     rises = all(one <= other for one, other in pairwise(sums))
