@@ -43,7 +43,8 @@ class WeightsAhead:
     def bring(self, model: str) -> WeightsComing:
         """Begin to bring a model unless the store has it; return the progress.
 
-        The result is returned once; a later call begins again.
+        The result of an end is returned once; a later call begins again if the store still
+        lacks the model.
         """
         if model not in self._told:
             if is_here(self._section(), model):

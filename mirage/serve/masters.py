@@ -12,8 +12,9 @@ from mirage.units import size
 def master_lines(config: Config, fits: Mapping[str, Fit], idle_bytes: int) -> list[str]:
     """A line about host memory for weights; none if no layers move.
 
-    `idle_bytes` of it may stay without an engine. Tenants of one folder share a copy: of all
-    parameters if it outlives engines, else of the layers.
+    `idle_bytes` of it may stay without an engine. Copies that outlive engines have all
+    parameters, and tenants of the same folder and arguments share one. Else each tenant has a
+    copy of its layers.
     """
     kept: dict[object, int] = {}
     own = 0

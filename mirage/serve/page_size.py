@@ -17,7 +17,7 @@ from vmm.space import extent_blocks
 SMALLEST, LARGEST = 2 * MIB, 64 * MIB
 """Smallest page that CUDA maps, and the size from which larger pages hardly save calls."""
 LOST = 0.02
-"""Largest part of a layer that rounding it up to pages may waste."""
+"""Most bytes wasted by rounding a layer up to pages, as a fraction of the layer."""
 EXTENTS = 64
 """Least number of extents in the KV memory of a share; with fewer, memory would move too
 coarsely.

@@ -14,8 +14,9 @@ LOOKING = "looking at the models, before any engine starts"
 
 @contextmanager
 def telling(what: str, every_s: float) -> Iterator[None]:
-    """Context in which a line every `every_s` seconds tells that `what` goes on; the block may
-    block.
+    """Context in which a line every `every_s` seconds says that `what` goes on.
+
+    A thread writes the lines, so that they come even while the code inside blocks.
     """
     begun, done = time.monotonic(), threading.Event()
 

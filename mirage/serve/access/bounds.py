@@ -28,8 +28,8 @@ LOGPROBS = ("logprobs", "top_logprobs", "prompt_logprobs")
 OWN_NAMES = {"/v1/responses": "max_output_tokens"}
 """Key for the most tokens of an answer on routes where it is not ``max_tokens``."""
 SILENT = {"/v1/completions": 16}
-"""Tokens of an answer on routes that limit it if the body does not; on others the model's
-longest.
+"""Most tokens of an answer whose body sets no limit, by route. On other routes it is as long as
+the model allows.
 """
 LONGEST = 100
 """Most bytes of a number that is read."""
@@ -88,8 +88,9 @@ def _check(numbers: Mapping[str, float], names: Iterable[str], most: int | None)
 
 
 def _with(body: bytes, missing: Mapping[str, Any]) -> bytes:
-    """Text of a JSON object with keys added at its end; they count before equal keys further
-    ahead.
+    """Text of a JSON object with keys added at its end.
+
+    Readers take the last of equal keys, so that the added ones override those before them.
     """
     if not missing:
         return body

@@ -13,7 +13,7 @@ from mirage.serve.admin.shown import span
 from mirage.units import size
 
 LEAST = 0.5
-"""Estimated number below which it is shown as none."""
+"""Estimated number of preemptions or waits saved below which it is left out of the text."""
 
 
 def explanation(told: WhyTold) -> str:

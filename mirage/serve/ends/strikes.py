@@ -14,7 +14,7 @@ MOST_STRIKES = 3
 STRIKES_S = 600.0
 """Seconds within which `MOST_STRIKES` strikes of one key count together."""
 STRUCK_S = 600.0
-"""Seconds for which a key with so many strikes is refused."""
+"""Seconds for which a key with `MOST_STRIKES` strikes is refused."""
 
 
 class KeyStrikes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SURE_S = 1.0
-"""Seconds after which it is certain. The end of an engine is noticed sooner in other ways."""
+"""Seconds for which an engine has to be unreachable at every look before it is reported. The end
+of its process is noticed sooner in other ways.
+"""
 
 
 class Unreachable:

@@ -359,7 +359,8 @@ class EngineManager:
     async def keep(self, room: ShareRoom) -> None:
         """Start the engine whenever `room` calls for one, until this task is cancelled.
 
-        It starts only once other tenants have given back what they had of its room.
+        It starts only once other tenants have given back what they had of its room, or enough
+        of it for a hollow start.
         """
         self._room = room
         while True:

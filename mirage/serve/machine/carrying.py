@@ -117,7 +117,8 @@ class StepCarrier:
     async def _brought(self, step: MoveStep, tell: Callable[[str], None]) -> str:
         """Wait until the machine's store has the weights; return words about the bytes brought.
 
-        Raises `StepFailed` if the transfer fails.
+        Returns an empty text at once for a model that is not from the store. Raises `StepFailed`
+        if the transfer fails.
         """
         device = self._devices[step.device]
         if (model := device.stored(step.model)) is None:

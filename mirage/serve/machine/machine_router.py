@@ -42,7 +42,7 @@ from mirage.serve.together import together
 
 PROGRAM = ("-m", "mirage.serve.machine.machine_router")
 DOORS = "/doors"
-"""Route of its admin socket for the doors of the devices."""
+"""Route of the router's admin socket to read and to set the URLs of the devices' doors."""
 
 
 class RouterOrder(msgspec.Struct, frozen=True):

@@ -29,8 +29,9 @@ class EnginePace:
         self._readings: deque[tuple[float, dict[str, CounterReading]]] = deque(maxlen=KEPT)
 
     def look(self, t: float, reports: Mapping[str, Report]) -> None:
-        """Keep a reading of these reports, unless the last one is less than `STEP_S` seconds
-        older.
+        """Keep a reading of these reports at time `t`.
+
+        It is dropped if the last kept one is less than `STEP_S` seconds older.
         """
         if self._readings and t < self._readings[-1][0] + STEP_S:
             return

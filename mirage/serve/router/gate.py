@@ -160,7 +160,7 @@ class AccessGate:
         """Let a request pass, and count it for the limits. Call `leaves` when it has ended.
 
         Raises `ApiError` if it is over a limit. `replicas` share one limit, and a key whose
-        requests have ended the engine of one of them too often is refused at all.
+        requests have ended the engine of one of them too often is refused at all of them.
         """
         row = replicas[0].row
         parties = [LimitedParty("model", row.name, row.limits)]

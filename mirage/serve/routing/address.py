@@ -163,7 +163,8 @@ class ServedAddress:
     async def drain(self) -> None:
         """Let routers refuse new requests and end the running ones. Idempotent.
 
-        Returns after `http.drain_delay_s`, `http.drain_s` and a grace period at the latest.
+        Returns at the latest after the sum of `http.drain_delay_s`, `http.drain_s` and a grace
+        period.
         """
         await self._desk.drain()
 

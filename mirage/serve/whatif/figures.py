@@ -15,7 +15,7 @@ from mirage.simulate.tally import Distribution
 
 PERCENTS = (50.0, 99.0)
 LEAST_S = 1e-3
-"""Least seconds of a span, so that a rate is finite."""
+"""Least seconds by which a number is divided for a rate, so that the rate is finite."""
 
 
 class LatencySpread(msgspec.Struct, frozen=True):
