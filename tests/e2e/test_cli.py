@@ -323,7 +323,7 @@ def printing(
         stderr=subprocess.PIPE,
         text=True,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
-        timeout=120,
+        timeout=600,
     )
 
 
