@@ -270,7 +270,9 @@ def count_steps(before: Report, report: Report) -> None:
 
 
 async def serve(uds: Path, name: str, child: AdoptedChild) -> None:
-    # Named in /dev/shm as long as this process lives, as vLLM's are.
+    # Named in /dev/shm as long as this process lives, as vLLM's are; also after the session.
+    if session := os.environ.get("MIRAGE_TEST_SESSION"):
+        multiprocessing.current_process()._config["semprefix"] = f"/mp-{session}"  # type: ignore[attr-defined]
     semaphore = multiprocessing.get_context("spawn").Semaphore()
     if os.environ.get("FAKE_ENGINE") == f"refuses:{name}":
         await asyncio.sleep(0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -12,6 +13,9 @@ import psutil
 import pytest
 
 FOLDER = Path("/dev/shm")
+SESSION = "MIRAGE_TEST_SESSION"
+"""The environment variable with the name of a session, which its light engines give to their
+semaphores."""
 PATIENCE_S = 10.0
 """For processes that end, and for resource trackers that tidy up behind them."""
 TICK_S = 0.02
@@ -21,10 +25,12 @@ TICK_S = 0.02
 class LeftShared:
     """Plugin that fails a session which leaves a file that no process has mapped.
 
-    What others have made meanwhile, who run beside it, is theirs as long as they live.
+    What others have made meanwhile, who run beside it, is theirs as long as they live, and if it
+    bears the name of another session.
     """
 
     def __init__(self) -> None:
+        os.environ[SESSION] = f"s{os.getpid()}"  # for all that it starts
         self._before = set(FOLDER.iterdir())
         self._ran: dict[str, tuple[float, float]] = {}
         """Begin and end of each test, in seconds since the epoch."""
@@ -36,7 +42,7 @@ class LeftShared:
 
     @pytest.hookimpl(trylast=True)  # the processes that run the tests have ended
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        left = lasting(self._before, PATIENCE_S)
+        left = set(filter(not_of_another, lasting(self._before, PATIENCE_S)))
         self._left = [told for path in sorted(left) if (told := self._said(path))]
         if self._left and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -64,6 +70,12 @@ def lasting(before: Collection[Path], patience_s: float) -> set[Path]:
         time.sleep(0.2)
         left = unmapped(left & set(FOLDER.iterdir()))
     return left
+
+
+def not_of_another(path: Path) -> bool:
+    """False if the file bears the name of another session."""
+    named = re.match(r"sem\.mp-(\w+)-", path.name)
+    return named is None or named[1] == os.environ[SESSION]
 
 
 def unmapped(files: set[Path]) -> set[Path]:

@@ -30,6 +30,7 @@ def test_before():
 def test_leaves():
     time.sleep(0.1)
     Path({path!r}).touch()
+    Path({others!r}).touch()
 """
 
 
@@ -43,7 +44,8 @@ print("made", flush=True)
 @pytest.mark.parametrize("processes", ["0", "1"])
 def test_the_session_fails_and_names_file_and_test(tmp_path: Path, processes: str) -> None:
     path = FOLDER / f"left-{os.getpid()}-{processes}"
-    (tmp_path / "test_it.py").write_text(TESTS.format(path=str(path)))
+    others = FOLDER / f"sem.mp-another-{os.getpid()}-{processes}"
+    (tmp_path / "test_it.py").write_text(TESTS.format(path=str(path), others=str(others)))
     (tmp_path / "conftest.py").write_text(PLUGIN)
     search = f"{HERE.parent.parent}:{HERE}:{HERE.parent / 'pure'}"
     command = [sys.executable, "-m", "pytest", "-q", "-n", processes, "--dist", "loadfile"]
@@ -57,9 +59,11 @@ def test_the_session_fails_and_names_file_and_test(tmp_path: Path, processes: st
         )
     finally:
         path.unlink()
+        others.unlink()
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 passed" in done.stdout
     assert f"{path}, made during test_it.py::test_leaves\n" in done.stdout
+    assert others.name not in done.stdout, "another session made it"
 
 
 def test_what_a_living_process_has_is_no_remainder() -> None:

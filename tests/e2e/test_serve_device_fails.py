@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervised import Served, serving, write_config
+from supervised import DEADLINE_S, Served, serving, write_config
 
 pytestmark = pytest.mark.e2e
 
@@ -62,7 +62,7 @@ def test_an_ecc_error_ends_all_engines_and_none_is_started_while_it_lasts(tmp_pa
         assert device(served) == {"status": "ok"}
         assert post(served, "pids", "b")[0] == 200
         served.process.send_signal(signal.SIGTERM)
-        served.process.wait(60)
+        served.process.wait(DEADLINE_S)
     lines = [line for line in served.log if words in line]
     assert len(lines) == 1 and f"it is asked again in {REST_S} s" in lines[0]
     assert sum("the device answers again: engines start" in line for line in served.log) == 1
@@ -108,14 +108,14 @@ def test_an_ecc_error_of_one_start_ends_them_all_with_one_line(tmp_path: Path) -
     with serving(config, environment=fakes, ready_timeout_s=None) as served:
         served.drain()
         words = "the device has failed: CUDA_ERROR_ECC_UNCORRECTABLE"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + DEADLINE_S
         while not any(words in line for line in served.log) and time.monotonic() < deadline:
             time.sleep(0.05)
         if served.process.poll() is None and served.ready_file.exists():
-            served.wait_ready(60)  # the other one was faster
+            served.wait_ready(DEADLINE_S)  # the other one was faster
             served.until("both have failed", lambda: states(served) == {"failed"})
         served.process.send_signal(signal.SIGTERM)
-        served.process.wait(60)
+        served.process.wait(DEADLINE_S)
     assert any(words in line for line in served.log)
     assert not any("starting again" in line for line in served.log)
 
@@ -127,6 +127,6 @@ def test_a_device_that_is_gone_at_start_ends_the_command_with_one_line(tmp_path:
     }
     config = write_config(tmp_path, "a")
     with serving(config, environment=fakes, ready_timeout_s=None) as served:
-        _, stderr = served.process.communicate(timeout=60)
+        _, stderr = served.process.communicate(timeout=DEADLINE_S)
     assert served.process.returncode == 1
     assert "mirage: error: the device has failed: no NVIDIA driver" in stderr
