@@ -15,7 +15,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from weight_machines import CHUNK, Machine, contents, finished, make_model, same
+from weight_machines import (
+    CHUNK,
+    DEADLINE_S,
+    Machine,
+    contents,
+    finished,
+    make_model,
+    same,
+    stopped,
+)
 
 from mirage.weights.store import part_of
 
@@ -287,11 +296,12 @@ def test_a_receiver_sends_on_what_it_has_while_it_receives(
     """The second one never asks the origin, so all of it comes through the first."""
     first, second, model_id = new("first"), new("second"), id_of(origin)
     with origin.serving(*SLOW) as (url, _), first.serving() as (chained, _):
-        one = first.begin("toy", url)
+        one = first.begin("toy", url, patience_s=DEADLINE_S)
         first.until(model_id, CHUNK)
-        two = second.begin("toy", chained)
-        second.until(model_id, CHUNK)
-        assert not first.store.is_whole(model_id)
+        with stopped(one):
+            two = second.begin("toy", chained, patience_s=DEADLINE_S)
+            second.until(model_id, CHUNK)
+            assert not first.store.is_whole(model_id)
         for pull in (one, two):
             code, folder, said = finished(pull)
             assert code == 0, said
@@ -313,16 +323,17 @@ def test_receivers_of_one_sender_wait_for_their_turns(
 def test_two_processes_bring_the_same_model_once(new: New, model: Path, origin: Machine) -> None:
     machine = new("machine")
     with origin.serving(*SLOW) as (url, _):
-        one = machine.begin("toy", url)
+        one = machine.begin("toy", url, patience_s=DEADLINE_S)
         machine.until(id_of(origin), CHUNK)
-        two = machine.begin("toy", url)
-        line = error(machine.mirage("remove", "toy"), 2) if machine.store.names() else ""
-        line = line or error(machine.mirage("remove", id_of(origin)), 2)
-        assert "another process brings it" in line
+        with stopped(one):
+            two = machine.begin("toy", url)
+            assert two.stderr is not None and "waiting for it" in two.stderr.readline()
+            line = error(machine.mirage("remove", "toy"), 2) if machine.store.names() else ""
+            line = line or error(machine.mirage("remove", id_of(origin)), 2)
+            assert "another process brings it" in line
         ends = [finished(pull) for pull in (one, two)]
     assert [code for code, _, _ in ends] == [0, 0]
     assert sorted("MiB/s" in said for _, _, said in ends) == [False, True]
-    assert "waiting for it" in ends[1][2]
     assert same(Path(ends[1][1]), model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,16 @@ def make_model(folder: Path, nbytes: int = 40 * CHUNK + 5, seed: int = 1) -> Pat
     return folder
 
 
+@contextmanager
+def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Context in which a process stands still, however long another one takes to start."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
 class Machine:
     """A machine with a store, in a folder of its own."""
 
@@ -67,15 +78,19 @@ class Machine:
     ) -> subprocess.CompletedProcess[str]:
         return self.mirage(*self.pulling(wanted, *sources, secret=secret), before=before)
 
-    def pulling(self, wanted: str, *sources: str, secret: Path | None = None) -> list[str]:
+    def pulling(
+        self, wanted: str, *sources: str, secret: Path | None = None, patience_s: float = PATIENCE_S
+    ) -> list[str]:
         named = [word for source in sources for word in ("--from", source)]
-        options = ["--secret", str(secret or self.secret), "--patience", str(PATIENCE_S)]
+        options = ["--secret", str(secret or self.secret), "--patience", str(patience_s)]
         return ["pull", wanted, *named, *options]
 
-    def begin(self, wanted: str, *sources: str) -> subprocess.Popen[str]:
+    def begin(
+        self, wanted: str, *sources: str, patience_s: float = PATIENCE_S
+    ) -> subprocess.Popen[str]:
         """A pull that goes on beside the test."""
         return subprocess.Popen(
-            self.words(*self.pulling(wanted, *sources)),
+            self.words(*self.pulling(wanted, *sources, patience_s=patience_s)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
