@@ -172,6 +172,7 @@ def ray_house(short: Path, machines: int, monkeypatch: pytest.MonkeyPatch) -> It
         "MIRAGE_NODE_FOLDER": str(folder / "n"),
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": derived(SECRET, "ray"),
         "RAY_gcs_storage": "rocksdb",

@@ -14,6 +14,7 @@ from textwrap import dedent
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import pytest
 import yaml
 from net_house import Answers, NetHouse, NetMachine, RunningThere, net_house
@@ -144,6 +145,8 @@ def test_a_stranger_follows_the_page() -> None:
         for machine, device in ((two.m1, "left"), (two.m2, "right")):
             assert (machine.state / device / "server.log").exists()
             assert (machine.state / "ray.log").exists()
+            nice = {psutil.Process(pid).nice() for pid in machine.servers()}
+            assert nice == {psutil.Process().nice()}, "Ray's workers give way to others: not these"
             assert (machine.folder / "ray").is_dir(), "Ray's files are each machine's own"
         assert "StackTrace" not in controller.running.text
         assert controller.running.stop() == 130

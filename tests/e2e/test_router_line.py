@@ -91,7 +91,7 @@ class Orders:
 class Server:
     """A device, by default with room for one of the tenants `a` and `b`, and its desk."""
 
-    def __init__(self, lease_s: float = 0.0, nbytes: int = 50) -> None:
+    def __init__(self, lease_s: float = 0.0, nbytes: int = 50, hang_s: float = HANG_S) -> None:
         roster = Roster(nbytes, RULES, apart=True)
         backends = {}
         for name in "ab":
@@ -100,7 +100,7 @@ class Server:
         self.registry = Registry(Policy.MIRAGE, 50, backends)
         self._acts = Orders(self.registry)
         self.attendance = Attendance(roster, self._acts, changed=lambda: self.desk.changed())
-        self.desk = RouterDesk(self.registry, self.attendance, HANG_S)
+        self.desk = RouterDesk(self.registry, self.attendance, hang_s)
         self._lease_s = lease_s
 
     async def start(self, path: Path) -> None:
@@ -394,6 +394,26 @@ def test_the_sockets_of_the_last_router_are_kept(tmp_path: Path) -> None:
         assert tuple(s.getsockname() for s in brought) == there
         for left in brought:
             left.close()
+        server.desk.close()
+
+    run(scenario)
+
+
+def test_a_router_that_starts_is_not_taken_for_hung(tmp_path: Path) -> None:
+    """What it imports takes long where others have the processors; once it was there it counts."""
+
+    async def scenario() -> None:
+        server, path = Server(hang_s=0.2), tmp_path / "line"
+        await server.start(path)
+        keeping = asyncio.create_task(server.desk.keep())
+        hung = asyncio.create_task(server.desk.hung(starts_s=3600.0))
+        await asyncio.sleep(2.0)
+        assert not hung.done()
+        async with bare(path) as router:
+            router.saw((await router.table()).revision)
+            await hung
+        await server.desk.hung()
+        keeping.cancel()
         server.desk.close()
 
     run(scenario)

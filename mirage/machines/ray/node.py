@@ -124,6 +124,7 @@ class NodeFolder:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": derived(secret, "ray"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # device servers have that of their agents
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_AWAY_S),
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # nothing that serves is Ray's
         }

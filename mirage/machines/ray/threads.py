@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 MOST = 256
@@ -43,9 +44,20 @@ def begun(call: Callable[[], T]) -> Future[T]:
 
 async def within(timeout_s: float, call: Callable[[], T]) -> T:
     """Return the result of `call`, run in a thread. Raises `TimeoutError` after `timeout_s`
-    seconds, or if `MOST` calls are in progress already. A call that takes longer goes on.
+    seconds, or if `MOST` calls are in progress already. A call that takes longer goes on, and its
+    result is dropped.
     """
-    waits = asyncio.wrap_future(begun(call))
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[Future[T]] = loop.create_future()
+
+    def settle(ended: Future[T]) -> None:
+        if not waiting.done():
+            waiting.set_result(ended)
+
+    def tell(ended: Future[T]) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, ended)
+
+    begun(call).add_done_callback(tell)
     async with asyncio.timeout(timeout_s):
-        # Unlike a task, the call cannot be cancelled: it goes on, and its result is dropped.
-        return await asyncio.shield(waits)
+        return (await waiting).result()

@@ -59,7 +59,11 @@ class RoutedDevices:
         self.rerouted: Counter[tuple[str, RequestFate]] = Counter()
         """Number of requests that were sent to another replica, by tenant and cause."""
         devices, beyond = first.welcome.devices, first.welcome.beyond
-        self._doors = {} if beyond is None else {name: DoorReach(beyond.token) for name in devices}
+        self._doors = (
+            {}
+            if beyond is None
+            else {name: DoorReach(beyond.token, beyond.machine) for name in devices}
+        )
         self.several = {
             name: SupervisorLink(
                 Path(path),

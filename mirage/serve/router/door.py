@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import cast
+from weakref import WeakSet
 
 from aiohttp import web
 
@@ -15,7 +19,7 @@ from mirage.serve.openai import ApiError
 from mirage.serve.routed.messages import LINE
 from mirage.serve.router.gate import AccessGate
 from mirage.serve.router.link import SupervisorLink
-from mirage.serve.router.reach import DOOR, OPENED, TO, watch
+from mirage.serve.router.reach import DOOR, FROM, OPENED, TO, beats, watch
 
 
 class DeviceDoor:
@@ -24,6 +28,8 @@ class DeviceDoor:
     def __init__(self, link: SupervisorLink, gate: AccessGate) -> None:
         """`link` is the line to the only supervisor here, which has welcomed this router."""
         self._link, self._gate = link, gate
+        self._open_to: defaultdict[str, WeakSet[_Pipe]] = defaultdict(WeakSet)
+        """Connections with engines, by the machine whose router has them."""
 
     def routes(self) -> list[web.RouteDef]:
         """Route of the door; none if the supervisor's welcome names no key for it."""
@@ -49,6 +55,12 @@ class DeviceDoor:
             inner.close()
             raise ConnectionResetError
         watch(transport)
+        guest = request.query.get(FROM, "")
+        if request.query.get(TO) == LINE:
+            beats(transport)
+            outer.is_silent = partial(self._cut, guest)
+        else:
+            self._open_to[guest].add(outer)
         transport.write(OPENED + b"Switching Protocols\r\n\r\n")
         request.protocol.transport = None  # it is HTTP's no more
         request.protocol.connection_lost(None)
@@ -57,6 +69,11 @@ class DeviceDoor:
         outer.joins(inner)
         await asyncio.Event().wait()  # the end of HTTP's connection has cancelled this
         raise ConnectionResetError
+
+    def _cut(self, guest: str) -> None:
+        """A machine is silent: no engine computes for its router any more."""
+        for one in list(self._open_to.pop(guest, ())):
+            one.transport.abort()
 
     def _path(self, to: str | None) -> str:
         """Path of the socket that the query names. Raises `ApiError` if it may not be reached."""
@@ -76,6 +93,8 @@ class _Pipe(asyncio.Protocol):
         self._other: _Pipe | None = None
         self._early: list[bytes] = []
         self._is_lost = False
+        self.is_silent: Callable[[], None] = lambda: None
+        """Called when the connection ends since the other machine acknowledges nothing."""
 
     def joins(self, other: _Pipe) -> None:
         """Pass bytes between both connections from now on, with those that have come already."""
@@ -111,6 +130,8 @@ class _Pipe(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
+        if error is not None and not isinstance(error, ConnectionError):
+            self.is_silent()
         if self._other is not None:
             self._other.close()
 

@@ -18,8 +18,8 @@ from weakref import WeakSet
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 DOOR = "/mirage/door"
-TO = "to"
-"""Key of the door's query that names the socket."""
+TO, FROM = "to", "from"
+"""Keys of the door's query that name the socket, and the machine of the router that asks."""
 OPENED = b"HTTP/1.1 101 "
 KNOCK_S = 2.0
 """Seconds to wait for the door's answer."""
@@ -68,9 +68,9 @@ class DoorReach:
 
     tells_unread = False
 
-    def __init__(self, token: str) -> None:
-        """`token` is the cluster's key, by which the door opens."""
-        self._token, self._url = token, ""
+    def __init__(self, token: str, machine: str) -> None:
+        """`token` is the cluster's key, by which the door opens; `machine` is the router's own."""
+        self._token, self._machine, self._url = token, machine, ""
         self._open: WeakSet[asyncio.Transport] = WeakSet()
 
     def moves(self, url: str) -> None:
@@ -81,7 +81,8 @@ class DoorReach:
         """See `Reach`. Raises `DoorAway` and `DoorShut`."""
         parts = urlsplit(self._url)
         head = (
-            f"POST {DOOR}?{TO}={quote(path, safe='')} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+            f"POST {DOOR}?{TO}={quote(path, safe='')}&{FROM}={quote(self._machine, safe='')} "
+            f"HTTP/1.1\r\nHost: {parts.netloc}\r\n"
             f"Authorization: Bearer {self._token}\r\nContent-Length: 0\r\n\r\n"
         )
         transport = await self._knock(parts.hostname, parts.port, parts.scheme, head.encode())

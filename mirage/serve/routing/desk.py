@@ -349,12 +349,14 @@ class RouterDesk:
                     self._lost(line)
             await asyncio.sleep(LOOK_S)
 
-    async def hung(self) -> None:
+    async def hung(self, starts_s: float = 0.0) -> None:
         """Return when the device's own router has been silent for `hang_s` seconds from now on.
 
-        The time counts from this call also if no router has connected.
+        The time counts from this call also if no router has connected. Before its first sign of
+        life a router may be silent for `starts_s` seconds more.
         """
-        self._heard = self._running.seconds
-        while self._running.seconds - self._heard < self._hang_s:
+        begun = self._heard = self._running.seconds
+        while self._running.seconds - self._heard < self._hang_s + starts_s:
             await asyncio.sleep(BEAT_S)
+            starts_s = 0.0 if self._heard > begun else starts_s
         self._cause = "hung"

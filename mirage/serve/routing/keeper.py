@@ -27,6 +27,8 @@ END_S = 5.0
 """Seconds for a router to end after it was told to."""
 PAUSE_S = 1.0
 """Seconds before the next attempt after a router could not be started."""
+IMPORT_S = 60.0
+"""Seconds that the imports of a router may take beyond `hang_s` on a busy machine."""
 
 
 RouterProcess = subprocess.Popen[bytes] | MarkedProcess
@@ -106,7 +108,9 @@ class RouterKeeper:
             end = ProcessEnd(process.pid)
         except ProcessLookupError:  # another supervisor's, which ended before it was watched
             return
-        work = [asyncio.ensure_future(end.wait()), asyncio.ensure_future(self._desk.hung())]
+        starts_s = 0.0 if isinstance(process, MarkedProcess) else IMPORT_S
+        hung = self._desk.hung(starts_s)
+        work = [asyncio.ensure_future(end.wait()), asyncio.ensure_future(hung)]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
         finally:
