@@ -173,6 +173,7 @@ def ray_house(short: Path, machines: int, monkeypatch: pytest.MonkeyPatch) -> It
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
+        "RAY_raylet_start_wait_time_s": "120",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": derived(SECRET, "ray"),
         "RAY_gcs_storage": "rocksdb",

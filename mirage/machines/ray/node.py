@@ -31,6 +31,8 @@ STORE_BYTES = 80 * 2**20
 """Bytes of Ray's own object store, which is not used; the smallest size that Ray accepts."""
 HEAD_AWAY_S = 3600
 """Seconds for which nodes wait for a head that is away."""
+STARTS_S = 120
+"""Seconds for Ray's processes to start, where others have the processors."""
 SYSTEM = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
@@ -124,6 +126,7 @@ class NodeFolder:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": derived(secret, "ray"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": str(STARTS_S),
             "RAY_worker_niceness": "0",  # device servers have that of their agents
             "RAY_gcs_rpc_server_reconnect_timeout_s": str(HEAD_AWAY_S),
             "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # nothing that serves is Ray's
