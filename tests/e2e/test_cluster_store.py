@@ -113,6 +113,7 @@ def test_the_head_goes_to_another_machine_and_what_serves_goes_on() -> None:
         assert two.m2.servers() == servers
 
 
+@pytest.mark.rare
 def test_a_head_that_was_cut_off_joins_the_next_one() -> None:
     with stored_machines() as two:
         controller = two.serves(two.m2)

@@ -33,7 +33,7 @@ BY_ANOTHER = {
     "pydantic_core": "pydantic",
     "yarl": "aiohttp",
 }
-RAY = {f"mirage.machines.ray.{name}" for name in ("connected", "head", "machines")}
+RAY = {f"mirage.machines.ray.{name}" for name in ("claim", "connected", "machines")}
 """Modules that are imported by who has joined a cluster: the extra `cluster` has what they need."""
 LAZY = {"mirage.workload.formats.pieces", *RAY}
 """Modules that serving can do without; the first is imported when a trace is JSON."""
@@ -183,7 +183,5 @@ def test_a_node_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_minor_version_of_ray_is_what_the_extra_has() -> None:
-    (told,) = (
-        one for one in project()["optional-dependencies"]["cluster"] if one.startswith("ray")
-    )
-    assert re.fullmatch(r"ray==\d+\.\d+\.\*", told)
+    told, client = project()["optional-dependencies"]["cluster"]
+    assert re.fullmatch(r"ray==\d+\.\d+\.\*", told) and client.startswith("redis>=")

@@ -17,7 +17,7 @@ import typer
 from mirage.errors import CommandFailed, InputRefused
 from mirage.machines.epoch import newest_epoch
 from mirage.machines.ray.connected import connected
-from mirage.machines.ray.head import ClaimedHead, FixedHead, HeadPlace
+from mirage.machines.ray.head import FixedHead, HeadPlace
 from mirage.machines.ray.node import PORT, NodeFolder, NodeRecord
 from mirage.machines.ray.store import NodeStore
 from mirage.machines.seam import ROUTER, MachineAway
@@ -118,6 +118,8 @@ def _run(
         there.make_secret()
     place: HeadPlace
     if kept is not None:
+        from mirage.machines.ray.claim import ClaimedHead  # it needs a client of Redis
+
         place = ClaimedHead(kept, there.tables(), f"{host}:{port}" if starts else None)
     else:
         place = FixedHead(head or f"{host}:{port}", is_here=starts)
