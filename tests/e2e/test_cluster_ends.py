@@ -13,11 +13,12 @@ import pytest
 import yaml
 from operated import ROSTER
 from supervised import write_config
-from test_cluster_command import HEAD, PORT, OneMachine
+from test_cluster_command import HEAD, OneMachine
 from test_cluster_command import pytestmark as pytestmark
 from test_cluster_command import root_folder as root_folder
 from tethered import until
 
+PORT = 16394
 ENDS_S = 30.0
 """Ray waits for a head that is away without end."""
 

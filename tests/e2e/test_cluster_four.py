@@ -63,8 +63,10 @@ class FourMachines:
         house.is_node()
         self.lines: list[str] = []
         self.controller = self.controls()
-        for number in self.numbers:
-            until(lambda n=number: self.serves(1, n), f"m1 reaches model{number}", LONG_S)
+        for machine in (1, 2):
+            for number in self.numbers:
+                reaches = lambda m=machine, n=number: self.serves(m, n)  # noqa: E731
+                until(reaches, f"m{machine} reaches model{number}", LONG_S)
         self.measured: dict[str, str] = {}
 
     def controls(self) -> subprocess.Popen[str]:
