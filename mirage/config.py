@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from decimal import Decimal
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_origin
 
@@ -89,9 +90,18 @@ class ConfigError(InputRefused):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML's safe loader. It also refuses a key that is written twice, and a file whose aliases
-    stand for more than `MOST_VALUES` keys and values.
+    """YAML's safe loader. It also refuses a key that is written twice, a file whose aliases stand
+    for more than `MOST_VALUES` keys and values, and text that no path, command line or request
+    body can hold.
     """
+
+    def construct_scalar(self, node: yaml.Node) -> Any:
+        text = super().construct_scalar(node)
+        if UNUSABLE.search(text):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown(text)} has a null byte or half a character", node.start_mark
+            )
+        return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -122,6 +132,7 @@ def _values(node: yaml.Node, known: dict[int, float]) -> float:
     return known[id(node)]
 
 
+UNUSABLE = re.compile("[\0\ud800-\udfff]")
 FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 """Numbers with an exponent that YAML 1.2 reads as numbers and YAML 1.1 as text."""
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
@@ -189,6 +200,27 @@ Weight = Annotated[float, Field(ge=0)]
 Span = Annotated[Annotated[float, Field(ge=0, le=1e9)] | None, BeforeValidator(parse_span)]
 """Seconds, written as a number or as `parse_span` reads them; None is never."""
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=LARGEST_BYTES)]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it. Raises `ValueError` for others, as dates, and for keys but text."""
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} is no number that JSON has: write another")
+    if isinstance(value, dict):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ValueError(f"{shown(odd[0])} is no text: put keys in quotes")
+        for each in value.values():
+            plain(each)
+    elif isinstance(value, list):
+        for each in value:
+            plain(each)
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"{shown(value)} is no value of JSON: put text in quotes")
+    return value
+
+
+Plain = Annotated[Any, BeforeValidator(plain)]
+"""Value that goes into a body or a command line as JSON."""
 
 
 class Strict(BaseModel):
@@ -360,7 +392,7 @@ class TenantSection(Strict):
     use.
     """
     limits: TenantLimitsSection = TenantLimitsSection()
-    defaults: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Any] = Field(
+    defaults: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Plain] = Field(
         default_factory=dict
     )
     """Values for keys that a request for generated tokens leaves out."""
@@ -377,7 +409,7 @@ class TenantSection(Strict):
     """Most milliseconds that waiting for streamed layers may add to a token, averaged over the last
     minute. Above that the tenant gives no more layers. None: no bound.
     """
-    engine_args: dict[str, Any] = Field(default_factory=dict)
+    engine_args: dict[str, Plain] = Field(default_factory=dict)
     """Further arguments of vLLM's server, by their long names with underscores."""
 
     @model_validator(mode="after")

@@ -41,7 +41,8 @@ def version_of(raw: Keys) -> int:
     told = raw.get(KEY, 1)
     if type(told) is not int or told < 1:
         raise UnknownVersionError(
-            f"version is {told!r}: write a whole number from 1 to {newest()}, or leave it out for 1"
+            f"version is {told!r:.100}: write a whole number from 1 to {newest()}, or leave it out "
+            "for 1"
         )
     if told > newest():
         raise UnknownVersionError(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,12 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(max_percent=-1), "tenants.0.max_percent: "),
         (tenant(prioritty=1), "tenants.0.prioritty': check its spelling; nearest: priority"),
         (tenant(limits={"in_fligth": 1}), "in_fligth': check its spelling; nearest: in_flight"),
+        (tenant(defaults={"temperature": float("nan")}), "defaults.temperature: nan is no number"),
+        (tenant(defaults={"stop": {True: 1}}), "defaults.stop: true is no text: put keys in"),
+        (tenant(defaults={"stop": [date(2020, 1, 1)]}), "date(2020, 1, 1) is no value of JSON"),
+        (tenant(engine_args={"seed": b"a"}), "engine_args.seed: b'a' is no value of JSON"),
+        ('a: {b: "c\\0"}', "'c\\x00' has a null byte or half a character in"),
+        ('a: {"\\uD800": 1}', "'\\ud800' has a null byte or half a character in"),
         (tenant(ttl=300), "unknown key 'tenants.0.ttl': use keep_alive, "),
         (VALID | {"remap": {"layers_remapped": 1}}, "unknown key 'remap.layers_remapped'"),
         (VALID | {"tiers": {"hosts": 1}}, "'tiers.hosts': check its spelling; nearest: host"),

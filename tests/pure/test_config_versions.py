@@ -92,6 +92,7 @@ def test_a_file_of_the_first_version_need_not_say_so(text: str, tmp_path: Path) 
         ("7", "version is 7, and 1 is the newest that this release reads: install a newer"),
         ("0", "version is 0: write a whole number from 1 to 1, or leave it out for 1"),
         ("'1'", "version is '1': write a whole number"),
+        (f"'{'1' * 5000}'", f"version is '{'1' * 99}: write a whole number"),
         ("true", "version is True: write a whole number"),
         ("1.0", "version is 1.0: write a whole number"),
         ("", "version is None: write a whole number"),
