@@ -92,3 +92,16 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
     write_all({tmp_path / "a": "after", tmp_path / "b": "é"})
     assert (tmp_path / "a").read_text() == "after"
     assert (tmp_path / "b").read_bytes() == "é".encode()
+
+
+def test_a_disk_that_is_full_is_told_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SystemExit) as ended, exits():
+        write_all({tmp_path / "report.json": "{}"})
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"mirage: error: {tmp_path}: No space left on device\n"

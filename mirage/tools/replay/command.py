@@ -23,6 +23,7 @@ from mirage.tools.replay.preparation import ReplayOptions, ReplayPlan, scaled_to
 from mirage.tools.replay.report import ReplayProvenance
 from mirage.tools.replay.run import PolicyRun, replay_on
 from mirage.tools.report.enough import too_few
+from mirage.tools.report.files import write_all
 from mirage.workload import trace
 from mirage.workload.formats.registry import FORMATS
 
@@ -242,6 +243,6 @@ async def _replay(
 def _write(plan: ReplayPlan, runs: list[PolicyRun], source: ReplayProvenance) -> dict[str, Any]:
     built = report.build(plan.setting, runs, provenance=source)
     report.write(built, plan.output / "report.json")
-    (plan.output / "report.html").write_text(html.render(built, runs))
+    write_all({plan.output / "report.html": html.render(built, runs)})
     table.show(built, plan.output, Console())
     return built

@@ -20,6 +20,7 @@ from mirage.tools.replay.metrics import summarize
 from mirage.tools.replay.run import PolicyRun
 from mirage.tools.replay.timeline import RecordedTimeline
 from mirage.tools.replay.trail import parting
+from mirage.tools.report.files import write_all
 from mirage.tools.report.origin import machine
 from mirage.tools.report.repeats import grouped, merged
 from mirage.tools.report.slo import Slo
@@ -189,7 +190,7 @@ def write(report: Mapping[str, Any], path: Path) -> None:
     """Write the report to a file. Raises `OSError`, and ValueError for NaN and infinity, which JSON
     does not have.
     """
-    path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_all({path: json.dumps(report, indent=1, allow_nan=False) + "\n"})
 
 
 def _memory(timeline: RecordedTimeline | None) -> dict[str, Any]:

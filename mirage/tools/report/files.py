@@ -30,11 +30,15 @@ def make_room(output: Path, files: Sequence[Path]) -> None:
 
 def write_all(texts: Mapping[Path, str]) -> None:
     """Write all files of one folder, or none: they are written to a temporary folder, then moved.
-    Raises `OSError`.
+
+    Raises `OSError` with the folder's name, which an error of a full disk does not have.
     """
     folder = next(iter(texts)).parent
-    with TemporaryDirectory(dir=folder, prefix=".") as beside:
-        for path, text in texts.items():
-            (Path(beside) / path.name).write_text(text, encoding="utf-8")
-        for path in texts:
-            (Path(beside) / path.name).replace(path)
+    try:
+        with TemporaryDirectory(dir=folder, prefix=".") as beside:
+            for path, text in texts.items():
+                (Path(beside) / path.name).write_text(text, encoding="utf-8")
+            for path in texts:
+                (Path(beside) / path.name).replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
