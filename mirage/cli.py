@@ -494,7 +494,20 @@ def _usage() -> Iterator[None]:
         # A class that typer has under different names from release to release.
         if (format_message := getattr(error, "format_message", None)) is None:
             raise
-        raise InputRefused(format_message().replace("Value error, ", "")) from None
+        told = format_message().replace("Value error, ", "")
+        raise InputRefused(f"{told}{_of_vllm(getattr(error, 'option_name', ''))}") from None
+
+
+def _of_vllm(option: str) -> str:
+    """Advice on an option that is none of ours, but of `vllm serve`."""
+    from mirage.arguments.table import TABLE
+
+    if option.removeprefix("--").replace("-", "_") not in TABLE:
+        return ""
+    return (
+        ": it is vLLM's, which a configuration has (--write-config FILE writes one; "
+        "docs/arguments.md says under which key)"
+    )
 
 
 def _check_command(words: Sequence[str]) -> None:

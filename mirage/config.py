@@ -350,6 +350,10 @@ class TenantSection(Strict):
     INSTEAD: ClassVar = {
         "ttl": "use keep_alive, the idle time after which it sleeps, and stop_after",
         "gpu_memory_utilization": "use share, per cent of device.memory, which all tenants share",
+        **dict.fromkeys(
+            ("quantization", "seed", "tensor_parallel_size", "tokenizer", "trust_remote_code"),
+            "it is an argument of vLLM, write it under engine_args",
+        ),
     }
     name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
     model: FilePath
@@ -851,6 +855,8 @@ class HttpSection(Strict):
 
 class Config(Strict):
     """One configuration file: the device, its tenants, how they share it, what to replay."""
+
+    INSTEAD: ClassVar = {"models": "use tenants, with an entry for each model"}
 
     device: DeviceSection
     tenants: list[TenantSection]

@@ -116,6 +116,7 @@ def refused(
         (["serve"], "Missing argument 'CONFIG|MODEL...'"),
         (["serve", "none.yaml"], "none.yaml: cannot be read (No such file or directory)"),
         (["srve"], "No such command 'srve'"),
+        (["serve", "a/b", "--max-model-len", "9"], "-len: it is vLLM's, which a configuration has"),
         (["status"], "no command 'status' here: use `mirage ps`"),
         (["tenants", "add", "a"], "no command 'tenants add' here: use `mirage apply -f FILE`"),
         (["tenants", "look", "a"], "for 'verb': 'look' is not one of 'show', 'sleep', "),
