@@ -163,14 +163,14 @@ def parse_page(value: Any) -> int | None:
     return None if value in (None, "auto") else parse_bytes(value)
 
 
-def _named(folder: Any) -> Any:
-    """Refuse an empty path, which would mean the working directory. Raises `ValueError`."""
-    if folder == "":
-        raise ValueError("it is empty: name a folder")
-    return folder
+def _named(path: Any) -> Any:
+    """Refuse an empty path, which would mean the folder of the file. Raises `ValueError`."""
+    if path == "":
+        raise ValueError("it is empty: name a path")
+    return path
 
 
-FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded)]
+FilePath = Annotated[Path, Field(strict=False), BeforeValidator(expanded), BeforeValidator(_named)]
 """A path in which ``~`` and ``$NAME`` are replaced as a shell does."""
 
 
@@ -698,7 +698,7 @@ class PeerTier(Strict):
 class SsdTier(Strict):
     """A folder on a disk for KV blocks that the host pool has no room for (docs/tiers.md)."""
 
-    directory: Annotated[FilePath, BeforeValidator(_named)]
+    directory: FilePath
     """Folder of the blocks. In the file it is relative to the file's folder; `load` makes it
     absolute.
     """

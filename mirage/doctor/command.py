@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from mirage.config import load
 from mirage.doctor import disk, engine, gpu, host, node
@@ -55,7 +55,7 @@ def doctor_command(
     if as_json:
         print(json.dumps({"findings": [asdict(f) for f in found], "serves_from": able}, indent=2))
     else:
-        _print(found, able)
+        show(found, able)
     sys.exit(0 if able else NOTHING_CAN_SERVE)
 
 
@@ -85,8 +85,10 @@ def served_from(found: Iterable[Finding]) -> list[str]:
     ]
 
 
-def _print(found: Iterable[Finding], able: list[str]) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
+def show(found: Iterable[Finding], able: list[str]) -> None:
+    """Print the table, what to do, and what can be served from; nothing is cut off."""
+    columns = [Column(), Column(), Column(), Column(overflow="fold")]  # paths have no blanks
+    table = Table(*columns, box=None, pad_edge=False, show_header=False)
     topic = ""
     for f in found:
         shown = f.topic if f.topic != topic else ""

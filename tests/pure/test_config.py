@@ -133,6 +133,8 @@ def two(**second: Any) -> dict[str, Any]:
         ('a: {"\\uD800": 1}', "'\\ud800' has a null byte or half a character in"),
         (tenant(seed=1), "unknown key 'tenants.0.seed': it is an argument of vLLM, write it under"),
         (VALID | {"models": {}}, "unknown key 'models': use tenants, "),
+        (tenant(model=""), "tenants.0.model: it is empty: name a path"),
+        (VALID | {"http": {"tls": {"certificate": "", "key": "k"}}}, "certificate: it is empty"),
         (tenant(ttl=300), "unknown key 'tenants.0.ttl': use keep_alive, "),
         (VALID | {"remap": {"layers_remapped": 1}}, "unknown key 'remap.layers_remapped'"),
         (VALID | {"tiers": {"hosts": 1}}, "'tiers.hosts': check its spelling; nearest: host"),

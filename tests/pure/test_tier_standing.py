@@ -55,7 +55,7 @@ def test_sizes_are_read_as_everywhere() -> None:
         ({"host": {"bytes": "1GiB"}, "ssd": {"bytes": "1GiB"}}, "tiers.ssd.directory: it is miss"),
         (
             {"host": {"bytes": "1GiB"}, "ssd": {"directory": "", "bytes": "1GiB"}},
-            "tiers.ssd.directory: it is empty: name a folder",
+            "tiers.ssd.directory: it is empty: name a path",
         ),
     ],
 )

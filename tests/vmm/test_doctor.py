@@ -9,7 +9,7 @@ import pytest
 
 from mirage.config import Config, ConfigError
 from mirage.doctor import engine, gpu, host
-from mirage.doctor.command import served_from
+from mirage.doctor.command import served_from, show
 from mirage.doctor.finding import Finding, FindingState, limited, missing, works
 from mirage.serve.preflight import _check_peers
 from mirage.serve.tiers import granule_of
@@ -188,3 +188,12 @@ BOTH = [worker("host"), worker("cuda")]
 )
 def test_what_can_be_served_from(found: list[Finding], kinds: list[str]) -> None:
     assert served_from(found) == kinds
+
+
+def test_a_path_in_a_narrow_terminal_is_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = f"/sys/{'x' * 90}/enabled"
+    show([works("host", "huge pages as device memory", f"write advise to {path}")], ["host"])
+    assert path in "".join(capsys.readouterr().out.split())
