@@ -36,7 +36,8 @@ from mirage.serve.routed.messages import (
     to_router,
 )
 from mirage.serve.router.link import SupervisorLink
-from mirage.serve.routing.desk import RouterDesk
+from mirage.serve.routing import desk as desk_module
+from mirage.serve.routing.desk import START_S, RouterDesk
 from mirage.wire import encode, receive
 
 pytestmark = pytest.mark.e2e
@@ -269,6 +270,36 @@ def test_a_router_of_another_version_is_sent_away(tmp_path: Path) -> None:
         writer.write(encode(RouterHello(PROTOCOL_VERSION + 1, 1)))
         assert await reader.read() == b""
         writer.close()
+
+    run(scenario)
+
+
+def test_a_router_that_starts_may_be_silent_for_longer_than_one_that_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk_module, "BEAT_S", 0.001)
+
+    async def scenario() -> None:
+        desk = Server().desk
+        time = desk._running
+
+        async def hung_after(*passed: float, starting: bool, speaks: bool = False) -> list[bool]:
+            """What is known after each of these times."""
+            hung, known = asyncio.create_task(desk.hung(starting=starting)), []
+            await asyncio.sleep(0.01)
+            if speaks:
+                time.seconds += 1.0
+                desk._heard = time.seconds
+            for seconds in passed:
+                time.seconds += seconds
+                await asyncio.sleep(0.05)
+                known.append(hung.done())
+            hung.cancel()
+            return known
+
+        assert await hung_after(HANG_S - 1, 1.0, starting=False) == [False, True]
+        assert await hung_after(HANG_S + 1, START_S, starting=True) == [False, True]
+        assert await hung_after(HANG_S - 1, 1.0, starting=True, speaks=True) == [False, True]
 
     run(scenario)
 
