@@ -1089,7 +1089,8 @@ def parsed_value(text: str, named: Path | str) -> Any:
     except RecursionError:
         raise ConfigError(f"{named}: not read (its values are nested too deeply)") from None
     except (yaml.YAMLError, *ODD_VALUES) as error:
-        raise ConfigError(f"{named}: not YAML ({' '.join(str(error).split())})") from None
+        told = " ".join(str(error).replace('"<unicode string>", ', "").split())
+        raise ConfigError(f"{named}: not YAML ({told})") from None
 
 
 ODD_VALUES = (ValueError, LookupError, AttributeError, TypeError, OverflowError)

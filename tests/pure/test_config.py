@@ -129,7 +129,7 @@ def two(**second: Any) -> dict[str, Any]:
         (tenant(defaults={"stop": {True: 1}}), "defaults.stop: true is no text: put keys in"),
         (tenant(defaults={"stop": [date(2020, 1, 1)]}), "date(2020, 1, 1) is no value of JSON"),
         (tenant(engine_args={"seed": b"a"}), "engine_args.seed: b'a' is no value of JSON"),
-        ('a: {b: "c\\0"}', "'c\\x00' has a null byte or half a character in"),
+        ('a: {b: "c\\0"}', "'c\\x00' has a null byte or half a character in line 1, "),
         ('a: {"\\uD800": 1}', "'\\ud800' has a null byte or half a character in"),
         (tenant(seed=1), "unknown key 'tenants.0.seed': it is an argument of vLLM, write it under"),
         (VALID | {"models": {}}, "unknown key 'models': use tenants, "),
