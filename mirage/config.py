@@ -95,7 +95,7 @@ class Loader(yaml.SafeLoader):
     body can hold.
     """
 
-    def construct_scalar(self, node: yaml.Node) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         text = super().construct_scalar(node)
         if UNUSABLE.search(text):
             raise yaml.constructor.ConstructorError(
