@@ -48,7 +48,7 @@ COUNTERS = {
     "expert_peer_loads": ("mirage_expert_peer_loads", "Experts loaded from a peer"),
     "stall_s": ("mirage_stall_seconds", "Time that compute waited for a layer to arrive"),
     "steps": ("mirage_steps", "Scheduler steps"),
-    "tokens": ("mirage_tokens", "Tokens computed"),
+    "tokens": ("mirage_tokens", "Tokens computed; of drafts those that were accepted"),
     "prefill_tokens": (
         "mirage_prefill_tokens",
         "Tokens computed of prompts",
