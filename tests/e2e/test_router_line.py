@@ -37,7 +37,8 @@ from mirage.serve.routed.messages import (
 )
 from mirage.serve.router.link import SupervisorLink
 from mirage.serve.routing import desk as desk_module
-from mirage.serve.routing.desk import START_S, RouterDesk
+from mirage.serve.routing.desk import RouterDesk
+from mirage.serve.routing.keeper import IMPORT_S
 from mirage.wire import encode, receive
 
 pytestmark = pytest.mark.e2e
@@ -283,9 +284,9 @@ def test_a_router_that_starts_may_be_silent_for_longer_than_one_that_serves(
         desk = Server().desk
         time = desk._running
 
-        async def hung_after(*passed: float, starting: bool, speaks: bool = False) -> list[bool]:
-            """What is known after each of these times."""
-            hung, known = asyncio.create_task(desk.hung(starting=starting)), []
+        async def hung_after(*passed: float, starts_s: float, speaks: bool = False) -> list[bool]:
+            """After each of these times: True if the router counts as hung."""
+            hung, known = asyncio.create_task(desk.hung(starts_s)), []
             await asyncio.sleep(0.01)
             if speaks:
                 time.seconds += 1.0
@@ -297,9 +298,9 @@ def test_a_router_that_starts_may_be_silent_for_longer_than_one_that_serves(
             hung.cancel()
             return known
 
-        assert await hung_after(HANG_S - 1, 1.0, starting=False) == [False, True]
-        assert await hung_after(HANG_S + 1, START_S, starting=True) == [False, True]
-        assert await hung_after(HANG_S - 1, 1.0, starting=True, speaks=True) == [False, True]
+        assert await hung_after(HANG_S - 1, 1.0, starts_s=0.0) == [False, True]
+        assert await hung_after(HANG_S + 1, IMPORT_S, starts_s=IMPORT_S) == [False, True]
+        assert await hung_after(HANG_S - 1, 1.0, starts_s=IMPORT_S, speaks=True) == [False, True]
 
     run(scenario)
 
