@@ -6,6 +6,7 @@ import asyncio
 
 from mirage.config import ConfigError
 from mirage.errors import CommandFailed, InputRefused
+from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.server_keys import ServerKeys
 from mirage.serve.apply.appliers import AppliesConfigs
 from mirage.serve.clients.certificate import check_tls
@@ -36,6 +37,13 @@ class ReadAgain:
         self._desk.holds(self._keys.table)
         await self._desk.seen()
         return line
+
+    async def ordered(self, keys: tuple[AccessKey, ...]) -> None:
+        """Have these keys, and the certificate as it is now. Raises `InputRefused`."""
+        self._keys.ordered(keys)
+        self._desk.holds(self._keys.table)
+        self._desk.renews()
+        await self._desk.seen()
 
     async def _keys_again(self) -> None:
         if self._keys.table.keys is None:

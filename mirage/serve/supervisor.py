@@ -250,6 +250,7 @@ class Supervisor:
             Bringing(domain.ahead, applier.revision),
             domain.registry.past,
             self._again.keys,
+            self._again.ordered,
             domain.desk.seen,
             sleeps=config.policy is Policy.MIRAGE,
         )

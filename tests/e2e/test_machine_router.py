@@ -18,6 +18,7 @@ import msgspec
 import psutil
 import pytest
 from supervised import assert_gone
+from test_serve_http import is_router
 from tethered import PROGRAM, SECRET, ask, environment, family, log_of, order, ready, until
 
 from mirage.machines.outside import TetherClient
@@ -27,13 +28,14 @@ from mirage.serve.access.forms import AccessKey
 from mirage.serve.access.ring import digest
 from mirage.serve.logs import LogFormat
 from mirage.serve.machine.machine_router import PROGRAM as ROUTER
-from mirage.serve.machine.machine_router import DoorsTold, RouterOrder
+from mirage.serve.machine.machine_router import RouterOrder
 from mirage.serve.machine.tethered import TetheredOrder
 
 pytestmark = pytest.mark.e2e
 
 CLIENT = "a client's secret"
 CLIENTS_KEY = AccessKey("client", digest(CLIENT), None)
+OWN_KEY = AccessKey("cluster", digest(SECRET), None, admin=True, metrics=True)
 
 
 class Tethers:
@@ -42,6 +44,7 @@ class Tethers:
     def __init__(self, folder: Path, short: Path) -> None:
         self.folder, self._short = folder, short
         self._processes = ExitStack()
+        self.given = dict[str, RouterOrder]()
 
     def start(self, program: tuple[str, ...], given: TetheredOrder | RouterOrder) -> TetherTold:
         """Start one, and wait until it is ready."""
@@ -77,16 +80,31 @@ class Tethers:
         config = msgspec.json.decode(
             order(self.folder / "models", "left", "a").order, type=TetheredOrder
         ).config
-        keys = (CLIENTS_KEY, AccessKey("cluster", digest(SECRET), None, admin=True, metrics=True))
+        keys = (CLIENTS_KEY, OWN_KEY)
         given = RouterOrder(
             *(f"router@{name}", name, config, "127.0.0.1", 0, keys, SECRET, doors),
             *(logging.INFO, LogFormat.TEXT),
         )
+        self.given[name] = given
         return self.start(ROUTER, given)
 
-    def call(self, name: str, call: DeviceCall) -> Any:
+    def orders(self, name: str, *, query: str = "", status: int = 200, **changes: Any) -> Any:
+        """Answer of a router to another order."""
+        order = msgspec.structs.replace(self.given[name], **changes)
+        call = DeviceCall("PUT", f"/order{query}", msgspec.json.encode(order))
+        told = self.call(f"router@{name}", call, status)
+        if status == 200 and not query:
+            self.given[name] = order
+        return told
+
+    def limits(self, name: str, **http: Any) -> Any:
+        """Configuration of a router with this section `http`."""
+        config = self.given[name].config
+        return msgspec.structs.replace(config, raw=config.raw | {"http": http})
+
+    def call(self, name: str, call: DeviceCall, status: int = 200) -> Any:
         answer = TetherClient(self.folder / name / "s.sock").call(1, call)
-        assert answer.status == 200, answer
+        assert answer.status == status, answer
         return json.loads(answer.body)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
@@ -154,14 +172,79 @@ def test_each_router_reaches_every_model_and_knows_at_once_who_is_gone(tethers: 
         assert serves(url, "a")
 
     again = tethers.device("right", "b", "both")
-    told = DoorsTold("", {"left": left.url, "right": again.url})
+    doors = {"left": left.url, "right": again.url}
     for name in ("m1", "m2"):
-        answer = tethers.call(
-            f"router@{name}", DeviceCall("PUT", "/doors", msgspec.json.encode(told))
-        )
-        assert answer["doors"] == told.doors
+        assert tethers.orders(name, doors=doors)["doors"] == doors
     for url in (first.url, second.url):
         until(lambda url=url: serves(url, "b"), "it is back, somewhere else")
     gone |= family(again, "b", "both")
     tethers.close()
     assert_gone(gone)
+
+
+def test_a_router_and_a_device_obey_another_order_while_they_serve(
+    tethers: Tethers, tmp_path: Path
+) -> None:
+    left = tethers.device("left", "a")
+    router = tethers.router("m1", {"left": left.url})
+    until(lambda: serves(router.url, "a"), "it serves")
+    another = AccessKey("another", digest("another secret"), None)
+    with closing(drips(router.url, CLIENT)) as stream:
+        tethers.orders("m1", keys=(another, OWN_KEY), config=tethers.limits("m1", body_s=9.0))
+        assert ask(router.url, "a", CLIENT)[0] == 401
+        assert ask(router.url, "a", "another secret")[0] == 200
+        told = tethers.orders("m1", config=tethers.limits("m1", connections_per_peer=1))
+        assert told["url"] == router.url
+        status, answer = ask(router.url, "a", "another secret")
+        assert (status, answer["error"]["code"]) == (503, "too_many_connections")
+        assert stream.getresponse().read().count(b"data: {}") == 10, "what runs goes on"
+    tethers.orders("m1", config=tethers.limits("m1"))
+    until(lambda: ask(router.url, "a", "another secret")[0] == 200, "the limit has gone")
+
+    none = {"certificate": "/none", "key": "/none"}
+    for changes, words in (
+        ({"port": 9}, f"it serves at {router.url}, not at http://127.0.0.1:9"),
+        ({"host": "127.0.0.9"}, "which cannot change while it runs"),
+        ({"config": tethers.limits("m1", tls=none, body_s=1.0)}, "not at https://127.0.0.1"),
+    ):
+        for query in ("", "?dry_run=1"):
+            refused = tethers.orders("m1", query=query, status=409, **changes)
+            assert words in refused["error"]["message"], refused
+    refused = tethers.orders("m1", status=400, config=tethers.limits("m1", body_s=0))
+    assert "http.body_s" in refused["error"]["message"]
+    assert ask(router.url, "a", "another secret")[0] == 200
+
+    (child,) = (p for p in family(router) if is_router(p) and not p.children())
+    child.kill()
+    child.wait()
+    until(lambda: is_open(router.url, "another secret"), "another one serves")
+    assert ask(router.url, "a", CLIENT)[0] == 401, "it knows the newest keys"
+
+    keys = msgspec.json.encode((another, OWN_KEY))
+    tethers.call("left", DeviceCall("PUT", "/keys", keys))
+    assert ask(left.url, "a", "another secret")[0] == 200
+    tethers.call("left", DeviceCall("POST", "/keys"))
+    assert ask(left.url, "a", "another secret")[0] == 200, "they are read again from the order"
+    tethers.call("left", DeviceCall("PUT", "/keys", msgspec.json.encode((OWN_KEY,))))
+    assert ask(left.url, "a", "another secret")[0] == 401
+    tethers.call("left", DeviceCall("PUT", "/keys", b"[1]"), 400)
+    assert ask(router.url, "a", "another secret")[0] == 200, "the router's are its own"
+    gone = family(left, "a") | family(router)
+    tethers.close()
+    assert_gone(gone)
+
+
+def is_open(url: str, secret: str) -> bool:
+    with suppress(OSError):
+        return ask(url, "a", secret)[0] == 200
+    return False
+
+
+def drips(url: str, secret: str) -> http.client.HTTPConnection:
+    """A stream of ten events a second, of which nothing was read."""
+    parts = urlsplit(url)
+    there = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+    body = json.dumps({"model": "a", "prompt": "drip", "max_tokens": 10, "stream": True})
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {secret}"}
+    there.request("POST", "/v1/completions", body, headers)
+    return there

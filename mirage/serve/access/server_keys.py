@@ -69,6 +69,22 @@ def _plain(token: str) -> AccessKey | None:
     return AccessKey(VARIABLE, digest(token), None, admin=True, metrics=True)
 
 
+@dataclass(frozen=True)
+class OrderedKeys(KeySource):
+    """Keys that came with an order."""
+
+    keys: tuple[AccessKey, ...] = ()
+
+    def read(self) -> tuple[AccessKey, ...]:
+        """All of them."""
+        return self.keys
+
+    @property
+    def told(self) -> str:
+        """Words for who sees which keys hold."""
+        return "the order"
+
+
 class ServerKeys:
     """Table of keys in use, and its source."""
 
@@ -99,6 +115,13 @@ class ServerKeys:
         keys = await asyncio.to_thread(self.source.read)
         self.table = AccessTable(keys, self.table.revision + 1)
         return self.told(time.time())
+
+    def ordered(self, keys: tuple[AccessKey, ...]) -> None:
+        """Have other keys by order. Raises `ConfigError` if they come from elsewhere."""
+        if not isinstance(self.source, OrderedKeys):
+            raise ConfigError("this server has its keys from elsewhere: mirage keys reload")
+        self.source = OrderedKeys(keys=keys)
+        self.table = AccessTable(keys, self.table.revision + 1)
 
     def told(self, now: float) -> str:
         """Line about the keys in use at `now`, seconds since 1970; empty if no key is asked for."""

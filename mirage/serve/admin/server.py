@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.hdrs import METH_GET
 
 from mirage.errors import InputRefused
+from mirage.serve.access.forms import AccessKey
 from mirage.serve.admin.acts import DRAIN_S, ActedUpon, foretold, obstacle, target
 from mirage.serve.admin.asked import as_json, check_fresh, seconds, tenant_named
 from mirage.serve.admin.audit import audited
@@ -46,16 +47,19 @@ class AdminServer:
         bringing: Bringing,
         past: PastRequests,
         reload_keys: Callable[[], Awaitable[str]],
+        order_keys: Callable[[tuple[AccessKey, ...]], Awaitable[None]],
         seen: Callable[[], Awaitable[None]],
         *,
         sleeps: bool,
     ) -> None:
         """`sleeps` is true if the policy lets tenants sleep.
 
-        `reload_keys` returns a line about the keys in use then, and raises `InputRefused`. `seen`
-        returns once the router acts by the present wishes.
+        `reload_keys` returns a line about the keys in use then, and raises `InputRefused`, as
+        `order_keys` does, which replaces the keys by other ones. `seen` returns once the router acts
+        by the present wishes.
         """
-        self._past, self._reload_keys, self._seen = past, reload_keys, seen
+        self._past, self._seen = past, seen
+        self._reload_keys, self._order_keys = reload_keys, order_keys
         self._view, self._attendance, self._sleeps = view, attendance, sleeps
         self._declaring, self._revision, self._url = declaring, declaring.revision, ""
         self._explaining, self._overviewing = explaining, overviewing
@@ -77,6 +81,7 @@ class AdminServer:
                 web.get("/watch", self._watch),
                 web.get(past_route.ROUTE, self._requests),
                 web.post("/keys", self._keys),
+                web.put("/keys", self._take_keys),
                 *self._declaring.routes(),
                 *self._explaining.routes(),
                 *self._overviewing.routes(),
@@ -147,6 +152,18 @@ class AdminServer:
                 line = await self._reload_keys()
             except InputRefused as error:
                 raise ApiError(400, f"the keys stay as they were: {error}") from None
+            result.append(f"200 {line}")
+            return self._json(KeysTold(line=line))
+
+    async def _take_keys(self, request: web.Request) -> web.Response:
+        """Have the keys of an order, which a controller sends."""
+        with audited(request, "take-keys", "-") as result:
+            try:
+                keys = msgspec.json.decode(await request.read(), type=tuple[AccessKey, ...])
+                await self._order_keys(keys)
+            except (InputRefused, msgspec.DecodeError) as error:
+                raise ApiError(400, f"the keys stay as they were: {error}") from None
+            line = f"keys: {len(keys)}"
             result.append(f"200 {line}")
             return self._json(KeysTold(line=line))
 

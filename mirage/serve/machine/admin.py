@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -64,7 +64,7 @@ class MachineAdmin:
     async def start(self, path: Path, url: str) -> None:
         """Listen at `path`, for the server at `url`. Raises `OSError`."""
         self._url = url
-        app = web.Application(middlewares=[errors_as_json])
+        app = web.Application(middlewares=self.middlewares())
         app.add_routes(
             [
                 web.get("/tenants", self._all),
@@ -78,6 +78,10 @@ class MachineAdmin:
             ]
         )
         await self.site.start(app, path)
+
+    def middlewares(self) -> list[Any]:
+        """Middlewares of its routes, the outermost first."""
+        return [errors_as_json]
 
     async def stop(self) -> None:
         """Stop accepting connections. Idempotent."""
@@ -149,7 +153,7 @@ class MachineAdmin:
             next_skip=None,
             placements=self._book.told(tenant, since),
             stays=self._book.stays,
-            sockets={name: str(calls.socket) for name, calls in self._devices.items()},
+            sockets={n: str(one.socket) for n, one in self._devices.items() if one.socket},
         )
         return as_json(told, self._revision)
 
@@ -197,9 +201,10 @@ class MachineAdmin:
     async def _of_one_device(self, request: web.Request) -> web.Response:
         """Pass a request on to the named device. Raises `ApiError` if none is named."""
         if (device := request.query.get(DEVICE)) is None:
-            each = self._devices.items()
-            sockets = ", ".join(f"{name}: --socket {calls.socket}" for name, calls in each)
-            raise ApiError(409, f"several devices are served here, ask that of one ({sockets})")
+            each = [(name, one.socket) for name, one in self._devices.items()]
+            sockets = ", ".join(f"{name}: --socket {socket}" for name, socket in each if socket)
+            at = sockets or "at its socket on its machine"
+            raise ApiError(409, f"several devices are served here, ask that of one ({at})")
         name = known_device(device, self._devices)
         return await self._asked(name, request.method, request.raw_path, await request.read())
 

@@ -10,7 +10,8 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from mirage.serve.admin.forms import ActTaken, OperatorAct, TenantsTold
+from mirage.serve.access.forms import AccessKey
+from mirage.serve.admin.forms import ActTaken, KeysTold, OperatorAct, TenantsTold
 from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.source import Written
 from mirage.serve.coming import WeightsComing
@@ -43,7 +44,8 @@ class DeviceCalls:
     Methods that decode an answer raise `DeviceAway` and `DeviceRefused`.
     """
 
-    def __init__(self, device: str, socket: Path) -> None:
+    def __init__(self, device: str, socket: Path | None) -> None:
+        """`socket` is that of its server, None if it is asked in another way."""
         self.device, self.socket = device, socket
 
     async def tenants(self) -> TenantsTold:
@@ -63,6 +65,10 @@ class DeviceCalls:
         """Order an act on a tenant, whose running requests have `drain_s` seconds to end."""
         query = "" if drain_s is None else f"?drain_s={drain_s:g}"
         return await self._told("POST", f"/tenants/{quote(tenant)}/{act}{query}", ActTaken)
+
+    async def holds(self, keys: tuple[AccessKey, ...]) -> KeysTold:
+        """Have it open to these keys from now on, and read its certificate again."""
+        return await self._told("PUT", "/keys", KeysTold, msgspec.json.encode(keys))
 
     async def serves(
         self, text: str, wanted: Written, drain_s: float | None = None, *, dry_run: bool = False
@@ -87,7 +93,7 @@ class DeviceCalls:
         answer = await self.answer(method, path, body, timeout_s)
         assert isinstance(answer.body, bytes)
         if answer.status >= 400:
-            why = _message(answer.body) or f"answer {answer.status}"
+            why = message_of(answer.body) or f"answer {answer.status}"
             raise DeviceRefused(self.device, why, answer.status)
         return msgspec.json.decode(answer.body, type=form)
 
@@ -112,7 +118,7 @@ class DeviceCalls:
         return aiohttp.ClientSession("http://device", connector=connector)
 
 
-def _message(body: bytes) -> str:
+def message_of(body: bytes) -> str:
     """Message in the body of an error; empty if there is none."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])

@@ -99,30 +99,43 @@ class ServedCluster(NamedTuple):
         server = TetheredOrder(
             device, record, engines_s, address, options.keys, level, options.log_format
         )
-        return self._order(options.program, msgspec.json.encode(server))
+        return self._agent(options.program, msgspec.json.encode(server))
 
     def router_order(self, name: str, machine: MachineThere, doors: dict[str, str]) -> bytes:
-        """Order to start the router of a machine; `name` is its name at the agent.
+        """Order for the router of a machine, as JSON; `name` is its name at the agent.
 
         `doors` are the URLs of the devices' doors, by device.
         """
         options = self.options
-        whole = Written(self.file.whole, self.file.path, self.folder)
-        server = RouterOrder(
-            name,
-            machine.name,
-            config_record(self.source, whole),
-            machine.address,
-            options.port,
-            options.keys,
-            options.token,
-            doors,
-            logging.getLogger("mirage").getEffectiveLevel(),
-            options.log_format,
+        return msgspec.json.encode(
+            RouterOrder(
+                name,
+                machine.name,
+                config_record(self.source, self._whole),
+                machine.address,
+                options.port,
+                options.keys,
+                options.token,
+                doors,
+                logging.getLogger("mirage").getEffectiveLevel(),
+                options.log_format,
+            )
         )
-        return self._order(ROUTER, msgspec.json.encode(server))
 
-    def _order(self, program: tuple[str, ...], server: bytes) -> bytes:
+    def router_agent(self, order: bytes) -> bytes:
+        """Order for the agent of a router that begins with an order."""
+        return self._agent(ROUTER, order)
+
+    @property
+    def common(self) -> Config:
+        """All tenants as if on the first device: it has what holds for all."""
+        return self.source.declared(self._whole)
+
+    @property
+    def _whole(self) -> Written:
+        return Written(self.file.whole, self.file.path, self.folder)
+
+    def _agent(self, program: tuple[str, ...], server: bytes) -> bytes:
         hang_s = self.file.common.hang_s
         return msgspec.json.encode(AgentOrder(0, self.options.lease_s, hang_s, program, server))
 
@@ -132,8 +145,7 @@ class ServedCluster(NamedTuple):
         vLLM is asked about models that are on this machine or at a hub. Of a model that only other
         machines' stores have, just the share is known, and no simulation includes it.
         """
-        whole = Written(self.file.whole, self.file.path, self.folder)
-        config = self.source.declared(whole)
+        config = self.common
         here = [t for t in config.tenants if t.stored is None or is_here(config.weights, t.stored)]
         if not here:
             return KnownCluster(self._facts(config, {}), {})

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+from mirage.errors import CommandFailed
 from mirage.machines.epoch import claimed_epoch, newest_epoch
-from mirage.machines.seam import Machines, StaleEpoch
+from mirage.machines.seam import ROUTER, MachineAway, Machines, StaleEpoch
+from mirage.machines.tether_messages import TetherTold
 from mirage.serve.machine.cluster import KnownCluster, ServedCluster
 from mirage.serve.machine.cluster_device import ClusterDevice
 from mirage.serve.machine.cluster_servers import ClusterServers
@@ -25,17 +29,26 @@ class ClusterMachines(Machines, Protocol):
 
     epoch: int
 
+    async def told(self, device: str) -> TetherTold | None:
+        """Server of a device or a router as its agent saw it last. Raises `MachineAway`."""
+
     def keep(self) -> Coroutine[Any, Any, None]:
         """Watch the machines. Never returns."""
 
 
 async def serve_cluster(
-    machines: ClusterMachines, plan: ServedCluster, known: KnownCluster
+    machines: ClusterMachines,
+    plan: ServedCluster,
+    known: KnownCluster,
+    begins: Callable[[ClusterController], Awaitable[None]],
 ) -> None:
     """Keep all devices served until this is cancelled; servers go on after that.
 
-    Raises `StaleEpoch` once another controller has begun, `MachineAway` if no epoch can be claimed.
+    Each controller `begins` before it looks after anything. Raises `StaleEpoch` once another
+    controller has begun, `MachineAway` if no epoch can be claimed, `CommandFailed` for what running
+    routers cannot have; then nothing has changed.
     """
+    await check_routers(machines, plan)
     who, beyond = f"{socket.gethostname()} {os.getpid()}", 0
     while True:
         machines.epoch = await claimed_epoch(machines, who, beyond)
@@ -43,6 +56,7 @@ async def serve_cluster(
         try:
             controller = ClusterController(machines, plan, known, say)
             await controller.begin()
+            await begins(controller)
             await together([controller.keep(), machines.keep(), _tell(machines)])
         except StaleEpoch as error:
             if await newest_epoch(machines) != machines.epoch:
@@ -61,36 +75,54 @@ class ClusterController:
         say: Callable[[str], None],
     ) -> None:
         self._plan, self._facts, self._say = plan, known.facts, say
-        devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
-        self._servers = ClusterServers(machines, plan, devices, say)
-        section = plan.file.placement
-        self._moves = MachineMoves(devices, section, MoveBook(), say, astray=True)
+        self.devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
+        self.servers = ClusterServers(machines, plan, self.devices, say)
+        self.book, section = MoveBook(), plan.file.placement
+        self._moves = MachineMoves(self.devices, section, self.book, say, astray=True)
         self._moves.knows(*known)
 
     async def begin(self) -> None:
         """Take over the servers that run, and place all models."""
-        left, rules = await self._servers.serving(), self._plan.file.placement.rules
+        left, rules = await self.servers.serving(), self._plan.file.placement.rules
         places = defaultdict(list)
         for model, place in first_placement(self._facts, Stays(left, LEFT), rules).places.items():
             self._say(f"{model}: on {' and '.join(place.devices)}, {place.why}")
             for device in place.devices:
                 places[device].append(model)
-        await self._servers.meet(places)
+        await self.servers.meet(places)
         self._moves.goes_on()
 
     async def keep(self) -> None:
         """Keep servers running, and move models unless `placement.off` is true. Never returns."""
-        work = [self._servers.keep()]
+        work = [self.servers.keep()]
         if self._plan.file.placement.off:
             self._say("placement.off is true: nothing moves, also when a machine is lost")
         else:
-            work.append(self._moves.keep(self._servers.knows))
+            work.append(self._moves.keep(self.servers.knows))
         await together(work)
 
     async def step(self) -> None:
         """Look at servers and devices once, and do what follows. Raises `MachineAway`."""
-        await self._servers.look()
+        await self.servers.look()
         await self._moves.look()
+
+
+async def check_routers(machines: ClusterMachines, plan: ServedCluster) -> None:
+    """Raises `CommandFailed` for a router that serves at another address than it shall."""
+    scheme, port = "http" if plan.common.http.tls is None else "https", plan.options.port
+    with suppress(MachineAway):
+        for machine in await machines.there():
+            with suppress(MachineAway):
+                told = await machines.told(f"{ROUTER}{machine.name}")
+                if told is None or not told.url:
+                    continue
+                parts = urlsplit(told.url)
+                if parts.scheme != scheme or port not in (0, parts.port):
+                    asked = f"--port {port} and http.tls in the file make it {scheme}://...:{port}"
+                    raise CommandFailed(
+                        f"machine {machine.name!r}: its router serves at {told.url}, and {asked}: "
+                        "leave both as they were, or run mirage node leave there first"
+                    )
 
 
 async def _tell(machines: Machines) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 
 from aiohttp import web
 
@@ -13,14 +12,14 @@ from mirage.serve.admin.forms import TenantsTold
 from mirage.serve.apply.source import Written
 from mirage.serve.machine.calls import ANSWER_S, DeviceAway, DeviceCalls
 from mirage.serve.machine.cluster import ServedCluster
-from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice
+from mirage.serve.machine.served_device import DeviceStanding, DirectedDevice, text_of
 
 
 class ClusterCalls(DeviceCalls):
     """Requests to a device's server on its machine. Methods raise `StaleEpoch` too."""
 
     def __init__(self, device: str, machines: Machines) -> None:
-        super().__init__(device, Path())
+        super().__init__(device, None)
         self._machines, self.url = machines, ""
         """Address of the server at its last answer; empty before the first."""
 
@@ -51,24 +50,38 @@ class ClusterDevice(DirectedDevice):
         self, name: str, machines: Machines, plan: ServedCluster, tenants: Iterable[str]
     ) -> None:
         super().__init__(name, ClusterCalls(name, machines), tenants)
-        self._plan, self.machine = plan, plan.machine_of[name]
+        self.plan, self.machine = plan, plan.machine_of[name]
         self.standing = DeviceStanding.COMES
 
     def written(self, tenants: frozenset[str]) -> Written:
         """See `DirectedDevice`."""
-        return self._plan.written(self.name, tenants)
+        return self.plan.written(self.name, tenants)
 
     def begins(self, wanted: Written) -> None:
         """Do nothing: the agent gets the configuration with the next `order`."""
 
     def stored(self, tenant: str) -> str | None:
         """See `DirectedDevice`."""
-        return self._plan.stored.get(tenant)
+        return self.plan.stored.get(tenant)
 
     def lacks_weights(self, tenant: str) -> bool:
         """True if the model is in stores of weights: its machine tells when they are brought."""
         return self.stored(tenant) is not None
 
+    async def obeys(self) -> None:
+        """Have its server hold the keys of the plan, and serve by its file what it has.
+
+        Raises `DeviceAway`, `DeviceRefused` and `StaleEpoch`.
+        """
+        await self.calls.holds(self.plan.options.keys)
+        wanted = self.written(self.tenants)
+        await self.calls.serves(text_of(wanted), wanted)
+
+    async def would(self, plan: ServedCluster) -> None:
+        """Ask its server whether it can have another plan. Raises as `obeys`."""
+        wanted = plan.written(self.name, self.tenants)
+        await self.calls.serves(text_of(wanted), wanted, dry_run=True)
+
     def order(self, address: str) -> bytes:
         """Order to start the device's server at `address`, with its present tenants."""
-        return self._plan.order(self.name, address, self.written(self.tenants))
+        return self.plan.order(self.name, address, self.written(self.tenants))

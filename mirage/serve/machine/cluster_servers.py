@@ -7,18 +7,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 import msgspec
 
+from mirage.errors import CommandFailed
 from mirage.machines.seam import ROUTER, DeviceCall, MachineAway, Machines, MachineThere
 from mirage.machines.weights import MachineWeights
-from mirage.serve.machine.calls import DeviceAway, DeviceRefused
+from mirage.serve.machine.calls import DeviceAway, DeviceRefused, message_of
 from mirage.serve.machine.cluster import ServedCluster
 from mirage.serve.machine.cluster_device import ClusterDevice
-from mirage.serve.machine.machine_router import DOORS, DoorsTold
+from mirage.serve.machine.machine_router import ORDER, RouterTold
 from mirage.serve.machine.served_device import DeviceStanding
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 REACHED_S = 1.0
 """Seconds to connect to an address."""
+TELL_S = 20.0
+"""Seconds for all machines to hear of another plan; others hear of it later."""
 FIRST_S = 60.0
 """Seconds to wait for a machine that has not been seen yet."""
 
@@ -45,8 +48,12 @@ class ClusterServers:
         self._until = time.monotonic() + FIRST_S
         self._ordered: dict[str, tuple[str, bytes]] = {}
         """Machine's life and order with which each server was started last."""
-        self._told: dict[str, tuple[str, dict[str, str]]] = {}
-        """Machine's life and doors that each router was told last."""
+        self._told: dict[str, tuple[str, bytes]] = {}
+        """Machine's life and order that each router was told last."""
+        self._version = 0
+        """Number of the plan, which grows with each change."""
+        self._obeyed: dict[str, tuple[str, int]] = {}
+        """Machine's life and version of the plan that the server of each device obeys."""
         self._met: set[str] = set()
         """Devices that have answered this controller."""
         self._urls: dict[str, str] = {}
@@ -99,6 +106,59 @@ class ClusterServers:
                     found[one.name] = (*found.get(one.name, ()), device.name)
         return {name: at for name, at in found.items() if name in self._plan.file.named}
 
+    # -- another plan -------------------------------------------------------------------
+
+    async def would(self, plan: ServedCluster) -> None:
+        """Ask all that are there whether they can have another plan. Raises `CommandFailed`."""
+        there = {one.name: one for one in await self._known()}
+        routers = (self._router_would(one, plan) for one in there.values())
+        devices = (self._device_would(one, plan) for one in self._devices.values())
+        await asyncio.gather(*routers, *devices)
+
+    async def has(self, plan: ServedCluster) -> list[str]:
+        """Have all by another plan, and certificates read again; who could not be told yet.
+
+        Those are told once they answer.
+        """
+        self._plan = plan
+        self._version += 1
+        self._told.clear()
+        for device in self._devices.values():
+            device.plan = plan
+        there = {one.name: one for one in await self._known()}
+        devices = self._devices.values()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TELL_S):
+                await asyncio.gather(
+                    *map(self._router, there.values()),
+                    *(self._obeys(d, there[d.machine]) for d in devices if d.machine in there),
+                )
+        machines = {*there, *plan.machine_of.values()}
+        late = [f"machine {m}" for m in sorted(machines) if f"{ROUTER}{m}" not in self._told]
+        behind = (d.name for d in devices if self._obeyed.get(d.name, ("", -1))[1] < self._version)
+        return late + [f"device {name}" for name in behind]
+
+    async def _known(self) -> Sequence[MachineThere]:
+        """Machines that are there; none while the cluster does not answer."""
+        with suppress(MachineAway):
+            return await self._machines.there()
+        return ()
+
+    async def _router_would(self, machine: MachineThere, plan: ServedCluster) -> None:
+        name = f"{ROUTER}{machine.name}"
+        order = plan.router_order(name, machine, self._doors)
+        with suppress(MachineAway):
+            answer = await self._machines.call(name, DeviceCall("PUT", f"{ORDER}?dry_run=1", order))
+            if answer.status >= 400:
+                raise CommandFailed(f"machine {machine.name!r}: {message_of(answer.body)}")
+
+    async def _device_would(self, device: ClusterDevice, plan: ServedCluster) -> None:
+        with suppress(DeviceAway):
+            try:
+                await device.would(plan)
+            except DeviceRefused as error:
+                raise CommandFailed(f"device {device.name!r}: {error}") from None
+
     # -- devices ------------------------------------------------------------------------
 
     async def _device(self, device: ClusterDevice, machine: MachineThere | None) -> None:
@@ -110,7 +170,7 @@ class ClusterServers:
             device.standing = DeviceStanding.COMES
         if device.standing is DeviceStanding.COMES:
             await self._meet(device)
-        await self._start(device.name, machine, device.order(machine.address))
+        await self._obeys(device, machine)
         if (url := device.calls.url) and self._urls.get(device.name) != url:
             self._urls[device.name] = url
             self._say(f"device {device.name!r} serves at {url}")
@@ -146,30 +206,57 @@ class ClusterServers:
             self._met.add(device.name)
             device.standing = DeviceStanding.THERE
 
-    async def _start(self, name: str, machine: MachineThere, order: bytes) -> None:
+    async def _obeys(self, device: ClusterDevice, machine: MachineThere) -> None:
+        """Have its next server begin by the plan, then the one that serves go on by it."""
+        begun = await self._start(device.name, machine, device.order(machine.address))
+        version = machine.life, self._version
+        if not begun or self._obeyed.get(device.name) == version:
+            return
+        with suppress(DeviceAway):
+            try:
+                await device.obeys()
+            except DeviceRefused as error:
+                self._say(f"device {device.name!r} goes on as before: {error}")
+            self._obeyed[device.name] = version
+
+    async def _start(self, name: str, machine: MachineThere, order: bytes) -> bool:
+        """True if its agent knows the order."""
         if self._ordered.get(name) != (machine.life, order):
             with suppress(MachineAway):
                 await self._machines.start(name, machine.name, order)
                 self._ordered[name] = machine.life, order
+        return self._ordered.get(name) == (machine.life, order)
 
     # -- routers ------------------------------------------------------------------------
 
     async def _router(self, machine: MachineThere) -> None:
-        """Start the machine's router, and tell it the doors of the devices."""
-        name = f"{ROUTER}{machine.name}"
-        doors = {one.name: one.calls.url for one in self._devices.values()}
-        await self._start(name, machine, self._plan.router_order(name, machine, doors))
-        if self._told.get(name) == (machine.life, doors):
+        """Start the machine's router, and send it its order: the doors of devices, and all else.
+
+        A router that the agent starts later begins with that order in any case.
+        """
+        name, doors = f"{ROUTER}{machine.name}", self._doors
+        order = self._plan.router_order(name, machine, doors)
+        begun = await self._start(name, machine, self._plan.router_agent(order))
+        if not begun or self._told.get(name) == (machine.life, order):
             return
-        body = msgspec.json.encode(DoorsTold("", doors))
         with suppress(MachineAway, msgspec.DecodeError):
-            answer = await self._machines.call(name, DeviceCall("PUT", DOORS, body))
-            told = msgspec.json.decode(answer.body, type=DoorsTold)
+            answer = await self._machines.call(name, DeviceCall("PUT", ORDER, order))
+            if answer.status >= 400:
+                self._say(f"machine {machine.name!r}: {message_of(answer.body)}")
+                self._told[name] = machine.life, order
+                return
+            told = msgspec.json.decode(answer.body, type=RouterTold)
             if told.doors == doors:
-                self._told[name] = machine.life, doors
+                self._told[name] = machine.life, order
+            if told.words:
+                self._say(f"machine {machine.name!r}: {told.words}")
             if self._urls.get(name) != told.url:
                 self._urls[name] = told.url
                 self._say(f"machine {machine.name!r} serves all models at {told.url}")
+
+    @property
+    def _doors(self) -> dict[str, str]:
+        return {one.name: one.calls.url for one in self._devices.values()}
 
 
 async def _is_reached(url: str) -> bool:

@@ -16,33 +16,37 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from mirage.config import Config
+from mirage.config import Config, ConfigError
 from mirage.errors import CommandFailed
 from mirage.machines.tether import Tether
 from mirage.processes.child import adopt_orphans
 from mirage.processes.reaper_client import ReaperClient
 from mirage.processes.unread import unread_stderr
 from mirage.serve.access.forms import AccessKey
-from mirage.serve.access.server_keys import ServerKeys
+from mirage.serve.access.server_keys import OrderedKeys, ServerKeys
+from mirage.serve.admin.asked import switched_on
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.record import ConfigRecord
+from mirage.serve.apply.difference import difference
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.caretaker import Caretaker
+from mirage.serve.clients.certificate import check_tls
 from mirage.serve.logs import LogFormat
 from mirage.serve.machine.nobody import no_overview, no_tiers, nobody
-from mirage.serve.machine.tethered import OrderedKeys, beats, by_order
-from mirage.serve.openai import errors_as_json
+from mirage.serve.machine.tethered import beats, by_order
+from mirage.serve.openai import ApiError, errors_as_json
 from mirage.serve.private_site import PrivateSite
 from mirage.serve.registry import DeviceSources, Registry
 from mirage.serve.routed.messages import LINE, Beyond
-from mirage.serve.routing.address import ServedAddress
+from mirage.serve.routing.address import ServedAddress, url_of
 from mirage.serve.routing.desk import RouterDesk
 from mirage.serve.rundir import RunDir
 from mirage.serve.together import together
 
 PROGRAM = ("-m", "mirage.serve.machine.machine_router")
-DOORS = "/doors"
-"""Route of the router's admin socket to read and to set the URLs of the devices' doors."""
+TO_MOVE = "which cannot change while it runs: mirage node leave on its machine ends it"
+ORDER = "/order"
+"""Route of the router's admin socket to read and to replace its order."""
 
 
 class RouterOrder(msgspec.Struct, frozen=True):
@@ -65,12 +69,14 @@ class RouterOrder(msgspec.Struct, frozen=True):
     log_format: LogFormat
 
 
-class DoorsTold(msgspec.Struct, frozen=True):
-    """Answer of ``GET /doors``, and body of ``PUT /doors``."""
+class RouterTold(msgspec.Struct, frozen=True):
+    """Answer of ``GET /order``, and of ``PUT /order``, whose body is a `RouterOrder`."""
 
     url: str
     """URL of the router itself."""
     doors: dict[str, str]
+    words: str = ""
+    """Words about what is not as ordered, if anything is not."""
 
 
 class MachineRouter:
@@ -84,11 +90,11 @@ class MachineRouter:
         rundir: RunDir,
         reaper: ReaperClient,
     ) -> None:
-        self._order, self._tether, self._rundir = order, tether, rundir
+        self._order, self._config = order, config
+        self._tether, self._rundir = tether, rundir
         registry = Registry(config.policy, 0, {}, DeviceSources())
         self._desk = RouterDesk(registry, nobody(), config.hang_s)
         self._desk.opens(order.doors)
-        self._doors = order.doors
         self._keys = ServerKeys(OrderedKeys(keys=order.keys))
         self._address = ServedAddress(
             config,
@@ -129,7 +135,7 @@ class MachineRouter:
         """Listen, start the router, and serve. Never returns."""
         url = await self._address.start(self._order.host, self._order.port, self._keys.table)
         app = web.Application(middlewares=[errors_as_json])
-        app.add_routes([web.get(DOORS, self._told), web.put(DOORS, self._opens)])
+        app.add_routes([web.get(ORDER, self._told), web.put(ORDER, self._obeys)])
         path = self._address.admin_socket
         await self._site.start(app, path)
         self._tether.listens(url, path)
@@ -146,29 +152,72 @@ class MachineRouter:
         await asyncio.Event().wait()
 
     async def _told(self, request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(DoorsTold(self._address.url, self._doors)))
+        return self._answer("")
 
-    async def _opens(self, request: web.Request) -> web.Response:
-        """Replace the doors of devices; answer once the router uses them.
+    def _answer(self, words: str) -> web.Response:
+        told = RouterTold(self._address.url, self._order.doors, words)
+        return web.Response(body=msgspec.json.encode(told))
 
-        If the request has other devices, this process ends: the next one begins with those.
+    async def _obeys(self, request: web.Request) -> web.Response:
+        """Obey another order, or with ``?dry_run=1`` answer whether that is possible.
+
+        Answers once the router acts by the order. The certificate is read again in any case. If the
+        order has other devices, this process ends: the next one begins with those.
         """
-        told = msgspec.json.decode(await request.read(), type=DoorsTold)
-        if told.doors.keys() != self._order.doors.keys():  # the next one begins with those
+        order = msgspec.json.decode(await request.read(), type=RouterOrder)
+        config, words = await asyncio.to_thread(self._checked, order)
+        if switched_on(request, "dry_run"):
+            return self._answer(words)
+        if order.doors.keys() != self._order.doors.keys():  # the next one begins with those
             os.kill(os.getpid(), signal.SIGTERM)
-        self._doors = {name: told.doors.get(name, "") for name in self._order.doors}
-        self._desk.opens(self._doors)
+            order = msgspec.structs.replace(
+                order, doors={name: order.doors.get(name, "") for name in self._order.doors}
+            )
+        if order.keys != self._order.keys:
+            self._keys.ordered(order.keys)
+            self._desk.holds(self._keys.table)
+        if difference(self._config, config).http:
+            self._desk.limits(config.http)
+        if config.http.tls is not None and not words:
+            self._desk.renews()
+        self._order, self._config = order, config
+        self._desk.opens(order.doors)
         await self._desk.seen()
-        return await self._told(request)
+        return self._answer(words)
+
+    def _checked(self, order: RouterOrder) -> tuple[Config, str]:
+        """Configuration of an order, and words about a certificate that cannot be read again.
+
+        Raises `ApiError` for what needs another router, or cannot be had.
+        """
+        try:
+            config = declared(order)
+        except ConfigError as error:
+            raise ApiError(400, str(error)) from None
+        url = url_of(order.host, order.port or self._address.port, config.http)
+        if url != self._address.url:
+            raise ApiError(409, f"it serves at {self._address.url}, not at {url}, {TO_MOVE}")
+        try:
+            check_tls(config.http)
+        except ConfigError as error:
+            if config.http.tls != self._config.http.tls:
+                raise ApiError(400, str(error)) from None
+            return config, f"the certificate stays as it was: {error}"
+        return config, ""
+
+
+def declared(order: RouterOrder) -> Config:
+    """Configuration of an order. Raises `ConfigError`."""
+    told = order.config
+    written = Written(told.raw, Path(told.path), Path(told.folder), told.sha256)
+    source = ConfigSource(Path(told.path), told.policy, proposed=written)
+    # The router goes with its process, and an agent starts another one.
+    return source.declared(written).model_copy(update={"lease_s": 0.0})
 
 
 def serve_router(order: RouterOrder, tether: Tether) -> int:
     """Serve until a signal; return the exit code. Raises `CommandFailed`."""
-    told = order.config
-    written = Written(told.raw, Path(told.path), Path(told.folder), told.sha256)
-    source = ConfigSource(Path(told.path), told.policy, proposed=written)
-    # The router goes with this process, and an agent starts another one.
-    config = source.declared(written).model_copy(update={"lease_s": 0.0})
+    config = declared(order)
     adopt_orphans()
     with ExitStack() as over:
         over.enter_context(unread_stderr())

@@ -62,7 +62,7 @@ class DirectedDevice(ABC):
         with these tenants.
         """
         told = self.written(tenants)
-        text = msgspec.json.encode(told.raw, enc_hook=str).decode()
+        text = text_of(told)
         wanted = written(text, told.path, told.folder)
         before, self.tenants = self.tenants, tenants
         self.begins(wanted)
@@ -123,8 +123,7 @@ class ServedDevice(DirectedDevice):
     ) -> ApplyTold:
         """Dry run of another file with these tenants. Raises as `DeviceCalls` does."""
         wanted = declared.device(self.name, tenants).written
-        text = msgspec.json.encode(wanted.raw, enc_hook=str).decode()
-        return await self.calls.serves(text, wanted, drain_s, dry_run=True)
+        return await self.calls.serves(text_of(wanted), wanted, drain_s, dry_run=True)
 
     async def serves_of(
         self, declared: DeclaredMachine, tenants: frozenset[str], drain_s: float | None
@@ -148,3 +147,8 @@ class ServedDevice(DirectedDevice):
         """See `DirectedDevice`."""
         model = self.stored(tenant)
         return model is not None and not is_here(self.declared.file.common.weights, model)
+
+
+def text_of(wanted: Written) -> str:
+    """Configuration as text that a server reads."""
+    return msgspec.json.encode(wanted.raw, enc_hook=str).decode()

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,7 +22,7 @@ from mirage.machines.tether import DeviceServed, Tether
 from mirage.processes.exits import exits
 from mirage.processes.reaper_client import ReaperClient
 from mirage.serve.access.forms import AccessKey, AccessTable
-from mirage.serve.access.server_keys import KeySource, ServerKeys
+from mirage.serve.access.server_keys import OrderedKeys, ServerKeys
 from mirage.serve.adoption.left import LeftRun
 from mirage.serve.adoption.record import ConfigRecord
 from mirage.serve.apply.applier import Origin
@@ -62,22 +61,6 @@ class TetheredOrder(msgspec.Struct, frozen=True):
     log_level: int
     log_format: LogFormat
     startup_timeout_s: float | None = None
-
-
-@dataclass(frozen=True)
-class OrderedKeys(KeySource):
-    """Source of keys that came with an order."""
-
-    keys: tuple[AccessKey, ...] = ()
-
-    def read(self) -> tuple[AccessKey, ...]:
-        """Keys of the order."""
-        return self.keys
-
-    @property
-    def told(self) -> str:
-        """Name of this source in messages."""
-        return "the order"
 
 
 class TetheredAddress(OwnAddress):

@@ -14,6 +14,7 @@ from aiohttp import web
 from mirage.serve.admin.forms import StateChange, TenantsTold
 from mirage.serve.apply.forms import ABSENT
 from mirage.serve.machine.calls import DeviceAway, DeviceCalls, DeviceRefused
+from mirage.serve.openai import ApiError
 
 AGAIN_S = 0.5
 """Seconds between two attempts to watch a device whose server is away."""
@@ -33,7 +34,11 @@ class MachineWatchers:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Serve a client until it leaves. The answer begins once all devices answer, or after
         `FIRST_S`.
+
+        Raises `ApiError` if devices are on other machines: their sockets are there.
         """
+        if any(one.socket is None for one in self._devices.values()):
+            raise ApiError(409, "nobody watches devices of other machines: ask again instead")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         watches = [_DeviceWatch(one, response) for one in self._devices.values()]
         tasks = [asyncio.create_task(one.keep()) for one in watches]

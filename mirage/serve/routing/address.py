@@ -71,6 +71,11 @@ class ServedAddress:
         """Functions that listen again, by the paths of the run's sockets that they make."""
 
     @property
+    def port(self) -> int:
+        """Port of the address, once it listens."""
+        return self._port
+
+    @property
     def admin_socket(self) -> Path:
         """Path of the operators' socket; its name has the port, so the address has to be open."""
         return self._rundir.admin_socket(self._port)
