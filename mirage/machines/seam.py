@@ -37,6 +37,8 @@ class MachineThere(msgspec.Struct, frozen=True):
     """Address at which other machines reach it."""
     life: str
     """Identifier of the machine's membership; it changes each time the machine joins."""
+    host_bytes: int = 0
+    """Bytes of the machine's host memory; 0 if it has not told them."""
 
 
 class DeviceCall(msgspec.Struct, frozen=True):

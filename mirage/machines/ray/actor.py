@@ -17,6 +17,8 @@ FOLDER = "MIRAGE_NODE_FOLDER"
 
 MACHINE, RELEASE = "mirage-machine", "release-"
 """Labels of a node: the machine's name, and the prefix of labels with installed releases."""
+HOST_BYTES = "mirage-host-bytes"
+"""Label of a node: bytes of host memory that its processes may have."""
 
 
 class DeviceActor:

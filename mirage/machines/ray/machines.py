@@ -13,7 +13,7 @@ from ray.experimental import internal_kv
 from mirage.machines.agent import AgentOrder
 from mirage.machines.board import NewsBoard
 from mirage.machines.ray import threads
-from mirage.machines.ray.actor import MACHINE, RELEASE, DeviceActor
+from mirage.machines.ray.actor import HOST_BYTES, MACHINE, RELEASE, DeviceActor
 from mirage.machines.seam import (
     DeviceAnswer,
     DeviceCall,
@@ -55,7 +55,12 @@ class RayMachines:
         """See `Machines`."""
         leave = {life.decode() for life in (await self.facts(LEAVES)).values()}
         return [
-            MachineThere(node["Labels"][MACHINE], node["NodeManagerAddress"], node["NodeID"])
+            MachineThere(
+                node["Labels"][MACHINE],
+                node["NodeManagerAddress"],
+                node["NodeID"],
+                int(node["Labels"].get(HOST_BYTES, 0)),
+            )
             for node in await _of_cluster(ray.nodes)
             if node["Alive"] and MACHINE in node["Labels"] and node["NodeID"] not in leave
         ]

@@ -18,13 +18,14 @@ from pathlib import Path
 import msgspec
 
 from mirage.errors import CommandFailed, InputRefused
-from mirage.machines.ray.actor import FOLDER, MACHINE, RELEASE
+from mirage.machines.ray.actor import FOLDER, HOST_BYTES, MACHINE, RELEASE
 from mirage.machines.ray.head import HeadPlace
 from mirage.machines.ray.process import NodeProcess
 from mirage.machines.ray.store import NodeStore
 from mirage.machines.releases import releases
 from mirage.private_file import read_private, replace_private
 from mirage.processes.marks import ProcessMark, mark_of
+from vmm.host_memory import host_memory
 
 PORT = 6390
 STORE_BYTES = 80 * 2**20
@@ -180,7 +181,9 @@ class NodeFolder:
 
 def _words(name: str, host: str) -> list[str]:
     """Arguments of Ray's command for any node, with a folder of this machine for Ray's files."""
-    labels = {MACHINE: name} | {f"{RELEASE}{key}": told for key, told in releases().items()}
+    labels = {MACHINE: name, HOST_BYTES: f"{host_memory().bytes}"} | {
+        f"{RELEASE}{key}": told for key, told in releases().items()
+    }
     files = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     words = ["start", "--block", "--disable-usage-stats", "--node-ip-address", host]
     words += ["--labels", ",".join(f"{key}={told}" for key, told in labels.items())]

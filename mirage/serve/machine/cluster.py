@@ -18,6 +18,7 @@ from mirage.serve.access.forms import AccessKey
 from mirage.serve.apply.recorded import config_record
 from mirage.serve.apply.source import ConfigSource, Written
 from mirage.serve.ask import Probe, ask
+from mirage.serve.host_limits import host_parts
 from mirage.serve.hubs import outlined
 from mirage.serve.logs import LogFormat
 from mirage.serve.machine.judge_scenes import judge_scenes
@@ -38,7 +39,7 @@ LEASE_S = 3600.0
 ENGINES_S = 300.0
 """Seconds for which engines go on without their server, if the file does not say otherwise."""
 UNCOUNTED = 2**60
-"""Bytes of host memory that are assumed for other machines: no limit."""
+"""Bytes of host memory that are assumed for a machine that has not told its own: no limit."""
 
 
 class ClusterOptions(NamedTuple):
@@ -125,6 +126,12 @@ class ServedCluster(NamedTuple):
     def router_agent(self, order: bytes) -> bytes:
         """Order for the agent of a router that begins with an order."""
         return self._agent(ROUTER, order)
+
+    def taken(self, machine: str) -> int:
+        """Bytes of host memory that devices of a machine take, with their tiers."""
+        devices = (name for name, at in self.machine_of.items() if at == machine)
+        parts = (host_parts(self.source.declared(self.written(name, ()))) for name in devices)
+        return sum(map(sum, parts))
 
     @property
     def common(self) -> Config:

@@ -74,18 +74,21 @@ class ClusterController:
         known: KnownCluster,
         say: Callable[[str], None],
     ) -> None:
-        self._plan, self._facts, self._say = plan, known.facts, say
+        self._plan, self._scenes, self._say = plan, known.scenes, say
         self.devices = {name: ClusterDevice(name, machines, plan, ()) for name in plan.machine_of}
-        self.servers = ClusterServers(machines, plan, self.devices, say)
+        self.servers = ClusterServers(machines, plan, self.devices, known.facts, say)
         self.book, section = MoveBook(), plan.file.placement
         self._moves = MachineMoves(self.devices, section, self.book, say, astray=True)
+        self._facts = known.facts
+        """Facts by which models move."""
         self._moves.knows(*known)
 
     async def begin(self) -> None:
         """Take over the servers that run, and place all models."""
         left, rules = await self.servers.serving(), self._plan.file.placement.rules
         places = defaultdict(list)
-        for model, place in first_placement(self._facts, Stays(left, LEFT), rules).places.items():
+        facts = self.servers.facts
+        for model, place in first_placement(facts, Stays(left, LEFT), rules).places.items():
             self._say(f"{model}: on {' and '.join(place.devices)}, {place.why}")
             for device in place.devices:
                 places[device].append(model)
@@ -94,7 +97,7 @@ class ClusterController:
 
     async def keep(self) -> None:
         """Keep servers running, and move models unless `placement.off` is true. Never returns."""
-        work = [self.servers.keep()]
+        work = [self.servers.keep(self._weighs)]
         if self._plan.file.placement.off:
             self._say("placement.off is true: nothing moves, also when a machine is lost")
         else:
@@ -104,7 +107,14 @@ class ClusterController:
     async def step(self) -> None:
         """Look at servers and devices once, and do what follows. Raises `MachineAway`."""
         await self.servers.look()
+        self._weighs()
         await self._moves.look()
+
+    def _weighs(self) -> None:
+        """Have models move by the host memory that is known by now."""
+        if self._facts is not self.servers.facts:
+            self._facts = self.servers.facts
+            self._moves.knows(self._facts, self._scenes)
 
 
 async def check_routers(machines: ClusterMachines, plan: ServedCluster) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import msgspec
 
+from mirage.control.placement.facts import PlacementFacts
+from mirage.control.placement.host_room import refused_places
 from mirage.errors import CommandFailed
 from mirage.machines.seam import ROUTER, DeviceCall, MachineAway, Machines, MachineThere
 from mirage.machines.weights import MachineWeights
@@ -41,9 +44,17 @@ class ClusterServers:
         machines: Machines,
         plan: ServedCluster,
         devices: Mapping[str, ClusterDevice],
+        facts: PlacementFacts,
         say: Callable[[str], None],
     ) -> None:
+        """`facts` tell what models take of host memory."""
         self._machines, self._plan, self._devices, self._say = machines, plan, devices, say
+        self.facts = facts
+        """Facts with the host memory of all machines that have told of it."""
+        self._weighed: dict[str, MachineThere] = {}
+        """Machines whose host memory is counted."""
+        self._checked: set[str] = set()
+        """Devices whose tenants have host memory."""
         self._weights = MachineWeights(machines, say)
         self._until = time.monotonic() + FIRST_S
         self._ordered: dict[str, tuple[str, bytes]] = {}
@@ -61,13 +72,15 @@ class ClusterServers:
         self.knows = asyncio.Event()
         """Set while the cluster answers; models are placed only then."""
 
-    async def keep(self) -> None:
-        """Look every `EVERY_S`. Never returns; raises `StaleEpoch` once another controller has
-        begun.
+    async def keep(self, looked: Callable[[], None]) -> None:
+        """Look every `EVERY_S`, and call `looked` each time. Never returns.
+
+        Raises `StaleEpoch` once another controller has begun.
         """
         while True:
             try:
                 await self.look()
+                looked()
                 self.knows.set()
             except MachineAway as error:
                 if self.knows.is_set():
@@ -81,6 +94,8 @@ class ClusterServers:
         """
         there = {one.name: one for one in await self._machines.there()}
         devices = self._devices.values()
+        await self._weigh(there.values())
+        await self._check()
         await asyncio.gather(*(self._device(one, there.get(one.machine)) for one in devices))
         await asyncio.gather(*map(self._router, there.values()))
         if self._plan.file.common.weights.ahead:
@@ -95,16 +110,59 @@ class ClusterServers:
         """
         for name, device in self._devices.items():
             device.tenants = frozenset(places.get(name, ())) | device.tenants
+        await self._check()
         await asyncio.gather(*map(self._meet, self._devices.values()))
 
     async def serving(self) -> dict[str, tuple[str, ...]]:
-        """Devices on which each model of the file is served now. Raises `StaleEpoch`."""
+        """Return the devices on which each model of the file is served now.
+
+        The host memory of the machines is read first. Raises `StaleEpoch`.
+        """
+        await self._weigh(await self._known())
         found: dict[str, tuple[str, ...]] = {}
         for device in self._devices.values():
             with suppress(DeviceAway, DeviceRefused):
                 for one in (await device.calls.tenants()).tenants:
                     found[one.name] = (*found.get(one.name, ()), device.name)
         return {name: at for name, at in found.items() if name in self._plan.file.named}
+
+    # -- host memory --------------------------------------------------------------------
+
+    async def _weigh(self, there: Iterable[MachineThere]) -> None:
+        """Count the host memory of machines that tell of it, beside what devices take of it."""
+        anew = [m for m in there if m.host_bytes and self._weighed.get(m.name) != m]
+        if not anew:
+            return
+        for machine in anew:
+            self._weighed[machine.name] = machine
+            nbytes = machine.host_bytes - await asyncio.to_thread(self._plan.taken, machine.name)
+            machines = tuple(
+                replace(one, nbytes=max(0, nbytes)) if one.name == machine.name else one
+                for one in self.facts.machines
+            )
+            self.facts = replace(self.facts, machines=machines)
+
+    async def _check(self) -> None:
+        """Leave out tenants for which machines have no host memory; what is served stays."""
+        weighed = {
+            name: one
+            for name, one in self._devices.items()
+            if one.machine in self._weighed and name not in self._checked
+        }
+        if not weighed:
+            return
+        served: dict[str, frozenset[str]] = {}
+        for name, device in self._devices.items():
+            served[name] = frozenset[str]() if name in weighed else device.tenants
+            with suppress(DeviceAway, DeviceRefused):
+                if name in weighed:
+                    told = await device.calls.tenants()
+                    served[name] = frozenset(one.name for one in told.tenants)
+        wanted = {name: one.tenants for name, one in weighed.items()}
+        for place in refused_places(self.facts, served, wanted):
+            self._devices[place.device].tenants -= {place.model}
+            self._say(place.words)
+        self._checked |= weighed.keys()
 
     # -- another plan -------------------------------------------------------------------
 

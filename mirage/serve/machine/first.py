@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from mirage.control.placement.books import device_bytes
 from mirage.control.placement.deciding import Placer
-from mirage.control.placement.facts import SOME_LOAD, LoadWindow, PlacementFacts
+from mirage.control.placement.facts import SOME_LOAD, LoadWindow, PlaceDevice, PlacementFacts
+from mirage.control.placement.host_room import has_host_room
 from mirage.control.placement.placed import DevicePlacement, Stand
 from mirage.control.placement.roofline_judge import RooflineJudge
 from mirage.control.placement.rules import PlacementPast, PlacementRules
@@ -76,12 +77,14 @@ def squeezed(
     """Placement that also has places for those of `models` that have none, and steps towards it.
 
     Models with more requests come first. Each goes where most memory is free, asleep; if it does
-    not fit there beside the others, tenants come and go.
+    not fit there beside the others, tenants come and go. A model for whose master no machine has
+    host memory gets no place.
     """
     steps: tuple[MoveStep, ...] = ()
     nowhere = (name for name in models if name in facts.model and not placement.of(name))
     for name in sorted(nowhere, key=lambda name: (-facts.asked(name), name)):
-        device = _freest(facts, placement)
+        if (device := _freest_with_room(facts, placement, name)) is None:
+            continue
         placement = placement.put(name, device, Stand.ASLEEP)
         why = "it fits nowhere beside the others: most is free here"
         lacks = (name, facts.device[device].machine) in facts.lacking
@@ -90,8 +93,18 @@ def squeezed(
     return placement, steps
 
 
-def _freest(facts: PlacementFacts, placement: DevicePlacement) -> str:
-    """Device of which the largest part is not taken by least grants."""
+def _freest_with_room(facts: PlacementFacts, placement: DevicePlacement, model: str) -> str | None:
+    """`_freest` of the devices whose machines have host memory for the model; None if none has."""
+    devices = tuple(d for d in facts.devices if has_host_room(facts, placement, model, d.name))
+    return _freest(facts, placement, devices) if devices else None
+
+
+def _freest(
+    facts: PlacementFacts,
+    placement: DevicePlacement,
+    among: tuple[PlaceDevice, ...] | None = None,
+) -> str:
+    """Device of `among` (None: of all) of which the largest part is not taken by least grants."""
     return max(
-        facts.devices, key=lambda d: 1 - device_bytes(facts, placement, d.name) / d.nbytes
+        among or facts.devices, key=lambda d: 1 - device_bytes(facts, placement, d.name) / d.nbytes
     ).name

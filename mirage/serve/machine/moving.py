@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
 from mirage.control.placement.facts import PlacementFacts, PlaceModel
+from mirage.control.placement.host_room import no_host_room
 from mirage.control.placement.placed import DevicePlacement
 from mirage.control.placement.rules import PlacementPast
 from mirage.control.placement.steps import MoveStep, MoveVerb
@@ -60,6 +61,8 @@ class MachineMoves:
         self._judging = PlacementJudging({}, section)
         self._past = PlacementPast()
         self._stand_ins = StandIns()
+        self._nowhere: set[str] = set()
+        """Models that are gone, and for which no machine has host memory."""
         self._decided, self._lost = time.monotonic(), frozenset[str]()
         self._failed: dict[str, float] = {}
         """Time of the last failed move of each model, by `time.monotonic`."""
@@ -160,6 +163,7 @@ class MachineMoves:
         if self._astray:
             placement, more = squeezed(facts, placement, gone)
             steps += more
+            self._tell_nowhere(facts, placement, gone)
         if not steps:
             self._book.stays = decision.why
             return
@@ -167,6 +171,16 @@ class MachineMoves:
         lost = f"{', '.join(sorted(away))} away: " if away and gone else ""
         if not await self._carry(present, placement, steps, lost + decision.why):
             self._past = past
+
+    def _tell_nowhere(
+        self, facts: PlacementFacts, placement: DevicePlacement, gone: Collection[str]
+    ) -> None:
+        """Say once of each model that is gone why it comes nowhere."""
+        nowhere = {name for name in gone if name in facts.model and not placement.of(name)}
+        for name in sorted(nowhere - self._nowhere):
+            for device in facts.devices:
+                self._say(no_host_room(facts, placement, name, device.name))
+        self._nowhere = nowhere
 
     def _with_lacking(self, facts: PlacementFacts) -> PlacementFacts:
         """Facts that name the models whose weights a machine lacks. It reads the disk."""
