@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from tethered import ask, environment, log_of, until
 
 from mirage.doctor.node import findings
 from mirage.machines.ray.node import NodeFolder, derived
+from mirage.serve.access.ring import digest
 
 pytestmark = [
     pytest.mark.e2e,
@@ -219,3 +221,153 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
             assert "its server drains and ends" in left.stdout
     assert_gone(of_servers)
     assert not list(first.files.iterdir()) and not list(second.files.iterdir())
+
+
+def test_keys_and_limits_change_at_all_machines_while_they_serve(
+    root: Path, tmp_path: Path
+) -> None:
+    """Requests with a key that stays go on; a machine that was cut off hears of it afterwards."""
+    config, keys = write_config(tmp_path, "a"), tmp_path / "keys.yaml"
+    tenant = {"model": "model", "max_model_len": 128, "share": 40}
+    told = {
+        "devices": [
+            {"name": "left", "machine": "m1", "memory": "4MiB"},
+            {"name": "right", "machine": "m2", "memory": "4MiB"},
+        ],
+        "dtype": "float32",
+        "tenants": [
+            {"name": "a", "device": "left", **tenant},
+            {"name": "b", "device": "right", **tenant},
+        ],
+        "roster": ROSTER,
+        "hang_s": 5,
+        "placement": {"off": True},
+    }
+
+    def write(*secrets: str, **http: int) -> None:
+        config.write_text(yaml.safe_dump(told | {"http": http}))
+        own = [{"name": s, "sha256": digest(s), "models": "all"} for s in secrets]
+        keys.touch(0o600)
+        keys.write_text(yaml.safe_dump({"keys": own}))
+
+    write("kept", "revoked")
+    first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", "127.0.0.3")
+    with ExitStack() as over:
+        words = ("node", "start", "--name", "m1", "--host", HEAD, "--port", str(PORT))
+        _, lines = over.enter_context(first.runs(*words))
+        until(lambda: "m1: runs\n" in lines, "the head runs")
+        secret = str(NodeFolder(first.folder).secret_file)
+        join = ("node", "join", f"{HEAD}:{PORT}", "--name", "m2", "--host", second.host)
+        node, _ = over.enter_context(second.runs(*join, "--secret", secret))
+        serve = ("serve", str(config), "--cluster", "--keys", str(keys), "--port")
+        controller, said = over.enter_context(first.runs(*serve, "0"))
+        names = [f"machine {m!r} serves all models at " for m in ("m1", "m2")]
+        names += [f"device {d!r} serves at " for d in ("left", "right")]
+
+        def url(name: str) -> str:
+            return last_of(said, f"mirage: {name}")
+
+        def status(name: str, key: str) -> int:
+            model = "b" if "right" in name else "a"
+            with suppress(OSError):
+                return ask(url(name), model, key)[0]
+            return 0
+
+        try:
+            until(lambda: all(map(url, names)), "all have addresses")
+            for name in names:
+                until(lambda name=name: status(name, "kept") == 200, f"{name} answers")
+                assert status(name, "revoked") == 200
+            socket = last_of(said, "mirage: operators: --socket ")
+            with asked(url(names[0]), "b", "kept"), asked(url(names[1]), "a", "kept"):
+                write("kept", "new", body_s=20)
+                controller.send_signal(signal.SIGHUP)
+                until(lambda: "http.body_s: changed, at once" in "".join(said), "it is applied")
+                for name in names:
+                    assert (status(name, "revoked"), status(name, "new")) == (401, 200), name
+                write("kept", body_s=20)
+                done = first.mirage("keys", "reload", "--socket", socket)
+                assert done.returncode == 0 and "keys: 1 of" in done.stdout, done
+                for name in names:
+                    assert (status(name, "new"), status(name, "kept")) == (401, 200), name
+                write("kept", body_s=30)
+                done = first.mirage("apply", "-f", str(config), "--socket", socket)
+                assert done.stdout == "http.body_s: changed, at once\n", done
+                done = first.mirage("ps", "--socket", socket)
+                assert done.returncode == 0 and "right" in done.stdout, done
+                told["hang_s"] = 6
+                write("kept", body_s=30)
+                done = first.mirage("apply", "-f", str(config), "--socket", socket)
+                assert done.returncode == 1 and "hang_s cannot change" in done.stderr, done
+                told["hang_s"] = 5
+
+                before = first.mirage("node", "status").stdout
+                port = url(names[0]).rsplit(":", 1)[1]
+                other, _ = over.enter_context(first.runs(*serve, "9"))
+                other.wait(60)
+                assert other.returncode == 1, "its --port is another one"
+                assert controller.poll() is None and port in before
+
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if is_of(process, second.files) and any(
+                        "router@m2" in w for w in process.cmdline()
+                    ):
+                        process.kill()
+            until(lambda: status(names[1], "kept") == 200, "another router serves on m2")
+            assert (status(names[1], "new"), status(names[1], "revoked")) == (401, 401)
+
+            for process in (*second.of_ray(node), psutil.Process(node.pid)):
+                with suppress(psutil.Error):
+                    process.kill()
+            until(lambda: "away" in "".join(said) or lost(first), "m2 is missed")
+            write("later", body_s=30)
+            done = first.mirage("keys", "reload", "--socket", socket)
+            assert "machine m2, device right: away, and will hear of it" in done.stdout, done
+            assert (status(names[0], "later"), status(names[0], "kept")) == (200, 401)
+            assert (status(names[1], "later"), status(names[1], "kept")) == (401, 200)
+            over.enter_context(second.runs(*join))
+            until(lambda: status(names[1], "later") == 200, "m2 hears of it")
+            assert status(names[1], "kept") == 401
+            until(lambda: status(names[3], "later") == 200, "and its device")
+            assert status(names[3], "kept") == 401
+        except BaseException:
+            print("".join(said), log_of(first.folder / "left"), log_of(second.folder / "right"))
+            for folder in root.glob("m?/router@*"):
+                print(folder.name, log_of(folder))
+            raise
+        of_servers = {
+            one
+            for one in psutil.process_iter()
+            if is_of(one, root) and any("mirage" in word for word in one.cmdline())
+        }
+        for machine in (second, first):
+            assert machine.mirage("node", "leave").returncode == 0
+    assert_gone(of_servers)
+
+
+def lost(machine: OneMachine) -> bool:
+    return "machine m2 at" not in machine.mirage("node", "status").stdout
+
+
+@contextmanager
+def asked(url: str, model: str, key: str) -> Iterator[None]:
+    """Requests one after the other until the block ends: each has to be answered."""
+    answers: list[object] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.05):
+            try:
+                answers.append(ask(url, model, key)[0])
+            except OSError as error:
+                answers.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert answers and {*answers} == {200}, {*map(str, answers)}

@@ -6,10 +6,11 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from operated import mirage
@@ -178,6 +179,88 @@ def test_models_of_a_frozen_device_come_elsewhere_and_go_back(tmp_path: Path, sh
         assert len(wrong) <= 4, "each client had one request at work when engines ended"
         told = machine.operator.mirage("why", "b").stdout
         assert f"{home} away: " in told and f"{home} serves b again" in told, told
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+    assert not list(short.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, "the simulation ended with exit status -9"),
+        (signal.SIGINT, "the simulation ended with exit status"),
+        pytest.param(signal.SIGSTOP, "the simulation was not over in 1 s", marks=pytest.mark.slow),
+    ],
+)
+def test_a_judge_that_fails_is_replaced_by_arithmetic_and_disturbs_nobody(
+    tmp_path: Path, short: Path, number: int, words: str
+) -> None:
+    """Its process is killed, raises, or hangs; the next one judges by simulation again."""
+    rules = {"judge_s": 1.0} if number == signal.SIGSTOP else {}
+    with served(movable(tmp_path, **rules), short, lease_s=0) as machine:
+        hit: list[int] = []
+        over = threading.Event()
+
+        def hits() -> None:
+            while not over.wait(0.01):
+                for one in judges(machine):
+                    with suppress(psutil.Error):
+                        if one.pid not in hit:
+                            one.send_signal(number)
+                            hit.append(one.pid)
+
+        thread = threading.Thread(target=hits)
+        with loaded(machine, 5, "a", "b", "c") as answers:
+            thread.start()
+            try:
+                told = lambda: machine.operator.mirage("why").stdout  # noqa: E731
+                machine.server.until("it says so", lambda: f"(by arithmetic: {words}" in told())
+            finally:
+                over.set()
+                thread.join()
+            assert hit
+            machine.server.until("another one simulates", lambda: "(simulated)" in told())
+        assert {status for _, status, _ in answers} == {200}
+        assert machine.server.end(signal.SIGTERM)[0] == 0
+        assert not [pid for pid in hit if psutil.pid_exists(pid)]
+        log = "".join(machine.server.log)
+    assert ("placement: simulation failed" in log) == (number != signal.SIGSTOP)
+    assert "no placement is decided" not in log
+    assert not list(short.iterdir())
+
+
+def judges(machine: Machine) -> list[psutil.Process]:
+    """Processes that simulate now, those that have begun."""
+    found = []
+    for child in psutil.Process(machine.server.process.pid).children():
+        with suppress(psutil.Error):
+            if "mirage.serve.machine.judge_process" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def test_a_guest_leaves_under_load_and_its_streams_end_well(tmp_path: Path, short: Path) -> None:
+    """Its home serves again while streams run at the guest: no request fails from then on."""
+    with served(movable(tmp_path), short, lease_s=0) as machine:
+        (home,) = devices_of(machine, "b")
+        guest = OTHER[home]
+        before = machine.device(home)
+        before.kill()
+        machine.server.until("it stands in", lambda: guest in ready_on(machine, "b"))
+        at_guest = lambda: machine.ask("b", "pids", f"/replicas/{guest}/b")[0] == 200  # noqa: E731
+        machine.server.until("the guest answers", at_guest)
+        machine.server.until("requests go there", lambda: machine.ask("b", "pids")[0] == 200)
+        streams = [machine.begins("b", 60) for _ in range(4)]
+        with loaded(machine, 2, "b") as answers:
+            machine.server.until("another serves", lambda: machine.has_another(home, before.pid))
+            machine.server.until("b is back", lambda: devices_of(machine, "b") == [home])
+            asked = len(answers)
+            machine.server.until("more were asked", lambda: len(answers) > asked + 20)
+        wrong = [answer for answer in answers if answer[1] != 200]
+        assert not wrong, wrong[:3]
+        assert [one.getresponse().read().count(b"data: {}") for one in streams] == [60] * 4
+        told = machine.operator.mirage("why", "b").stdout
+        assert f"drain b on {guest}, done" in told and f"stop b on {guest}, done" in told, told
+        assert moves(machine)["failed"] == 0
         assert machine.server.end(signal.SIGTERM)[0] == 0
     assert not list(short.iterdir())
 

@@ -105,9 +105,12 @@ class PlacementJudging:
     async def _answer(self, asked: bytes) -> PlacementDecision | None:
         """Answer of a new process to the encoded question. Raises `NoSimulation` if it fails."""
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *self._program, stdin=pipe, stdout=pipe, stderr=pipe
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *self._program, stdin=pipe, stdout=pipe, stderr=pipe
+            )
+        except OSError as error:
+            raise NoSimulation(f"no simulation can be started ({error.strerror})") from None
         try:
             told, errors = await process.communicate(asked)
         finally:
@@ -117,4 +120,7 @@ class PlacementJudging:
         if process.returncode:
             log.warning("placement: simulation failed: %s", errors.decode(errors="replace")[-2000:])
             raise NoSimulation(f"the simulation ended with exit status {process.returncode}")
-        return answer_of(told)
+        try:
+            return answer_of(told)
+        except msgspec.DecodeError as error:
+            raise NoSimulation(f"the answer of the simulation is none ({error})") from None
