@@ -323,7 +323,7 @@ def serve(
     from mirage.serve.adoption.left import left_models
     from mirage.serve.apply.applier import Origin
     from mirage.serve.apply.source import ConfigSource
-    from mirage.serve.apply.state_file import StateFile
+    from mirage.serve.apply.state_file import KeptState, StateFile
     from mirage.serve.logs import LogPlan, log_by
     from mirage.serve.machine.declared import declared_machine, has_devices
     from mirage.serve.machine.server import serve_devices
@@ -348,6 +348,8 @@ def serve(
     for listening, _ in addresses:
         access.check_listening(listening)
     if cluster:
+        if state is not None:
+            raise InputRefused("--state is for one machine: leave it out with --cluster")
         from mirage.serve.machine.cluster_command import serve_on_machines
 
         source = ConfigSource(Path(str(words[0])), policy, None, tiers)
@@ -377,21 +379,22 @@ def serve(
         memory = None if proposed else memory
         source = ConfigSource(path, policy, memory, tiers, lease, tls, proposed)
         kept, file, machine = StateFile(state), source.written(), None
-        if has_devices(file.raw):
-            declared_devices = declared_machine(source, file, state)
+        written, line = kept.choose(file)
+        if line:
+            say(line)
+        if has_devices(written.raw):
+            declared_devices = declared_machine(source, written)
             declared_devices.fetch(say)
             machine = declared_devices.placed(means.probe)
             for told in machine.lines:
                 say(told)
         else:
-            written, line = kept.choose(file)
-            if line:
-                say(line)
             declared = source.declared(written)
             source.folders.known.update(left_models(device_name(declared, path)))
             source.fetch(written, say)
     if machine is not None:
-        raise typer.Exit(serve_devices(machine, options, means))
+        state_kept = KeptState(kept, path, written, file.sha256)
+        raise typer.Exit(serve_devices(machine, state_kept, options, means))
     loaded = source.config(written)
     origin = Origin(source, written, file.sha256, kept)
     raise typer.Exit(serve(loaded, origin, options, means, profiled(loaded)))

@@ -292,6 +292,60 @@ def test_limits_of_clients_change_at_the_router(first: Applied) -> None:
         other.getresponse().read()
 
 
+def test_a_dry_run_tells_what_latencies_would_become_on_each_device(first: Applied) -> None:
+    def asked(model: str) -> None:
+        body = {"model": model, "prompt": "drip", "max_tokens": 1, "stream": True}
+        assert first.machine.server.request("POST", "/v1/completions", body)[0] == 200
+
+    changed = {"tenants": [tenant("a", device=LEFT, share=30), tenant("b", device=RIGHT), BOTH]}
+    for _ in range(25):
+        asked("a")
+    rows = lambda: first.machine.operator.ask("GET", f"/requests?device={LEFT}")[1]  # noqa: E731
+    first.machine.server.until(
+        "they have ended",
+        lambda: sum(one["tenant"] == "a" for one in rows()["requests"]) >= 25,
+    )
+    told = first.has(changed, "--dry-run")
+    assert told[0].startswith("left: a: would be changed, share with its next engine"), told
+    assert told[1].startswith("left: simulated with the "), told
+    table = [line.split() for line in told[2:]]
+    assert ["a", "measured"] in [row[:2] for row in table], told
+    assert ["now", "after"] == [row[0] for row in table[2:4]], told
+    found = json.loads("\n".join(first.has(changed, "--dry-run", "--json")))
+    assert "what_if" not in found and set(found["devices"]) == {LEFT}
+    one = found["devices"][LEFT]
+    assert "what_if" not in one and one["no_prediction"] is None
+    assert set(one["prediction"]["tenants"]) == {"a", "c"}
+    few = first.has(
+        {"tenants": [changed["tenants"][0], tenant("b", device=RIGHT, share=30), BOTH]}, "--dry-run"
+    )
+    assert "right: fewer than 20 requests in the last hour: no prediction" in few, few
+
+
+def test_what_was_applied_to_devices_outlives_their_server(tmp_path: Path, short: Path) -> None:
+    config, state = config_of(tmp_path), tmp_path / "state.json"
+    keeps = ("--state", str(state))
+    wanted = yaml.safe_load(config.read_text())
+    wanted["tenants"] = [tenant("a", device=LEFT), tenant("d", device=RIGHT)]
+    begin = "mirage: operators: --socket "
+    with serving(config, *keeps, environment=around(short)) as server:
+        server.drain()
+        (line,) = (line for line in server.log if line.startswith(begin))
+        assert not state.exists()
+        (tmp_path / "other.yaml").write_text(yaml.safe_dump(wanted))
+        words = ("apply", "-f", str(tmp_path / "other.yaml"), "--socket")
+        done = Operated(server, short).mirage(*words, line.removeprefix(begin).strip())
+        assert done.returncode == 0, done
+        assert json.loads(state.read_text())["configuration"] == wanted
+        assert server.end(signal.SIGTERM)[0] == 0
+    with serving(config, *keeps, environment=around(short)) as server:
+        server.drain()
+        assert any(f"{state} counts: it was applied after" in line for line in server.log)
+        cards = server.request("GET", "/v1/models")[1]["data"]
+        assert {card["id"]: card["devices"] for card in cards} == {"a": [LEFT], "d": [RIGHT]}
+        assert server.end(signal.SIGTERM)[0] == 0
+
+
 def test_keys_change_at_the_router(tmp_path: Path, short: Path) -> None:
     """A revoked one opens nothing any more, and another router knows no older ones."""
     config, keys = config_of(tmp_path), tmp_path / "keys.yaml"

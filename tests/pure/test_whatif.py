@@ -269,7 +269,7 @@ def test_the_table_has_now_and_after_and_the_error() -> None:
     assert [line.split()[0] for line in lines[2:5]] == ["a", "now", "after"]
     assert lines[5].startswith("error: now is simulated at, of the measured median: a TTFT ")
     assert lines[6] == "steps: by its engine's own steps"
-    told = json.loads(as_object(applied(None), found))
+    told = json.loads(as_object(applied(None), found, {}))
     assert told["no_prediction"] is None and "what_if" not in told
     assert set(told["prediction"]["tenants"]["a"]) == {"measured", "now", "after", "steps"}
     assert told["prediction"]["now_by_measured"]["a"]["ttft_ms"] > 0
@@ -279,7 +279,7 @@ def test_a_refusal_is_a_line() -> None:
     told = config(tenant("a", 50))
     found = foretold(applied(facts(told, told)), list)
     assert found.text == "fewer than 20 requests in the last hour: no prediction"
-    assert json.loads(as_object(applied(None), found))["no_prediction"] == found.text
+    assert json.loads(as_object(applied(None), found, {}))["no_prediction"] == found.text
     assert foretold(applied(None), list) == Foretold()
 
 

@@ -113,12 +113,13 @@ class AdminClient:
         path = f"{_path(name)}?{_drain(drain_s)}"
         return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
 
-    def past(self) -> list[PastRow]:
-        """Lengths and times of all requests of the last hour."""
+    def past(self, device: str = "") -> list[PastRow]:
+        """Lengths and times of all requests of the last hour, of a device if there are several."""
         rows: list[PastRow] = []
         since: int | None = 0
         while since is not None:
-            page = self._told("GET", f"/requests?since={since}", PastTold)
+            words = {"since": since} | ({"device": device} if device else {})
+            page = self._told("GET", f"/requests?{urlencode(words)}", PastTold)
             rows += page.requests
             since = page.next_since
         return rows

@@ -183,15 +183,15 @@ def _client(named: Path | None) -> AdminClient:
 
 def _foretell(told: ApplyTold, client: AdminClient, *, as_json: bool) -> None:
     """Print the effects of a dry run, and the latencies predicted for them."""
-    from mirage.serve.admin.foretold import as_object, foretold
+    from mirage.serve.admin.foretold import as_object, foretold, foretold_of_devices, text_of
 
     if not as_json:
         typer.echo("\n".join(told.lines))
-    found = foretold(told, client.past)
+    found, devices = foretold(told, client.past), foretold_of_devices(told, client.past)
     if as_json:
-        typer.echo(as_object(told, found))
-    elif found.text:
-        typer.echo(found.text)
+        typer.echo(as_object(told, found, devices))
+    elif text := text_of(found, devices):
+        typer.echo(text)
 
 
 def _declare(client: AdminClient, declare: Callable[[], ApplyTold], *, wait: bool) -> None:

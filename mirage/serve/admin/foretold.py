@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,13 +37,43 @@ def foretold(told: ApplyTold, past: Callable[[], Sequence[PastRow]]) -> Foretold
         return Foretold(why_not=f"{error}: no prediction")
 
 
-def as_object(told: ApplyTold, found: Foretold) -> str:
-    """Answer of the dry run and prediction as one JSON object."""
+def foretold_of_devices(
+    told: ApplyTold, past: Callable[[str], Sequence[PastRow]]
+) -> dict[str, Foretold]:
+    """Predict latencies on each of several devices whose configuration changes at once.
+
+    `past` returns the requests of a device in the last hour. A model that moves after the change is
+    simulated on no device.
+    """
+    return {
+        name: foretold(msgspec.structs.replace(told, what_if=one.what_if), partial(past, name))
+        for name, one in told.devices.items()
+        if one.what_if is not None
+    }
+
+
+def text_of(found: Foretold, devices: Mapping[str, Foretold]) -> str:
+    """Predictions of one device, or of each of several, for the terminal; empty if nothing
+    differs.
+    """
+    each = [f"{name}: {one.text}" for name, one in devices.items()]
+    return "\n".join([*([found.text] if found.text else []), *each])
+
+
+def as_object(told: ApplyTold, found: Foretold, devices: Mapping[str, Foretold]) -> str:
+    """Answer of the dry run and predictions as one JSON object."""
     plain: dict[str, Any] = msgspec.to_builtins(told)
+    for name, one in plain["devices"].items():
+        del one["what_if"]
+        one |= _as_keys(devices.get(name, Foretold()))
     del plain["what_if"]
-    plain["prediction"] = None
+    return json.dumps(plain | _as_keys(found), indent=2)
+
+
+def _as_keys(found: Foretold) -> dict[str, Any]:
+    """Keys `prediction` and `no_prediction`."""
+    prediction = None
     if found.prediction is not None:
         error = errors(found.prediction)
-        plain["prediction"] = msgspec.to_builtins(found.prediction) | {"now_by_measured": error}
-    plain["no_prediction"] = found.why_not or None
-    return json.dumps(plain, indent=2)
+        prediction = msgspec.to_builtins(found.prediction) | {"now_by_measured": error}
+    return {"prediction": prediction, "no_prediction": found.why_not or None}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from mirage.config import Config, HttpSection, TenantSection
@@ -19,8 +18,8 @@ from mirage.serve.apply.difference import ConfigDifference, difference
 from mirage.serve.apply.forms import ABSENT, ApplyTold, ChangeTold, FittingTold
 from mirage.serve.apply.recorded import config_record, found_record
 from mirage.serve.apply.revision import Revision
-from mirage.serve.apply.source import ConfigSource, Written, hash_of
-from mirage.serve.apply.state_file import StateFile
+from mirage.serve.apply.source import ConfigSource, Written
+from mirage.serve.apply.state_file import KeptState, StateFile
 from mirage.serve.apply.what_if import ServedConfig, known_engines, what_if
 from mirage.serve.ask import Probe
 from mirage.serve.changing import DomainChange
@@ -66,12 +65,8 @@ class ConfigApplier:
     ) -> None:
         self.source, self.wanted, self.revision = origin.source, origin.written, Revision()
         self._declared, self._fits = _rostered(declared), dict(found.fits)
-        self._domain, self._probe, self._state = domain, probe, origin.state
-        self._base = origin.sha256
-        self._kept = origin.written, origin.sha256
-        """Content of the state file, also if there is no such file: configuration, and hash of the
-        server's own file.
-        """
+        self._domain, self._probe = domain, probe
+        self._kept = KeptState(origin.state, self.source.path, origin.written, origin.sha256)
         self._lock = asyncio.Lock()
         self._having: asyncio.Future[None] | None = None
         """Task that makes the present change, or made the last one."""
@@ -114,8 +109,7 @@ class ConfigApplier:
             if not dry_run:  # to its end, also if who asked for it goes away
                 self._having = asyncio.ensure_future(self._have(wanted, foreseen))
                 await asyncio.shield(self._having)
-            keeps = self._state.path is not None
-            lines = said.lines(change, outlook, dry_run=dry_run, keeps=keeps)
+            lines = said.lines(change, outlook, dry_run=dry_run, keeps=self._kept.keeps)
             lines += [] if dry_run else self._not_loaded(change.adapts)
             return ApplyTold(
                 applied=not dry_run and not change.is_none,
@@ -134,8 +128,8 @@ class ConfigApplier:
     async def _have(self, wanted: Written, foreseen: Foreseen) -> None:
         """Write the configuration to the state file, then apply it."""
         change = foreseen.change
-        base = await asyncio.to_thread(self._keep, wanted)
-        self._base, self.wanted, self._declared = base, wanted, foreseen.declared
+        await asyncio.to_thread(self._kept.keep, wanted)
+        self.wanted, self._declared = wanted, foreseen.declared
         if change.is_none:
             return
         await self._domain.room_for(change.added)
@@ -165,27 +159,6 @@ class ConfigApplier:
         adapters = {name: dict(one.adapters) for name, one in backends.items()}
         found = Preflight(self._fits, dict(self._domain.tenants.refused), adapters, config)
         self._domain.book.declares(config_record(self.source, self.wanted), found_record(found))
-
-    def _keep(self, wanted: Written) -> str:
-        """Write the state file if its content changes; return the hash of the server's file to note
-        there.
-
-        Raises `CommandFailed`.
-        """
-        base = self._base
-        with suppress(OSError, UnicodeDecodeError):
-            now = hash_of(self.source.path.read_text(encoding="utf-8"))
-            base = now if wanted.sha256 == now else base
-        if (wanted, base) != self._kept:
-            try:
-                self._state.write(wanted, base)
-            except OSError as error:
-                raise CommandFailed(
-                    f"--state {self._state.path}: it cannot be written ({error.strerror}): "
-                    "nothing was applied"
-                ) from None
-            self._kept = wanted, base
-        return base
 
     # -- what would follow --------------------------------------------------------------
 

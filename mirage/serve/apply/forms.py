@@ -42,6 +42,8 @@ class DeviceAwaits(msgspec.Struct, frozen=True, kw_only=True):
     """Revision of the device's own server after the apply."""
     awaited: dict[str, str]
     """State that each of the device's tenants settles in, as in `ApplyTold`."""
+    what_if: WhatIfFacts | None = None
+    """Facts for a simulation of this device, as in `ApplyTold`."""
 
 
 class ApplyTold(msgspec.Struct, frozen=True, kw_only=True):

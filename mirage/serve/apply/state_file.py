@@ -7,14 +7,16 @@ configuration or the new one.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mirage.config import ConfigError, current
+from mirage.errors import CommandFailed
 from mirage.private_file import replace_private
-from mirage.serve.apply.source import Written
+from mirage.serve.apply.source import Written, hash_of
 
 STATE_FORM = 1
 
@@ -102,3 +104,34 @@ class StateFile:
                 "remove it, and the configuration file counts"
             )
         return state
+
+
+class KeptState:
+    """Content of a state file while a server runs, or what it would be."""
+
+    def __init__(self, state: StateFile, path: Path, written: Written, sha256: str) -> None:
+        """`path` is that of the server's file, of that hash when `written` last held."""
+        self._state, self._path = state, path
+        self._base, self._has = sha256, (written, sha256)
+
+    @property
+    def keeps(self) -> bool:
+        """True if there is a state file."""
+        return self._state.path is not None
+
+    def keep(self, wanted: Written) -> None:
+        """Write it if it has something else. It reads the disk. Raises `CommandFailed`."""
+        base = self._base
+        with suppress(OSError, UnicodeDecodeError):
+            now = hash_of(self._path.read_text(encoding="utf-8"))
+            base = now if wanted.sha256 == now else base
+        if (wanted, base) != self._has:
+            try:
+                self._state.write(wanted, base)
+            except OSError as error:
+                raise CommandFailed(
+                    f"--state {self._state.path}: it cannot be written ({error.strerror}): "
+                    "nothing was applied"
+                ) from None
+            self._has = wanted, base
+        self._base = base

@@ -51,7 +51,11 @@ def machine_told(
         awaited={name: state for each in awaits.values() for name, state in each.items()},
         lines=tuple(lines) or (said.NOTHING,),
         devices={
-            name: DeviceAwaits(revision=revisions.get(name, 0), awaited=each)
+            name: DeviceAwaits(
+                revision=revisions.get(name, 0),
+                awaited=each,
+                what_if=told[name].what_if if name in told else None,
+            )
             for name, each in awaits.items()
         },
     )

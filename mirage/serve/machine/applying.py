@@ -14,6 +14,7 @@ from mirage.serve.apply.forms import ApplyTold
 from mirage.serve.apply.revision import Revision
 from mirage.serve.apply.said import NOTHING
 from mirage.serve.apply.source import Written
+from mirage.serve.apply.state_file import KeptState
 from mirage.serve.ask import Probe
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.machine.applied import machine_told
@@ -53,8 +54,10 @@ class MachineApplier:
         moves: MachineMoves,
         probe: Probe,
         desk: RouterDesk,
+        state: KeptState,
     ) -> None:
-        """`desk` is that of the router before the devices."""
+        """`desk` is that of the router before the devices. What is applied is kept in `state`."""
+        self._state = state
         self._devices, self._machine = devices, machine
         self._moves, self._probe, self._desk = moves, probe, desk
         self.source, self.wanted = machine.declared.source, machine.declared.written
@@ -77,19 +80,18 @@ class MachineApplier:
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """See `AppliesConfigs`. Each device first does a dry run; no facts for a simulation are
-        returned.
-        """
+        """See `AppliesConfigs`. Each device first does a dry run."""
         async with self._lock:
             if self._having is not None:
                 await asyncio.wait([self._having])
             fresh()
             wanted = edit(self.wanted)
             plan = await self._plan(wanted)
-            parts = await self._would(plan, drain_s)
+            parts = await self._would(plan, drain_s, facts=dry_run and facts)
             fresh()
             if dry_run or plan.is_none(parts):
                 if not dry_run:
+                    await asyncio.to_thread(self._state.keep, wanted)
                     self._holds(wanted, plan)
                 return self._told(plan, parts, dry_run=dry_run)
             self._having = asyncio.ensure_future(self._have(wanted, drain_s))
@@ -121,10 +123,14 @@ class MachineApplier:
             check_tls(http)
         return MachinePlan(machine, change, differ, limits)
 
-    async def _would(self, plan: MachinePlan, drain_s: float | None) -> dict[str, ApplyTold]:
+    async def _would(
+        self, plan: MachinePlan, drain_s: float | None, *, facts: bool
+    ) -> dict[str, ApplyTold]:
         """Answers of the devices' dry runs. Raises as `apply` does if one refuses, or is away."""
         tenants, declared = plan.change.tenants, plan.machine.declared
-        asked = (self._devices[n].would(tenants[n], drain_s, declared) for n in plan.differ)
+        asked = (
+            self._devices[n].would(tenants[n], drain_s, declared, facts=facts) for n in plan.differ
+        )
         try:
             return dict(zip(plan.differ, await asyncio.gather(*asked), strict=True))
         except DeviceAway as error:
@@ -139,11 +145,13 @@ class MachineApplier:
         async with self._moves.still():
             plan = await self._plan(wanted)
             had, parts = self._present, dict[str, ApplyTold | None]()
+            await asyncio.to_thread(self._state.keep, wanted)
             for name in plan.differ:
                 try:
                     parts[name] = await self._serves(name, plan, drain_s)
                 except DeviceRefused as error:
                     await self._goes_back({other: had[other] for other in parts})
+                    await asyncio.to_thread(self._state.keep, self.wanted)
                     raise _refusal(error) from None
             self._holds(wanted, plan)
             self.revision.grows()

@@ -71,13 +71,22 @@ class DeviceCalls:
         return await self._told("PUT", "/keys", KeysTold, msgspec.json.encode(keys))
 
     async def serves(
-        self, text: str, wanted: Written, drain_s: float | None = None, *, dry_run: bool = False
+        self,
+        text: str,
+        wanted: Written,
+        drain_s: float | None = None,
+        *,
+        dry_run: bool = False,
+        facts: bool = False,
     ) -> ApplyTold:
         """Let the server apply the configuration `wanted`, or do a dry run; `text` is `wanted` as
         text.
+
+        With `facts` the answer to a dry run has the facts for a simulation.
         """
         words = {"file": str(wanted.path), "folder": str(wanted.folder), "above": "1"}
         words |= {"dry_run": "1"} if dry_run else {}
+        words |= {"what_if": "1"} if facts else {}
         words |= {} if drain_s is None else {"drain_s": f"{drain_s:g}"}
         path = f"/config?{urlencode(words)}"
         return await self._told("PUT", path, ApplyTold, text.encode(), APPLY_S)

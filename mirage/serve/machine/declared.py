@@ -214,20 +214,15 @@ def tenants_in(raw: dict[Any, Any], path: Path) -> list[TenantSection]:
     return machine_file(keys, path, path.parent, _gpus(keys)).common.tenants
 
 
-def declared_machine(
-    source: ConfigSource, written: Written, state: Path | None = None
-) -> DeclaredMachine:
+def declared_machine(source: ConfigSource, written: Written) -> DeclaredMachine:
     """Devices of the configuration `written`, under the options of `source`.
 
-    Raises `ConfigError`, also if `state` is given: configurations applied to several devices cannot
-    be kept in a state file.
+    Raises `ConfigError`.
     """
-    if state is not None:
-        raise ConfigError("--state keeps what is applied to one device: leave it out with devices")
     if source.memory is not None:
         raise ConfigError("--memory is for one device: write memory of each in devices")
     file = machine_file(written.raw, written.path, written.folder, _gpus(written.raw))
-    return DeclaredMachine(source, file, written)
+    return DeclaredMachine(source, file._replace(path=source.path), written)
 
 
 def _fixed(before: MachineFile, after: MachineFile) -> list[str]:

@@ -119,11 +119,19 @@ class ServedDevice(DirectedDevice):
         return (repr(now.raw), now.folder) != (repr(then.raw), then.folder)
 
     async def would(
-        self, tenants: frozenset[str], drain_s: float | None, declared: DeclaredMachine
+        self,
+        tenants: frozenset[str],
+        drain_s: float | None,
+        declared: DeclaredMachine,
+        *,
+        facts: bool,
     ) -> ApplyTold:
-        """Dry run of another file with these tenants. Raises as `DeviceCalls` does."""
+        """Dry run of another file with these tenants, with `facts` for a simulation.
+
+        Raises as `DeviceCalls` does.
+        """
         wanted = declared.device(self.name, tenants).written
-        return await self.calls.serves(text_of(wanted), wanted, drain_s, dry_run=True)
+        return await self.calls.serves(text_of(wanted), wanted, drain_s, dry_run=True, facts=facts)
 
     async def serves_of(
         self, declared: DeclaredMachine, tenants: frozenset[str], drain_s: float | None

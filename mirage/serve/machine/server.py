@@ -20,6 +20,7 @@ from mirage.serve.admin.declaring import Declaring
 from mirage.serve.adoption.book import RunBook
 from mirage.serve.adoption.left import end_left
 from mirage.serve.again import ReadAgain
+from mirage.serve.apply.state_file import KeptState
 from mirage.serve.caretaker import Caretaker
 from mirage.serve.clients.certificate import check_tls
 from mirage.serve.errors import EngineFailed
@@ -44,7 +45,9 @@ from mirage.serve.together import together
 from mirage.serve.until_signal import UntilSignal, signals_exit
 
 
-def serve_devices(machine: PlacedMachine, options: ServeOptions, means: Means) -> int:
+def serve_devices(
+    machine: PlacedMachine, state: KeptState, options: ServeOptions, means: Means
+) -> int:
     """Serve several devices until a signal; return the exit code. Raises as `serve` does."""
     common = machine.declared.common
     ReadyFile(options.ready_file).prepare()
@@ -59,20 +62,21 @@ def serve_devices(machine: PlacedMachine, options: ServeOptions, means: Means) -
             over.enter_context(reaper)
         # The router goes with this process: its address is nobody's else.
         common = common.model_copy(update={"lease_s": 0.0})
-        run = _run(machine, common, options, means, rundir, reaper, hangups)
+        run = _run(machine, common, state, options, means, rundir, reaper, hangups)
         return asyncio.run(run)
 
 
 async def _run(
     machine: PlacedMachine,
     common: Config,
+    state: KeptState,
     options: ServeOptions,
     means: Means,
     rundir: RunDir,
     reaper: ReaperClient,
     hangups: HangUps,
 ) -> int:
-    server = MachineServer(machine, common, options, means, rundir, reaper, hangups)
+    server = MachineServer(machine, common, state, options, means, rundir, reaper, hangups)
     return await server.run()
 
 
@@ -83,6 +87,7 @@ class MachineServer:
         self,
         machine: PlacedMachine,
         common: Config,
+        state: KeptState,
         options: ServeOptions,
         means: Means,
         rundir: RunDir,
@@ -123,7 +128,7 @@ class MachineServer:
         self._served = {keeper.name: self._device(keeper) for keeper in self._keepers}
         self._moves = MachineMoves(self._served, machine.declared.file.placement, self._book, say)
         self._moves.knows(machine.facts, machine.scenes)
-        applier = MachineApplier(self._served, machine, self._moves, means.probe, self._desk)
+        applier = MachineApplier(self._served, machine, self._moves, means.probe, self._desk, state)
         self._again = ReadAgain(options.keys, self._desk, applier)
         self._admin = MachineAdmin(
             self._calls, Declaring(applier), self._book, common.policy, self._again.keys
