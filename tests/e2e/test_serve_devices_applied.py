@@ -310,7 +310,7 @@ def test_a_dry_run_tells_what_latencies_would_become_on_each_device(first: Appli
     assert told[1].startswith("left: simulated with the "), told
     table = [line.split() for line in told[2:]]
     assert ["a", "measured"] in [row[:2] for row in table], told
-    assert ["now", "after"] == [row[0] for row in table[2:4]], told
+    assert [row[0] for row in table[2:4]] == ["now", "after"], told
     found = json.loads("\n".join(first.has(changed, "--dry-run", "--json")))
     assert "what_if" not in found and set(found["devices"]) == {LEFT}
     one = found["devices"][LEFT]
