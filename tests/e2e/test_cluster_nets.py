@@ -103,6 +103,17 @@ class Controller:
         found = re.findall(f"device '{device}' serves at (\\S+)", self.running.text)
         return found[-1] if found else ""
 
+    def router(self, machine: str) -> str:
+        """Address of a machine's router that was said last."""
+        found = re.findall(f"machine '{machine}' serves all models at (\\S+)", self.running.text)
+        return found[-1] if found else ""
+
+    def all_answer(self, machine: NetMachine, *routers: str) -> bool:
+        """True if routers of these machines answer to a machine for each model."""
+        asked = ((self.router(name), model) for name in routers for model in ("chat", "code"))
+        token = self.two.token
+        return all(url and machine.ask(url, model, token)[0] == 200 for url, model in asked)
+
     def ask(self, machine: NetMachine, device: str, model: str) -> int:
         """Status of an answer; 0 if there is none."""
         url = self.url(device)
@@ -136,8 +147,14 @@ def test_a_stranger_follows_the_page() -> None:
         for machine in (two.m1, two.m2):
             assert controller.ask(machine, "left", "chat") == 200
             assert controller.ask(machine, "right", "code") == 200
+            until(lambda m=machine: controller.all_answer(m, "m1", "m2"), "any router has all")
+        assert {name: controller.router(name) for name in ("m1", "m2")} == {
+            "m1": "http://10.0.0.1:8000",
+            "m2": "http://10.0.0.2:8000",
+        }, "as the page says"
+        for url in (controller.url("left"), controller.router("m1"), controller.router("m2")):
+            assert two.m2.ask(url, "chat", "another token")[0] == 401
         url = controller.url("left")
-        assert two.m2.ask(url, "chat", "another token")[0] == 401
         status = two.m2.mirage("node", "status")
         assert status.returncode == 0, status
         assert "machine m1 at 10.0.0.1\nmachine m2 at 10.0.0.2\n" in status.stdout
@@ -170,12 +187,14 @@ def test_either_machine_is_lost_and_comes_back() -> None:
             two.house.lose("m2")
             until(lambda: controller.ask(two.m1, "left", "code") == 200, "it is served elsewhere")
             measured["m2 lost: its model is served by m1 after"] = time.time() - lost
+            until(lambda: controller.all_answer(two.m1, "m1"), "the router left has both")
             two.house.machine("m2")
             back = time.time()
             two.node = two.joins()
             until(lambda: controller.ask(two.m1, "right", "code") == 200, "it is back")
             measured["m2 back: its model is served there after"] = time.time() - back
             until(lambda: controller.ask(two.m1, "left", "code") == 404, "m1 gives it up")
+            until(lambda: controller.all_answer(two.m2, "m1", "m2"), "both routers have both")
             print(f"{kept.served(lost)} requests to m1 meanwhile")
         with controller.asks(two.m2, "right", "code") as kept:
             servers = two.m2.servers()
