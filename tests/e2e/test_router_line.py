@@ -58,6 +58,11 @@ class Hearing:
     def holds(self, keys: AccessTable) -> None:
         self.keys.append(keys)
 
+    http: list[dict[str, Any]] = field(default_factory=list)
+
+    def limits(self, http: dict[str, Any]) -> None:
+        self.http.append(http)
+
     def renews(self) -> None: ...
 
     async def drain(self) -> None:
@@ -357,6 +362,32 @@ def test_an_end_is_judged_by_the_router_and_known_to_the_next_one(tmp_path: Path
         keeping = asyncio.create_task(another.keep(Hearing()))
         await another.has_table.wait()
         assert another.tenants["a"].suspects.refuses("body", asyncio.get_running_loop().time())
+        keeping.cancel()
+
+    run(scenario)
+
+
+def test_limits_reach_the_router_that_serves_and_the_next_one(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server, path = Server(), tmp_path / "line"
+        await server.start(path)
+        first, second = Hearing(), Hearing()
+        link = SupervisorLink(path)
+        await link.connect()
+        keeping = asyncio.create_task(link.keep(first))
+        await server.desk.connected()
+        assert [one["head_s"] for one in first.http] == [10.0]
+        server.desk.limits(HttpSection(head_s=3.0))
+        await server.desk.seen()
+        assert [one["head_s"] for one in first.http] == [10.0, 3.0]
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        another = SupervisorLink(path)
+        await another.connect()
+        assert another.welcome.http["head_s"] == 3.0
+        keeping = asyncio.create_task(another.keep(second))
+        await another.has_table.wait()
+        assert [one["head_s"] for one in second.http] == [3.0]
         keeping.cancel()
 
     run(scenario)
