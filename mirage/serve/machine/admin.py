@@ -90,7 +90,8 @@ class MachineAdmin:
     # -- all of them --------------------------------------------------------------------
 
     async def _all(self, request: web.Request) -> web.Response:
-        told = (await self._told()).values()
+        by_device = await self._told()
+        told = by_device.values()
         server = DeviceStatus(
             pid=os.getpid(),
             url=self._url,
@@ -102,7 +103,11 @@ class MachineAdmin:
             form_version=FORM_VERSION,
             revision=self._revision.number,
             server=server,
-            tenants=[tenant for one in told for tenant in one.tenants],
+            tenants=[
+                msgspec.structs.replace(tenant, device=name)
+                for name, one in by_device.items()
+                for tenant in one.tenants
+            ],
             coming=[weights for one in told for weights in one.coming],
         )
         return as_json(every, self._revision)
