@@ -55,8 +55,8 @@ class AdminServer:
         """`sleeps` is true if the policy lets tenants sleep.
 
         `reload_keys` returns a line about the keys in use then, and raises `InputRefused`, as
-        `order_keys` does, which replaces the keys by other ones. `seen` returns once the router acts
-        by the present wishes.
+        `order_keys` does, which replaces the keys by other ones. `seen` returns once the router
+        acts by the present wishes.
         """
         self._past, self._seen = past, seen
         self._reload_keys, self._order_keys = reload_keys, order_keys
