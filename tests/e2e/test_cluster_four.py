@@ -162,7 +162,7 @@ def lose(four: FourMachines, *numbers: int) -> None:
         four.house.nodes[f"m{number}"].all_processes["raylet"][0].process.wait()
 
 
-@pytest.mark.parametrize("machines", [pytest.param(3, marks=pytest.mark.rare), 4])
+@pytest.mark.parametrize("machines", [3, pytest.param(4, marks=pytest.mark.rare)])
 def test_each_failure_leaves_what_serves_and_two_at_once_are_made_up_for(
     machines: int, tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
