@@ -19,6 +19,7 @@ import yaml
 from operated import ROSTER
 from ray_house import SECRET, RayHouse, ray_house
 from supervised import WITH_FAKES, assert_gone, write_config
+from test_cluster_command import is_of
 from test_cluster_heads import Asker
 from tethered import ask, until
 
@@ -167,6 +168,7 @@ def test_each_failure_leaves_what_serves_and_two_at_once_are_made_up_for(
     machines: int, tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ray_house(short, machines, monkeypatch) as house, ExitStack() as over:
+        over.callback(end_left, short)
         four = FourMachines(house, written(tmp_path, machines), machines, over)
         try:
             failures(four, machines)
@@ -184,6 +186,14 @@ def test_each_failure_leaves_what_serves_and_two_at_once_are_made_up_for(
                 house.do(house.machines.end(name))
         assert_gone(servers)
     assert not list(short.iterdir())
+
+
+def end_left(folder: Path) -> None:
+    """End servers that a failed test has left, by their temporary files."""
+    for one in psutil.process_iter():
+        if is_of(one, folder) and is_server(one) and one.pid != os.getpid():
+            with suppress(psutil.Error):
+                one.kill()
 
 
 def is_server(process: psutil.Process) -> bool:
