@@ -59,7 +59,8 @@ class Arbiter:
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
         """Return the arbiter of a configuration. `rules`, if given, replace the configured ones;
-        `profiled` as in `Controller`."""
+        `profiled` maps a tenant's name to the step times that are known before its engine has run a
+        step."""
         temporal = config.sharing.mode == "temporal"
         turn_s = config.sharing.turn_s if temporal else None
         sharing = make_sharing([t.name for t in config.tenants], turn_s)
@@ -68,7 +69,11 @@ class Arbiter:
         return cls(controller, sharing, temporal=temporal, draining=draining)
 
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
-        """Add a tenant, or change its rights: see `Controller.declares`."""
+        """Add a tenant at the end of the order of turns, or change its rights.
+
+        `profiled` has its step times until its engine has measured them. See `Controller.declares`
+        for the time at which rights take effect.
+        """
         self.controller.declares(tenant, profiled)
         self.sharing.enters(tenant.name)
 

@@ -124,8 +124,9 @@ class Controller:
         rules: Rules | None = None,
         profiled: Mapping[str, Profiled] = UNPROFILED,
     ) -> Self:
-        """Return the controller of a configuration; `rules`, if given, replace the configured
-        ones."""
+        """Return the controller of a configuration; `rules`, if given, replace the configured ones.
+        `profiled` maps a tenant's name to the step times that are known before its engine has run a
+        step."""
         tenants = [entitled(t) for t in config.tenants]
         return cls(
             tenants,
@@ -143,7 +144,8 @@ class Controller:
         """Add a tenant, or change its rights; while it has an engine, only those in `AT_ONCE`.
 
         The other rights take effect once that engine is lost. A new tenant counts as given up until
-        it is awaited.
+        it is awaited. `profiled` has its step times until its engine has measured them; None leaves
+        those that are known.
         """
         before = self._tenants.get(tenant.name)
         if before is not None and tenant.name in self._joined:

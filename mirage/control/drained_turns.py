@@ -27,10 +27,12 @@ class DrainedTurns:
         self._revoked = -inf
 
     def turns(self, now: float, *, alone: bool) -> TurnLengths:
-        """Return the turns with their measured length; with the configured one until the first is
-        over.
+        """Return the lengths of turns for a plan at `now`: their length is the smoothed one of all
+        tenants' turns so far, or the configured one until any turn has ended.
 
-        `alone`: True if no other tenant waits for the present turn to end.
+        `alone` is True if no other tenant waits for the present turn to end. Then a turn that has
+        been shorter so far counts as young: waiting requests leave memory free to the growth of
+        running ones.
         """
         seconds = self._meant.seconds if self._length_s is None else self._length_s
         return self._meant._replace(seconds=seconds, young=alone and now - self._since < seconds)

@@ -33,8 +33,8 @@ class Draining:
         return costly
 
     def ends(self, now: float, *, costly: bool) -> bool:
-        """True if the tenant that drains because of the cost shall stop now. `costly` as in
-        `begins`."""
+        """True if the tenant that drains because of the cost shall stop now: its time is over, or
+        stopping now would no longer cost more than draining (`costly` is False)."""
         if self.until is None or (costly and now < self.until):
             return False
         self.over()

@@ -51,10 +51,11 @@ def giving_experts(
 ) -> TenantRow:
     """Return `row` with experts in the place of layers, if experts are cheaper; else `row`.
 
-    `most` is the number of experts of each layer that may be away. A change from one kind to the
-    other copies what returns. Layers and experts already away are converted into each other,
-    because other tenants may use that memory. If the result is more than may be away, or more
-    layers than hide while the tenant runs, the kind stays.
+    `most` is the number of experts of each layer that may be away. In `turns` an expert costs by
+    the length of a turn, without (None) by the step. A change from one kind to the other copies
+    what returns. Layers and experts already away are converted into each other, because other
+    tenants may use that memory. If the result is more than may be away, or more layers than hide
+    while the tenant runs, the kind stays.
     """
     gain = experts_gain(t.shape)
     if not (most and gain):
@@ -132,7 +133,8 @@ def _chosen(t: TenantSnapshot, ways: list[Price]) -> int:
 
 def _bears(t: TenantSnapshot, unfelt: int, most: int, turns: TurnLengths | None) -> int:
     """Return the experts that stay away before requests of other tenants make room, as `planner`
-    does for layers."""
+    does for layers. In `turns` they are priced by the length of a turn; without (None), a step may
+    take the part `ANOTHER_STEP` longer."""
     mixture = _mixture(t)
     if mixture is None:
         return 0

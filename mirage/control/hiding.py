@@ -51,8 +51,8 @@ def _condition(remapped: int, slots: int, n: int) -> tuple[int, int]:
 def best_slots(
     remapped: int, n: int, t_load: float, t_compute: float, slot_counts: Sequence[int] = (1, 2)
 ) -> int:
-    """Return the fewest slots whose step is as good as the shortest one, because fewer slots stream
-    fewer layers.
+    """Return the fewest of `slot_counts` slots whose step is as good as the shortest one, because
+    fewer slots stream fewer layers.
 
     That is 1 if one slot hides the loads, else 2 if two do. If neither does, transfers bound the
     step, and one slot can be better because it streams one layer less.
@@ -69,7 +69,8 @@ def largest_hidden(
     slot_counts: Sequence[int] = (1, 2),
     most_streamed: int | None = None,
 ) -> tuple[int, int]:
-    """Return the most layers that can be given away with their loads hidden, and the slots for it.
+    """Return the most layers that can be given away with their loads hidden, and the slots for it,
+    one of `slot_counts`.
 
     Loads are hidden if `hides` is true and a step of the nested set takes at most `HIDDEN` times
     its compute. `most_streamed` limits the streamed layers (None: n). Returns 0 layers and the
@@ -98,7 +99,8 @@ def most_hidden_at_best(n: int, t_load: float, t_compute: float, most_streamed: 
 def break_even(
     remapped: int, n: int, slot_counts: Sequence[int] = (1, 2), most_streamed: int | None = None
 ) -> float:
-    """Return the largest T_T / T_c at which `largest_hidden` gives `remapped` layers (at least 1).
+    """Return the largest T_T / T_c at which `largest_hidden` gives `remapped` layers (at least 1),
+    with the same limits `slot_counts` and `most_streamed`.
 
     0 if so many layers cannot be streamed, or hide only if loading takes no time.
     """

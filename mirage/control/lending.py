@@ -111,7 +111,11 @@ def _bearable(kv_bytes: int, turn_bytes: float, part: float) -> float:
 
 def _gain(x: float, p: float, ratio: float, gaining: float = 1.0) -> float:
     """Return the logarithm of the ratio of tokens a second with x times `kv_bytes` lent to those
-    without."""
+    without.
+
+    `p` is the part of a step's time that does not grow with the batch, `ratio` the bytes that load
+    in a turn over `kv_bytes`, `gaining` the part of the turns that gain.
+    """
     return gaining * log((1 + x) / (p + (1 - p) * (1 + x))) - x / ratio
 
 
@@ -140,9 +144,10 @@ def rest_enough(
 def pays_after(lent: float, part: float, way_back_s: float, anew_s: float) -> float:
     """Return the seconds of lending whose gain equals the cost of calling in all that was lent.
 
-    `lent`: lent bytes over the KV memory with all layers in place; `part`: as in `worth_lending`,
-    of the models that wait; `anew_s`: seconds to compute as much KV anew, by requests that get no
-    tokens meanwhile.
+    `lent`: lent bytes over the KV memory with all layers in place; `part`: the part of a step's
+    time that does not grow with the batch, 0 to 1, of the models that wait; `way_back_s`: seconds
+    to load the lent layers again; `anew_s`: seconds to compute as much KV anew, by requests that
+    get no tokens meanwhile.
     """
     gain = _gain(lent, min(part, MOST_PART), inf)
     return way_back_s + CALLED_IN * anew_s / gain if gain > 0 else inf

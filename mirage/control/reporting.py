@@ -78,7 +78,8 @@ def make_report(
     asleep: bool = False,
 ) -> Report:
     """Return the report of an engine. `wanted` is its demand in blocks; an extent has
-    `extent_blocks` blocks."""
+    `extent_blocks` blocks. `held`, `cached`, `counters` and `times` are groups of the report's
+    fields, the other arguments are fields."""
     blocks = max(0, held.usable_blocks)
     growth = max(held.used_extents, in_extents(wanted.growth, extent_blocks))
     return Report(

@@ -30,7 +30,8 @@ def unnumbered(
 ) -> Allotment:
     """Return an allotment without a number (revision 0) that is not sent yet.
 
-    Its grant is the bytes of all its parts; the other arguments are its fields.
+    Its grant is the bytes of all its parts. The arguments after `shape` are its fields, and have
+    the meaning of those of `Allotment`.
     """
     nbytes = footprint(shape, remapped, kv_extents, experts)
     return Allotment(0, remapped, slots, kv_extents, nbytes, open_extents, recall, experts, lent)

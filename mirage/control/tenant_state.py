@@ -187,7 +187,8 @@ class MetadataStore:
         """Newest snapshot of all joined tenants; None if an event came since."""
 
     def declares(self, tenant: Tenant, profiled: Profiled | None = None) -> None:
-        """Add a tenant, or set its rights from now on."""
+        """Add a tenant, or set its rights from now on. `profiled` replaces the times that it has
+        until its engine has measured them; None leaves them."""
         self._tenants[tenant.name] = tenant
         if profiled is not None:
             self._profiled = {**self._profiled, tenant.name: profiled}
@@ -284,8 +285,8 @@ class MetadataStore:
         return record.activity.at(now, 0 if self._temporal else self._cooldown_s)
 
     def _wanted(self, record: _Record, active: bool) -> tuple[int, int]:
-        """Return the extents for growth and for admission; for a tenant that may not step, those in
-        use."""
+        """Return the extents for growth and for admission. A tenant that is not `active` may not
+        step, so it wants only the extents in use."""
         if not active:
             return record.report.kv_used_extents, record.report.kv_used_extents
         newest = record.sent[-1] if record.sent else None

@@ -69,7 +69,8 @@ class TurnTaking:
         self._spill_bytes = message.spill_bytes
 
     def rest(self, rests: bool) -> None:
-        """Note that the engine rests from now on (True) or no longer. A drain ends with a rest."""
+        """Note that the engine rests from now on (`rests` is True) or no longer. A drain ends with
+        a rest."""
         self._rests = rests
         self._drain &= not rests
 
@@ -103,7 +104,12 @@ class TurnTaking:
         return given_up
 
     def holds(self, begun: int, *, executing: bool) -> bool:
-        """True unless it is certain that no step of this engine runs; the report says it."""
+        """True unless it is certain that no step of this engine runs; its report to the control
+        server says it.
+
+        It holds the turn while it may step, while a drain has `begun` requests to finish, and while
+        a step is `executing`.
+        """
         return self.granted or self._drains(begun) or executing
 
     def _drains(self, begun: int) -> bool:

@@ -54,7 +54,8 @@ class Fill:
     # -- single tenants -----------------------------------------------------------------
 
     def give(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
-        """Turn free bytes into a tenant's KV memory, or into memory of its cached prefixes."""
+        """Turn free bytes into `extents` KV extents of a tenant: for its demand, or, by `kind`, for
+        its cached prefixes."""
         nbytes = extents * row.extent_bytes
         row.kv += extents
         if kind is Kind.PREFIXES:
@@ -64,7 +65,7 @@ class Fill:
         self._flows.append((kind, row.name, nbytes))
 
     def take(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
-        """Turn a tenant's KV memory, or that of its cached prefixes, into free bytes."""
+        """Turn `extents` KV extents of a tenant, of the same `kind` as in `give`, into free bytes."""
         self.give(row, -extents, kind)
 
     def use_prefixes(self, row: TenantRow) -> None:

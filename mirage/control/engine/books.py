@@ -32,7 +32,8 @@ class ExtentBlocks(Protocol):
 
 
 class MemoryBooks(PricedMemory):
-    """`mirage.control.engine.way.Memory` of an engine. Its unit is a byte.
+    """Books of an engine's memory, which `Way` reads; sizes are in bytes. See
+    `mirage.control.engine.way.Memory`.
 
     An ordered move counts as done. Blocks of extents to be mapped are usable once the answer has
     come.

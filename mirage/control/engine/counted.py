@@ -10,8 +10,12 @@ from mirage.protocol import ModelShape
 
 
 class PricedMemory(ABC):
-    """Bytes that an engine of `shape` holds of its grant: the part of `way.Memory` that is
-    arithmetic."""
+    """Base of memories that `Way` reads: computes bytes from the counts of layers, experts and
+    extents.
+
+    `shape` has the bytes of each of these; a subclass keeps the number of extents. See
+    `way.Memory`.
+    """
 
     def __init__(
         self, shape: ModelShape, remapped: int, slots: int, experts: int, granted: int
@@ -54,8 +58,8 @@ class PricedMemory(ABC):
 
 
 class CountedMemory(PricedMemory):
-    """Memory of an engine for calculations, with nothing in use. See `way.Memory`; the unit is
-    bytes."""
+    """Memory of an engine without requests, kept as numbers only, to calculate where a way leads.
+    Sizes are in bytes. See `way.Memory`."""
 
     def __init__(
         self, shape: ModelShape, remapped: int, slots: int, experts: int, extents: int, granted: int
@@ -102,7 +106,8 @@ class CountedMemory(PricedMemory):
         return True
 
     def may_retire(self) -> bool:
-        """Return True: no cached block needs to be saved."""
+        """Return True: an extent may retire at any time, because no cached block has to be copied
+        to a tier before."""
         return True
 
     def emptied_extents(self) -> int:

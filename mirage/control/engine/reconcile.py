@@ -75,8 +75,8 @@ class Reconciler:
         """Make the books by asking `hands` what is held.
 
         `demote` is called with the extents that are about to lose their cached content. While
-        `may_demote` is false no extent retires; a later pass does it. `at_rest` as in `way.Memory`;
-        None: at rest while the fence is idle.
+        `may_demote` is false no extent retires; a later pass does it. `at_rest` returns True if no
+        request runs and no step is in flight; None: at rest while the fence is idle.
         """
         self._demote, self._hands, self.blocks = demote, hands, blocks
         rests = at_rest or (lambda: fence.idle)
@@ -198,8 +198,8 @@ class Reconciler:
         return _Entry(action, "layer", count, move.back if takes else 0, move.wanted)
 
     def _retire(self, count: int, *, anew: bool) -> None:
-        """Let `count` extents retire. They hold memory until they are empty, so this needs no
-        order."""
+        """Let `count` extents retire; with `anew`, those that retire already are made usable
+        before. They hold memory until they are empty, so this needs no order."""
         if anew:
             self.books.call_back(self.books.retiring_extents)
         retirees = self.blocks.to_retire(count)

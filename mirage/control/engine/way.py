@@ -66,7 +66,8 @@ class Memory(Protocol):
         """True if no request runs and no step is in flight."""
 
     def may_retire(self) -> bool:
-        """False while cached content of extents cannot be saved: no extent may retire."""
+        """True if extents may retire; False while there is no way to copy their cached content to a
+        tier, so that it would be lost."""
 
     def emptied_extents(self) -> int:
         """Return the number of retiring extents that no request uses, nor any step in flight."""

@@ -164,7 +164,8 @@ class RosterMember:
         return self.ready_at + self.awake_s(goal, rules, busy=self.running > 0)
 
     def awake_s(self, goal: DrainGoal, rules: RosterRules, *, busy: bool) -> float:
-        """Return the seconds for which the tenant stays awake before it yields."""
+        """Return the seconds for which the tenant stays awake before it yields; for longer if it is
+        `busy`, with running requests that would have to drain."""
         back_s = self.back_s(goal)
         span_s = rules.worth * back_s
         busy_s = rules.busy_worth * (back_s + rules.drain_s)

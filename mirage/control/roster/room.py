@@ -63,9 +63,9 @@ class DeviceRoom:
     def spare(self, to: RosterMember, claimed: int = 0) -> int:
         """Return the bytes that shall stay free when `to` comes: KV memory for running requests.
 
-        0 if all tenants can be awake at once, if no other tenant has more than one running request,
-        which each share holds, or if `to` would have to wait for tenants that came after it stood
-        in the line.
+        0 if all tenants can be awake at once, or if no other tenant has more than one running
+        request, which each share holds. 0 too if `to`, with these bytes and the `claimed` ones of
+        tenants before it, would have to wait for tenants that came after it stood in the line.
         """
         if sum(m.own.awake for m in self._members.values()) <= self.device_bytes:
             return 0
@@ -134,7 +134,8 @@ class DeviceRoom:
     def _asked(
         self, to: RosterMember, goal: DrainGoal, now: float, *, busy: bool
     ) -> list[RosterMember]:
-        """Return the tenants that may be asked to yield now, in order."""
+        """Return the tenants that may be asked to yield now, in order: idle ones, and after them,
+        if `busy`, those with running requests."""
         may = [
             m
             for m in self._others(to)

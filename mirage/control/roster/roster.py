@@ -306,7 +306,8 @@ class Roster:
         """Note that an engine broke: its tenant goes to the end of the line, else it would hold up
         the others.
 
-        A promise to a client holds until the tenant is given up.
+        From `retry_at` (seconds) on it comes again, if it `served` before, requests wait for it, or
+        it was promised to a client. A promise holds until the tenant is given up.
         """
         promised = member.promised
         wanted = member.is_asked_for or promised or member.again
@@ -400,8 +401,8 @@ class Roster:
 
     @staticmethod
     def _refusal(m: RosterMember, count: int, retry_s: float, why: str = "") -> RosterOrder:
-        """Return the refusal of the `count` oldest requests; the tenant comes all the same, unless
-        it is removed."""
+        """Return the refusal of the `count` oldest requests, whose clients are told `retry_s` and
+        the reason `why`; the tenant comes all the same, unless it is removed."""
         for _ in range(count):
             m.waiting.popleft()
         m.promised = not m.removed
