@@ -66,7 +66,8 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
     # -- vLLM's pool calls these ----------------------------------------------------------
 
     def popleft_n(self, n: int) -> list[Any]:
-        """Override vLLM's: give blocks to a request; their cached content is lost on the device."""
+        """Override vLLM's: take `n` free blocks for a request. Beyond vLLM's, tell the tier below
+        of cached content that is lost on the device, and note the blocks as used in the book."""
         given: list[Any] = super().popleft_n(n)
         for block in given:
             if block.block_hash is not None:
@@ -75,21 +76,24 @@ class ElasticBlocks(FreeKVCacheBlockQueue):
         return given
 
     def remove(self, block: Any) -> None:
-        """Override vLLM's: a request takes a cached block again for its content."""
+        """Override vLLM's: take a cached block out of the queue, because a request uses its content
+        again. Beyond vLLM's, note it as used in the book, and count it in `blocks_again`."""
         self._take(block)
         self.blocks_again += 1
 
     def prepend_n(self, blocks: list[Any]) -> None:
-        """Override vLLM's: blocks come back, to be given first."""
+        """Override vLLM's: put freed blocks at the head of the queue, to be given first. Beyond
+        vLLM's, note them as free in the book; blocks of retiring extents are not put back."""
         super().prepend_n(self._given_back(blocks))
 
     def append_n(self, blocks: list[Any]) -> None:
-        """Override vLLM's: blocks come back, to be given last."""
+        """Override vLLM's: put freed blocks at the end of the queue, to be given last. Beyond
+        vLLM's, note them as free in the book; blocks of retiring extents are not put back."""
         super().append_n(self._given_back(blocks))
 
     def _given_back(self, blocks: list[Any]) -> list[Any]:
-        """Return the blocks that may be given again; those of a retiring extent are dropped from
-        the prefix cache."""
+        """Note `blocks` as free in the book, and return those that may be given again; those of a
+        retiring extent are dropped from the prefix cache."""
         leaving = self.book.free([block.block_id for block in blocks])
         if not leaving:
             return blocks

@@ -45,7 +45,12 @@ class Conversation:
         pulse: Callable[[], Pulse],
         unfinished: Callable[[], bool],
     ) -> None:
-        """Introduce the engine and listen; `pulse` and `unfinished` as in `Agent.start`."""
+        """Introduce the engine and listen.
+
+        `pulse` returns the next pulse, and is called by the writer thread. While `unfinished` is
+        true the engine goes on without messages, as if the control server were alive. See
+        `Agent.start`.
+        """
         if self._agent is None:
             return
 

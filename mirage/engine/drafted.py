@@ -25,7 +25,7 @@ def _repeated(
     replace_to: int = 0,
 ) -> torch.Tensor:
     """Return each of `x`, [requests], repeated for its number of tokens by the cumulative counts
-    `cu_num_tokens`."""
+    `cu_num_tokens`; values equal to `replace_from` become `replace_to`."""
     counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
     replaced = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
     return replaced.repeat_interleave(counts.to(torch.int64), output_size=num_tokens)

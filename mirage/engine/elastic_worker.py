@@ -82,7 +82,7 @@ class ElasticWorker(WorkerBase):
         Raise `UnsupportedModel` if the model does not compute the same afterwards.
         """
         keeping = self.start_up.keeping
-        self.start_up.knows(self.vllm_config)
+        self.start_up.find_proof(self.vllm_config)
         try:
             with built(self.start_up.parameters.found), keeping.loading(self.vllm_config):
                 super().load_model(**kwargs)

@@ -50,7 +50,8 @@ class EngineTimes:
         self._compute_time.end(compute_s)
 
     def moved(self, seconds: float, *, was_absent: bool) -> None:
-        """Note that orders took `seconds`, if the engine fell asleep or woke by them."""
+        """Note that orders took `seconds`: as the time to sleep if all layers are away since, or as
+        the time to wake if they were before (`was_absent`) and are not any more."""
         if self._memory.absent and not was_absent:
             self.sleep_s = seconds
         elif was_absent and not self._memory.absent:

@@ -64,7 +64,7 @@ def lacks_input(model: Any) -> str | None:
 
 def special_tokens(config: Mapping[Any, Any]) -> Iterator[int]:
     """Yield the token ids to which a model's configuration gives a meaning, such as a picture's
-    place."""
+    place. The first step's prompt avoids them."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from special_tokens(value)

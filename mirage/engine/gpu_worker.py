@@ -100,7 +100,8 @@ def _capture_or_not(worker: MirageGPUWorker) -> Callable[..., int]:
 
 
 def _why_eager(eager: bool, runner: type) -> str:
-    """Return the reason why no graphs may be captured; empty if they may."""
+    """Return the reason why no graphs may be captured; empty if they may. `eager`: the settings
+    forbid graphs."""
     if eager:
         return "device.graphs is false"
     return "" if known(runner) else "this vLLM chooses its graphs where we do not know"

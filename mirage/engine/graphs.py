@@ -104,7 +104,8 @@ def _telling(builders: list[Any], streaming: Callable[[], bool]) -> Callable[[],
 def _gate_dispatcher(
     dispatcher: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]
 ) -> bool:
-    """Gate of the first model runner: its dispatcher takes the modes that are allowed."""
+    """Gate of the first model runner: while `streaming`, its dispatcher takes only `fitting` modes,
+    or runs eagerly. True if there are graphs of a fitting mode."""
     original = dispatcher.dispatch
 
     def dispatch(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +122,8 @@ def _gate_dispatcher(
 
 
 def _gate_manager(manager: Any, streaming: Callable[[], bool], fitting: set[CUDAGraphMode]) -> bool:
-    """Gate of the second model runner: it chooses among the graphs that it has captured."""
+    """Gate of the second model runner: while `streaming`, it chooses only among captured graphs of
+    `fitting` modes. True if there are any."""
     original, all_of_them = manager.dispatch, manager._candidates
     some = {
         size: [graph for graph in graphs if graph.cg_mode in fitting]

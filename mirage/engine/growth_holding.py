@@ -47,10 +47,13 @@ class HoldingKVCacheManager(KVCacheManager):
         num_lookahead_tokens: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """Allocate as vLLM does. A waiting request that finds no memory simply waits.
+        """Override vLLM's: allocate as it does, and tell the hold of the blocks that a request
+        lacks.
 
-        A running one gets nothing while memory is recalled: vLLM then preempts the request of its
-        own choice, and asks again.
+        A waiting request that holds no blocks and finds none simply waits. A running one gets
+        nothing while memory is recalled: vLLM then preempts the request of its own choice, and asks
+        again. If there are copies that hold blocks, they are waited for, and vLLM's allocation is
+        tried once more.
         """
         running = request.status == RequestStatus.RUNNING
         if running and self.hold.recalls():

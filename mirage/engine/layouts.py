@@ -15,6 +15,7 @@ def elastic_layouts(
     declared: Sequence[str], kinds: Sequence[Sequence[str]] = (BLOCK_OUTERMOST, LAYER_OUTERMOST)
 ) -> list[str]:
     """Return the layouts that can grow, of those that the attention backends declare, best first.
+    They are all of one of `kinds`, the first of which a backend declares any.
 
     Raise `RuntimeError` if there is none.
     """
@@ -33,8 +34,8 @@ def layouts_on_gpu(declared: Sequence[str], *, elastic: bool) -> list[str]:
     """Return the layouts for a GPU, the same under every policy, since kernels add in another order
     with another layout and texts would differ.
 
-    A KV cache that does not grow may have any layout. Raises `RuntimeError` as `elastic_layouts`
-    does.
+    A KV cache that does not grow (`elastic` is False) may have any layout. Raises `RuntimeError` as
+    `elastic_layouts` does.
     """
     try:
         return elastic_layouts(declared)
@@ -47,7 +48,7 @@ def layouts_on_gpu(declared: Sequence[str], *, elastic: bool) -> list[str]:
 def layouts_on_cpu(declared: Sequence[str], *, mla: bool) -> list[str]:
     """Return the layouts for a CPU, whose attention kernels read blocks through strides.
 
-    The backends declare fewer layouts than they can read. Those of latent attention (MLA) view the
-    cache of a layer as one array of tokens, so its blocks must be contiguous.
+    The backends declare fewer layouts than they can read. Those of latent attention (`mla`) view
+    the cache of a layer as one array of tokens, so its blocks must be contiguous.
     """
     return elastic_layouts(declared, (LAYER_OUTERMOST,)) if mla else [BLOCK_OUTERMOST[0]]

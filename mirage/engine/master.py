@@ -1,8 +1,9 @@
 """Layout of a master: tensors by their names, and units as they are streamed.
 
-First come parameters outside the layers, buffers, and small parameters of the layers, as they were
-loaded and before processing. Then come the units, of processed parameters, then the other
-parameters of the layers. Last come the table of all these, and its length.
+A unit is a layer, or the piece between two attentions. First come parameters outside the layers,
+buffers, and small parameters of the layers, as they were loaded and before processing. Then come
+the units, of processed parameters, then the other parameters of the layers. Last come the table of
+all these, and its length.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class StoredTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredUnit(msgspec.Struct, frozen=True, array_like=True):
-    """Place of a unit in a master, in bytes."""
+    """Offset and size in a master, in bytes, of one unit that is streamed: a layer, or the piece
+    between two attentions."""
 
     offset: int
     nbytes: int

@@ -71,7 +71,7 @@ class MemoryWorker:
         return self.memory.backend.memory_info()
 
     def times_steps(self, of_requests: bool) -> None:
-        """Set if steps from now on are those of requests; steps that are not do not count for
+        """Set if steps from now on are those of requests (`of_requests`); only these count for
         times."""
         self.times.warm = of_requests
 

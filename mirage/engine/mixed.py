@@ -26,8 +26,8 @@ def name_by_mask(request: Any) -> None:
 
 
 def _mark(tokens: Sequence[bool] | None) -> str:
-    """Return a digest of a mask up to its last embedding: one word, since a space separates it from
-    the salt.
+    """Return a digest of the mask `tokens` up to its last embedding: one word, since a space
+    separates it from the salt.
 
     None stands for a prompt of embeddings alone.
     """

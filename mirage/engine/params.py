@@ -201,6 +201,7 @@ class PlacedLayers:
     ) -> LayerStreamer:
         """Move all layers into reserved ranges and hook their forward functions.
 
+        `chunk_bytes` is the size of the parts in which a layer is copied, None for whole layers.
         `masters` may return existing masters. Raises `vmm` errors if the grant does not hold the
         layers.
         """
@@ -246,7 +247,7 @@ class PlacedLayers:
         absent: bool,
     ) -> LayerStreamer:
         """Return a streamer, and hook layers or pieces so that a step waits for parameters when it
-        reaches them."""
+        reaches them. `absent` layers have no memory yet."""
         homes = [
             LayerFrame(index, one.home, address, one.nbytes, backend.driver.event())
             for index, (one, address) in enumerate(zip(placed, addresses, strict=True))

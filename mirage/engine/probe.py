@@ -93,8 +93,8 @@ def answer(question: dict[str, Any], device: str) -> dict[str, Any]:
 
 
 def ask(argv: list[str], device: str, *, elastic: bool) -> ModelFacts:
-    """Return the facts behind one server's command line. Raise `TenantRefused`, or what vLLM
-    raises."""
+    """Return the facts behind one server's command line. An `elastic` engine gets a KV layout that
+    can grow. Raise `TenantRefused`, or what vLLM raises."""
     args = arguments.parse(argv)
     config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     if reason := arguments.verify(config) or _no_generation_config(config.model_config):
@@ -188,7 +188,8 @@ def _kv_specs(config: Any) -> dict[str, Any]:
 
 
 def _resolve_layout(config: Any, specs: dict[str, Any], *, elastic: bool) -> None:
-    """Note in `config` the KV layout that the engine will have."""
+    """Note in `config` the KV layout that the engine will have: one that can grow if it is
+    `elastic`."""
     backends = get_current_attn_backends(config)
     names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
     if specs and not current_platform.is_cpu():

@@ -34,8 +34,11 @@ class EngineReports:
         self._periods = periods
 
     def make(self, *, revision: int, holds_turn: bool) -> Report:
-        """Return a report of the present state. It is cheap: no loop over blocks while an extent is
-        one block."""
+        """Return a report of the present state, with the `revision` of the newest allotment that
+        the engine has seen, and `holds_turn` True while a step of it may be running.
+
+        It is cheap: no loop over blocks while an extent is one block.
+        """
         measured = self._worker.measured()
         step_s = self._periods.beside_s(measured.times.token_s)
         return make_report(

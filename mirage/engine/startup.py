@@ -58,8 +58,9 @@ class StartUp:
 
     # -- the weights --------------------------------------------------------------------
 
-    def knows(self, vllm_config: Any) -> None:
-        """Look for the proof of an earlier start, before the weights are read."""
+    def find_proof(self, vllm_config: Any) -> None:
+        """Look for the record of an earlier start's proof, before the weights are read. If there is
+        one for the same layers, `loaded` computes one step instead of the whole proof."""
         self.proven = ProvenBefore.of(vllm_config, self.settings)
 
     def loaded(self, runner: Any, forward: Step, profile: Step) -> None:

@@ -17,7 +17,8 @@ SERVER_ONLY = ("--uds", "--uvicorn-log-level", "--disable-uvicorn-access-log")
 
 @dataclass(frozen=True)
 class Timed:
-    """One step: its work, counted as in `mirage.simulate.roofline.Work`, and its seconds."""
+    """One step: its work in tokens, with the fields of `mirage.simulate.roofline.Work`, and its
+    seconds."""
 
     sequences: int
     context: int

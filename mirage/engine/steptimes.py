@@ -2,8 +2,9 @@
 
 Question (see `mirage.tools.profile.engines`) and answer are in seconds, bytes, tokens. The engine
 is the one that `mirage serve` would start, with as many KV blocks as possible, stepped in this
-process. All points are measured in several passes, since a machine's speed drifts: for each point
-the answer has the median of its quickest pass, and the times of all its steps.
+process. The question lists batches: prompts alone, sequences that decode, and both together. The
+whole list is measured several times (`passes`), since a machine's speed drifts: for each batch the
+answer has the median of its quickest repetition, and the times of all its steps.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ Answer = dict[str, Any]
 
 
 def prompts(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
-    """Yield the steps of prompts alone and together, one step each."""
+    """Yield, for each (count, tokens) of the question, the first step of so many prompts of so many
+    tokens each, once in each round."""
     for count, tokens in asked["prompts"]:
         rounds = []
         for _ in range(asked["rounds"]):
@@ -47,7 +49,8 @@ def prompts(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def decodes(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
-    """Yield the steps of batches of equal contexts, some steps each."""
+    """Yield, for each (batch, context, output) of the question, the first steps in which so many
+    sequences with equal contexts decode."""
     for batch, context, output in asked["decodes"]:
         for _ in range(batch):
             engine.add(context, output)
@@ -56,7 +59,9 @@ def decodes(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def mixtures(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
-    """Yield the steps with one prompt among sequences that decode."""
+    """Yield, for each (batch, tokens) of the question, a step with one prompt of so many tokens
+    among so many sequences that decode, once in each round. A round in which these do not all run
+    together is left out."""
     for batch, tokens in asked["mixtures"]:
         rounds = []
         for _ in range(asked["rounds"]):
@@ -70,8 +75,13 @@ def mixtures(engine: EngineStepper, asked: Question) -> Iterator[list[Timed]]:
 
 
 def samples(engine: EngineStepper, asked: Question) -> list[Answer]:
-    """Return the points that could be measured: the quickest pass of each, and the times of all its
-    steps."""
+    """Measure the whole list of batches in `asked`, `passes` times; return one sample for each
+    batch.
+
+    A sample has the batch's work and step seconds, as the median of its steps in its quickest
+    repetition, and in `times_s` the seconds of all its steps. A batch that never formed is left
+    out.
+    """
     passes = [
         [*prompts(engine, asked), *decodes(engine, asked), *mixtures(engine, asked)]
         for _ in range(asked["passes"])

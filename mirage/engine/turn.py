@@ -34,7 +34,8 @@ class EngineTurn:
             self._taking.told(Turn(False))
 
     def rest(self, rests: bool) -> None:
-        """Let the engine rest or go on. At rest no step is scheduled, even with the turn."""
+        """Let the engine rest (`rests` is True) or go on. At rest no step is scheduled, even with
+        the turn."""
         self._taking.rest(rests)
 
     @property

@@ -112,7 +112,8 @@ class Copier:
             self._fail(job, error)
 
     def finished(self, *, up: bool) -> list[CopyJob]:
-        """Return the jobs of one direction that have ended since the last call."""
+        """Return the jobs of one direction (`up`: to the device, else to the tier below) that have
+        ended since the last call."""
         ended = [job for job in self._jobs if job.up == up and self._ended(job)]
         for job in ended:
             self._jobs.remove(job)
@@ -120,7 +121,8 @@ class Copier:
         return ended
 
     def wait(self, *, up: bool) -> None:
-        """Issue all jobs of one direction and wait for them; `finished` returns them afterwards."""
+        """Issue all jobs, and wait for those of one direction (`up`: to the device, else to the
+        tier below); `finished` returns them afterwards."""
         self.pump()
         for job in self._jobs:
             if job.up == up and not self._ended(job):

@@ -89,9 +89,8 @@ class EngineTiers:
 
     def watch(self, blocks: ElasticBlocks, queues: EngineQueues, window: int) -> None:
         """Store content that leaves these blocks, and load content that these requests lack.
-
-        `window` as in `Stores`.
-        """
+        `window` is the number of blocks at the head of the free queue that are stored ahead, as
+        they may be taken soon."""
         self._watched = blocks, queues
         self.stores = Stores(
             blocks,
@@ -130,8 +129,9 @@ class EngineTiers:
         return iter(()) if self._watched is None else self._watched[1].loading()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
-        """Copy the content of extents to the pool before they retire. In an engine at rest, wait
-        for the copies."""
+        """Copy the content of extents to the pool before they retire, as much as the link carries
+        in `DEMOTE_S` seconds. In an engine that is `asleep` as much as in `ASLEEP_S` seconds, and
+        wait for the copies."""
         if self.stores is None:
             return
         most = bytes_in(

@@ -90,7 +90,9 @@ class TierManager(OffloadingManager):
         return self._prefetch.waits
 
     def rise(self, queue: Iterable[str], on_device: Callable[[Key], bool], carried: float) -> None:
-        """Ask the pool, once a step, to bring up blocks for the `queue`: see `Prefetch.next`."""
+        """Ask the pool, once a step, to bring up blocks for requests of the `queue`, as many as the
+        link has room for (`carried`). Blocks that are `on_device` stay below. See `Prefetch.next`.
+        """
         for request, keys in self._prefetch.next(queue, on_device, carried).items():
             self._pool.seek(request, keys)
 

@@ -22,7 +22,8 @@ class SchedulerTiers:
         return self._tiers is not None and not self._tiers.left
 
     def watch(self, blocks: ElasticBlocks, window: int) -> None:
-        """Store content that leaves these blocks; `window` as in `Stores`."""
+        """Store content that leaves these blocks. `window` is the number of blocks at the head of
+        the free queue that are stored ahead, as they may be taken soon."""
         if self._tiers is not None:
             self._tiers.watch(blocks, self._queues, window)
 
@@ -45,7 +46,8 @@ class SchedulerTiers:
         return stores is not None and stores.drain()
 
     def demote(self, extents: list[int], *, asleep: bool) -> None:
-        """Copy the cached content of extents that are about to retire."""
+        """Copy the cached content of extents that are about to retire; in an engine that is
+        `asleep`, more of it, and wait for the copies."""
         if self._tiers is not None:
             self._tiers.demote(extents, asleep=asleep)
 
