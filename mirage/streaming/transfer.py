@@ -60,7 +60,7 @@ class LayerFrame:
 
 @dataclass(eq=False)
 class RingSlot:
-    """Frame that the layers of a ring share, in the order in which they run."""
+    """Slot: a frame, and its ring, the layers that share it in the order in which they run."""
 
     frame: Frame
     ring: list[LayerFrame]

@@ -163,14 +163,14 @@ def transition(
 
 
 def streamed_rings(order: Sequence[int], remapped: int, stream_slots: int) -> list[list[int]]:
-    """Return the streamed layers of each slot, the first ones of `order`; empty if no layer is
-    remapped."""
+    """Return the ring of each slot, the streamed layers that share it: the first ones of `order`,
+    one more for each slot than are remapped. Empty if no layer is remapped."""
     return deal(sorted(order[: remapped + stream_slots]), stream_slots) if remapped else []
 
 
 def deal(layers: Sequence[int], stream_slots: int) -> list[list[int]]:
-    """Return the ring of each slot: layers are dealt out in turn, so that neighbours are in
-    different slots."""
+    """Return the ring of each slot: the layers that the slot holds one after the other, step after
+    step. They are dealt out in turn, so that neighbours are in different slots."""
     return [list(layers[number::stream_slots]) for number in range(stream_slots)]
 
 

@@ -39,7 +39,7 @@ class Arena:
         return self._counts.setdefault(tenant, Counts())
 
     def state(self, peers: PeersState | None = None) -> PoolState:
-        """Return a snapshot of the arena."""
+        """Return a snapshot of the arena, with the state of the `peers` that belong to it, if any."""
         return picture(self.ledger, self.space, len(self), self._counts, peers)
 
     def get(self, name: Name) -> Block | None:
@@ -50,7 +50,8 @@ class Arena:
     def place(
         self, name: Name, tenant: str, nbytes: int, state: BlockState, *, replica: bool = False
     ) -> Block | None:
-        """Place a new block that is not READY; None if there is no room."""
+        """Place a new block that is not READY; None if there is no room. A `replica` is not offered
+        to the tier below, since engines have its content in host memory."""
         stride = stride_of(nbytes)
         offset = self._room(tenant, stride)
         if offset is None:

@@ -229,7 +229,8 @@ class Core:
     # -- the tier below -----------------------------------------------------------------
 
     def risen(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy up has ended, or did not begin."""
+        """Note that a copy up has ended, or did not begin. The block is READY if it is `whole`,
+        else it is dropped."""
         self._rising.discard(name)
         block = self._host.get(name)
         if block is None or block.state is not BlockState.RISING:
@@ -243,14 +244,16 @@ class Core:
             self._drop(block)
 
     def moved(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy from a peer to host memory has ended, or did not begin."""
+        """Note that a copy from a peer to host memory has ended, or did not begin. The copy is
+        READY if it is `whole`, else it is dropped."""
         copy = self._host.get(name)
         if copy is not None and copy.state is BlockState.RISING:
             self._ready(copy) if whole else self._drop(copy)
         self._peered.moved(name, whole=whole)
 
     def sunk(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy down has ended, or did not begin."""
+        """Note that a copy down has ended, or did not begin. The block in host memory may be
+        evicted now, `whole` or not."""
         self._cleaning.sunk(name)
 
     # -- before the end -----------------------------------------------------------------

@@ -81,7 +81,8 @@ def picture(
     counts: Mapping[str, Counts],
     peers: PeersState | None = None,
 ) -> PoolState:
-    """Return a snapshot of a medium."""
+    """Return a snapshot of a medium of `blocks` blocks, with the state of the `peers` that belong
+    to it, if any."""
     return PoolState(
         budget_bytes=ledger.budget,
         used_bytes=space.used,

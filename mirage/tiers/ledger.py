@@ -84,7 +84,8 @@ class TierLedger:
         due: Due | None = None,
         standing: PriorityClass | None = None,
     ) -> None:
-        """Set entitlement and class, which shares depend on; None leaves a value as it is."""
+        """Set a tenant's entitlement (`due`) and class (`standing`), which shares depend on; None
+        leaves a value as it is."""
         account = self.account(tenant)
         account.due = account.due if due is None else due
         account.standing = account.standing if standing is None else standing

@@ -100,6 +100,7 @@ class PeerBacking:
         return True
 
     def moved(self, block: Block, *, whole: bool) -> None:
-        """Note that the block's copy has ended, or did not begin."""
+        """Note that the block's copy has ended, or did not begin. If it is not `whole`, the block
+        may be offered again."""
         block.sinking, block.offered = False, not whole
         self.moving -= 1

@@ -134,7 +134,8 @@ class Peered:
                 self._backing.move(block)
 
     def moved(self, name: Name, *, whole: bool) -> None:
-        """Note that a copy to host memory has ended, or did not begin."""
+        """Note that a copy to host memory has ended, or did not begin; `whole`: host memory has the
+        content."""
         block = self.arena.get(name)
         if block is not None and block.sinking:
             self._backing.moved(block, whole=whole)

@@ -26,7 +26,8 @@ class EvictionPolicy(Protocol):
         """Remove the block because its room is needed; ARC keeps its name as a ghost."""
 
     def drop(self, name: Name) -> None:
-        """Forget the block, without leaving a ghost."""
+        """Forget the block, without leaving a ghost (ARC's memory of an evicted name); nothing
+        happens if it is not held."""
 
     def victims(self) -> Iterator[Name]:
         """Return all held names, first victim first. Valid until the next change."""

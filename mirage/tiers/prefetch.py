@@ -37,7 +37,8 @@ Block = TypeVar("Block")
 
 
 def fitting(window: float, bytes_each: float, block_bytes: int, latency: float = 0.0) -> float:
-    """Return Eq. 1: the number of blocks that a link brings in a window, all of them together.
+    """Return Eq. 1: the number of blocks that a link brings in a `window` of time, all of them
+    together, if it needs `latency` before the first.
 
     The link carries `bytes_each` bytes for each unit of the window's time. If each block were
     tested alone against the window, all would fit: that would overcommit the link.
@@ -70,7 +71,8 @@ def ahead(
 
 
 def window(came: float, carried: float, *, steps: int = STEPS, least: int = LEAST) -> int:
-    """Return the number of blocks that may be on their way (Eq. 1).
+    """Return the number of blocks that may be on their way (Eq. 1): as many as the disk and the
+    link bring in `steps` steps, but at least `least`.
 
     `came` blocks arrived in the last step, which shows the disk's pace; the link has room for
     `carried` blocks in one step beside streamed layers.
@@ -137,7 +139,8 @@ class Prefetch:
     ) -> dict[str, list[Key]]:
         """Return the keys to bring up now, by request; `queue` is in the order of the scheduler.
 
-        Keys that are `on_device` stay below until they are `needed`. `carried` as in `window`.
+        Keys that are `on_device` stay below until they are `needed`. The link has room for
+        `carried` blocks in one step beside streamed layers.
         """
         came = self._settle()
         room = window(came, carried) - len(self._coming)

@@ -205,7 +205,8 @@ class Holder:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Serve until the server ends. Arguments: GPU, path, and two inherited descriptors."""
+    """Serve until the server ends. `words` are the arguments, None for those of the command line:
+    GPU, path, and two inherited descriptors."""
     parser = argparse.ArgumentParser(prog="holder")
     for name, kind in (("device", int), ("path", Path), ("server", int), ("host", int)):
         parser.add_argument(name, type=kind)

@@ -50,8 +50,8 @@ class Peers:
         self._callbacks[holder] = (draining, callback)
 
     def alloc(self, nbytes: int, hints: Hints = ANYWHERE) -> Lease | None:
-        """Lease the smallest free range of all devices that `nbytes` fit into; None if there is no
-        room.
+        """Lease the smallest free range that `nbytes` fit into, of the device in `hints` or else of
+        all; None if there is no room.
 
         Raise `ValueError` for sizes that are not positive, and for unknown devices.
         """
@@ -106,8 +106,8 @@ class Peers:
     def resize(
         self, device: str, budget: int, rank: Callable[[Lease], int] = lambda lease: 0
     ) -> None:
-        """Set a device's budget; leases beyond it are revoked, low ranks first. Raises
-        `ValueError`."""
+        """Set a device's budget; leases beyond it are revoked, those with a low `rank` first.
+        Raises `ValueError`."""
         mine = self._devices[self._known(device)]
         if not 0 <= budget <= mine.capacity:
             raise ValueError(f"{budget} bytes for peer {device!r}: it has {mine.capacity}")
@@ -164,7 +164,8 @@ class Peers:
             self._call(loan, over=True)
 
     def _call(self, loan: Loan, *, over: bool) -> None:
-        """Call back for a loan. Calls that become due in a callback follow it."""
+        """Call the holder of a loan back: that its revocation begins, or that it is `over`. Calls
+        that become due in a callback follow it."""
         self._due.append((loan.holder, over, loan.lease))
         if self._calling:
             return

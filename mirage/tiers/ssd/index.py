@@ -76,8 +76,8 @@ class CellIndex:
         return entry is not None and entry.readable and entry.cell.stride == stride
 
     def adopt(self, name: Name, cell: FileCell, tenant: str = "", *, wanted: bool = True) -> bool:
-        """Enter a block that was found in a file; False if there is no room, it is held already or
-        not `wanted`.
+        """Enter a block of `tenant` that was found in a file; False if there is no room, it is held
+        already or not `wanted`.
 
         Cells of one file have to be entered in ascending order, before any block is placed: cells
         that are left out or refused are free.
@@ -95,8 +95,8 @@ class CellIndex:
     def place(
         self, name: Name, stride: int, tenant: str = ""
     ) -> tuple[FileCell, list[FileCell]] | None:
-        """Return a cell to write to, and the cells of blocks evicted for it; None if there is no
-        room.
+        """Return a cell to write a block of `tenant` to, and the cells of blocks evicted for it;
+        None if there is no room.
 
         The cells of evicted blocks are not given to others until `free` is called for them.
         """
