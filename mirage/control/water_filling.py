@@ -65,7 +65,8 @@ class Fill:
         self._flows.append((kind, row.name, nbytes))
 
     def take(self, row: TenantRow, extents: int, kind: Kind = Kind.KV) -> None:
-        """Turn `extents` KV extents of a tenant, of the same `kind` as in `give`, into free bytes."""
+        """Turn `extents` KV extents of a tenant into free bytes: of its demand, or, by `kind`, of
+        its cached prefixes."""
         self.give(row, -extents, kind)
 
     def use_prefixes(self, row: TenantRow) -> None:

@@ -39,7 +39,8 @@ class Arena:
         return self._counts.setdefault(tenant, Counts())
 
     def state(self, peers: PeersState | None = None) -> PoolState:
-        """Return a snapshot of the arena, with the state of the `peers` that belong to it, if any."""
+        """Return a snapshot of the arena; `peers` is the state of the peers above it, if there are
+        any."""
         return picture(self.ledger, self.space, len(self), self._counts, peers)
 
     def get(self, name: Name) -> Block | None:

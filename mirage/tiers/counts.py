@@ -81,8 +81,8 @@ def picture(
     counts: Mapping[str, Counts],
     peers: PeersState | None = None,
 ) -> PoolState:
-    """Return a snapshot of a medium of `blocks` blocks, with the state of the `peers` that belong
-    to it, if any."""
+    """Return a snapshot of a medium of `blocks` blocks; `peers` is the state of the peers above it,
+    if there are any."""
     return PoolState(
         budget_bytes=ledger.budget,
         used_bytes=space.used,
