@@ -70,7 +70,7 @@ class HeldProgram(subprocess.Popen[bytes]):
             )
 
     def begin(self) -> None:
-        """See `NewChild`."""
+        """Let the program run, by a byte on its standard input; nothing happens if it has ended."""
         assert self.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.stdin.write(b"\n")
@@ -101,17 +101,17 @@ class AdoptedChild:
         """Do nothing: the process already runs."""
 
     def poll(self) -> int | None:
-        """See `Child`."""
+        """Exit status, negative for a signal; None while the process runs."""
         return self._collect(os.WNOHANG)
 
     def wait(self) -> int:
-        """See `Child`."""
+        """Wait until the process has ended, and return its exit status."""
         status = self._collect(0)
         assert status is not None
         return status
 
     def send_signal(self, sig: int, /) -> None:
-        """See `Child`."""
+        """Send a signal; nothing happens if the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 

@@ -39,7 +39,8 @@ MORE_S = 120.0
 
 
 def ask(config: Config, probe: Probe = PROBE) -> tuple[dict[str, ModelFacts], dict[str, str]]:
-    """Ask vLLM about all tenants' models: facts, and reasons of refusals, both by tenant.
+    """Ask vLLM, through the process `probe`, about all tenants' models: facts, and reasons of
+    refusals, both by tenant.
 
     This takes some ten seconds, most of it for importing vLLM. Raises `ConfigError` if vLLM cannot
     be asked about all of them.

@@ -170,7 +170,9 @@ class ControlServer:
         on_host: bool = False,
         lease_s: float = 0.0,
     ) -> None:
-        """`hang_s`, `first_step_s` and `on_host` are as in `Vitals`.
+        """An engine is taken for hung after `hang_s` seconds without progress, and a first step may
+        compile for `first_step_s` seconds. `on_host` is True if steps are computed by the
+        processors and not by a GPU.
 
         Engines go on for `lease_s` seconds if this process is killed; 0 ends them with it.
         """

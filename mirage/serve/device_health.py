@@ -116,7 +116,8 @@ class DeviceHealth:
             self._well.set()
 
     def told(self, *, reasons: bool = True) -> dict[str, Any]:
-        """State of the device for ``/health`` and ``/mirage/state``."""
+        """State of the device for ``/health`` and ``/mirage/state``: ok or failed, and with
+        `reasons` the reason of the failure."""
         if not self.reason:
             return {"status": "ok"}
         return {"status": "failed"} | ({"reason": self.reason} if reasons else {})

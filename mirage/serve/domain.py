@@ -131,7 +131,8 @@ class Domain:
     # -- one tenant ---------------------------------------------------------------------
 
     def _make(self, tenant: TenantSection, fit: Fit, adapters: Mapping[str, str]) -> None:
-        """Create the objects of a tenant, none of which runs yet. See `_unmake`."""
+        """Create the engine manager of a tenant and enter it in `tenants`, with its share and
+        adapters. No process starts. `_unmake` undoes it."""
         manager = EngineManager(
             self._config,
             tenant,
@@ -342,7 +343,7 @@ class Domain:
         self._control.wakes(name)
 
     def _keeps(self, name: str, kept: bool) -> None:
-        """Note whether a tenant's weights are in host memory."""
+        """Note that a tenant's weights are in host memory from now on (`kept`), or no longer."""
         if name in self.attendance.roster.members:
             self.attendance.roster.kept(name, kept=kept)
 

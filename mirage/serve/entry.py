@@ -76,7 +76,8 @@ class OwnAddress(ServedAddress):
         passed: Sequence[socket.socket] = (),
         door: str = "",
     ) -> None:
-        """`overview`, `logs`, `passed` and `door` are as in `ServedAddress`."""
+        """`overview` returns the overview for the router; `logs`, `passed` and `door` are the
+        arguments of `ServedAddress`."""
         super().__init__(
             config,
             domain.registry,
@@ -92,9 +93,8 @@ class OwnAddress(ServedAddress):
         )
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """See `RequestEntry`: a router that was left goes on if its address and settings are still
-        right.
-        """
+        """Listen, and return the URL. A router that was left goes on if its address and settings
+        are still right; else a new one is started. See `RequestEntry`."""
         if (there := router_left(left, host, port, self._config.http)) is not None:
             return await self.goes_on(*there)
         return await self.start(host, port, keys)

@@ -68,7 +68,8 @@ def host_parts(config: Config) -> HostParts:
 
 
 def with_causes(error: str, oom_kills: int = 0) -> str:
-    """Error over which a process ended, with circumstances that may have caused it."""
+    """Error over which a process ended, with circumstances that may have caused it: `oom_kills`
+    processes that the kernel killed meanwhile, or else a limit of addresses."""
     error += blamed(error, os.environ)
     if oom_kills:
         memory = host_memory()

@@ -67,9 +67,8 @@ class HubFolders:
 
 
 def fetch_model(name: HubName, say: Say, *, code: bool) -> Path:
-    """Folder of a hub model, which is fetched if the cache lacks it. Raises as `HubFolders.fetch`
-    does.
-    """
+    """Folder of a hub model, which is fetched if the cache lacks it. `code`: with the model's own
+    Python code. Raises as `HubFolders.fetch` does."""
     folder = fetched.folder(name, this_hub(), say, code=code)
     _check_code(name, folder, code=code)
     return folder

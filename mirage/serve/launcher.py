@@ -174,7 +174,8 @@ def engine_settings(
     control: Path | None,
     proofs: Path | None = None,
 ) -> dict[str, Any]:
-    """Settings for MIRAGE's part of the engine; memory is in bytes and KV blocks."""
+    """Settings for MIRAGE's part of the engine; memory is in bytes and KV blocks. `control` is the
+    control server's socket, `proofs` the folder of recorded proofs; None: without."""
     keeps = config.keeps_weights(tenant)
     return device_settings(config) | {
         "policy": config.policy.value,

@@ -69,7 +69,7 @@ class JsonLine(logging.Formatter):
     """Formats a record as one line of JSON: its message and its fields."""
 
     def __init__(self, device: str = "") -> None:
-        """`device` is as in `LogPlan`."""
+        """`device` is the device that lines name, if there are several; else empty."""
         super().__init__()
         self._device = {"device": device} if device else {}
 

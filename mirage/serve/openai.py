@@ -45,7 +45,8 @@ class ApiError(Exception):
             self.headers["Retry-After"] = str(max(1, ceil(wait_s)))
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """JSON body of the error, in the form of the route at `path`, by default OpenAI's."""
+        """JSON body of the error, in the form of the route at `path`: Anthropic's, Cohere's, else
+        OpenAI's; by default OpenAI's."""
         if anthropic.speaks(path):
             return anthropic.error_body(self.status, self.message)
         if path.startswith(COHERE):
@@ -61,7 +62,8 @@ class ApiError(Exception):
         }
 
     def response(self, path: str = "") -> web.Response:
-        """Answer with this error to a request for `path`."""
+        """Answer with this error, in the form of the route at `path`: Anthropic's, Cohere's, else
+        OpenAI's; by default OpenAI's."""
         return web.json_response(self.body(path), status=self.status, headers=self.headers)
 
     def event(self, path: str = "") -> bytes:
@@ -83,7 +85,8 @@ class ReplicaCannot(ApiError):
         wait_s: float | None = None,
         fate: RequestFate = RequestFate.TURNED_AWAY,
     ) -> None:
-        """`fate` is the result at this replica; the other arguments are as in `ApiError`."""
+        """`fate` is the result at this replica, which says if the request may go to another one;
+        the other arguments are those of `ApiError`."""
         super().__init__(status, message, param=param, code=code, wait_s=wait_s)
         self.fate = fate
 

@@ -34,7 +34,8 @@ class Preflight(NamedTuple):
 
 
 def preflight(config: Config, probe: ask.Probe = ask.PROBE) -> Preflight:
-    """Check the device and every tenant, ask vLLM about the models, and fit them into shares.
+    """Check the device and every tenant, ask vLLM about the models through the process `probe`, and
+    fit them into shares.
 
     Raises `ConfigError` for errors that concern all tenants, and if no tenant can be served.
     """
@@ -82,7 +83,8 @@ def _with_vllm(
 
 
 def fit_config(config: Config, probe: ask.Probe = ask.PROBE) -> dict[str, Fit]:
-    """Fit of every tenant by name. Raises `ConfigError` if any is refused."""
+    """Fit of every tenant by name; vLLM is asked through the process `probe`. Raises `ConfigError`
+    if any tenant is refused."""
     found = preflight(config, probe)
     if found.refused:
         raise refusal(found.refused)

@@ -51,7 +51,8 @@ class Book:
 def verdict(
     architecture: str, quantisation: str = "", arguments: Mapping[str, Any] | None = None
 ) -> str:
-    """Verdict on `architecture` (as in config.json), as words for `mirage check`.
+    """Verdict on `architecture` (as in config.json) with this `quantisation`, as words for `mirage
+    check`. Empty: plain weights.
 
     `arguments` are vLLM's, by its own names.
     """
@@ -66,7 +67,8 @@ def beside(arguments: Mapping[str, Any]) -> tuple[str, ...]:
 def judged(
     known: Book, architecture: str, quantisation: str = "", beside: Sequence[str] = ()
 ) -> str:
-    """Verdict by the rows of `known`, as `verdict` gives it. Pure."""
+    """Verdict by the rows of `known`, in words: the row with this architecture, `quantisation` and
+    the features in `beside`, or the nearest one. Pure."""
     tried = [row for row in known.rows if row.architecture == architecture]
     if not tried:
         relative = known.same_parts.get(architecture)

@@ -285,7 +285,8 @@ class Registry:
         return told
 
     def history(self, since: float | None = None, limit: int = PAGE_SAMPLES) -> dict[str, Any]:
-        """Body of ``/mirage/timeline``, with its samples as JSON: see `Timeline.page`."""
+        """Body of ``/mirage/timeline``, with at most `limit` samples after `since` seconds as JSON:
+        see `Timeline.page`."""
         tenants = {name: _fixed(shape) for name, shape in self.shapes.items()}
         page = self.timeline.page(since, limit)
         return {**self._head(), "tenants": tenants, **page._asdict()}

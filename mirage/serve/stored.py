@@ -57,7 +57,8 @@ def _secret(section: WeightsSection) -> str | None:
 
 
 def brought(section: WeightsSection, tenant: TenantSection, say: Say, *, code: bool) -> Path:
-    """Folder of a tenant's model, as `bring_model` returns it, for a server that starts.
+    """Folder of a tenant's model in the store, brought there if need be, for a server that starts.
+    `code`: the model's own Python code will run.
 
     Raises as `bring_model` and `check_code` do.
     """
@@ -66,9 +67,8 @@ def brought(section: WeightsSection, tenant: TenantSection, say: Say, *, code: b
 
 
 def in_store(section: WeightsSection, tenant: TenantSection, *, code: bool) -> Path:
-    """Folder of a tenant's model in the store. Raises `WeightsRefused` unless the model is whole
-    there.
-    """
+    """Folder of a tenant's model in the store. `code`: the model's own Python code will run. Raises
+    `WeightsRefused` unless the model is whole there."""
     check_code(tenant, code=code)
     _secret(section)
     store, wanted = store_at(section.store), str(tenant.stored)

@@ -263,7 +263,8 @@ class Supervisor:
     # -- starting and serving -----------------------------------------------------------
 
     async def serve(self) -> None:
-        """See `SignalledServer`."""
+        """Start the address, the device with its engines, and the operators' socket, and serve.
+        Never returns: it fails or is cancelled."""
         begun = time.monotonic()
         url = await self._listen()
         if told := self._keys.told(time.time()):
@@ -333,9 +334,10 @@ class Supervisor:
         return url
 
     async def _hear_router(self) -> None:
-        """Welcome a router that was left, once its engines belong to this server.
+        """Accept the connection of a router that a killed supervisor left, and send it this one's
+        table, once engines of that supervisor have been taken over.
 
-        Until then it serves by the table that it has.
+        Until then the router goes on with the table that it has.
         """
         if not self._address.hears:
             await self._domain.serves()
@@ -370,10 +372,10 @@ class Supervisor:
     # -- stopping -----------------------------------------------------------------------
 
     def stops(self) -> None:
-        """See `SignalledServer`: nothing to prepare."""
+        """Do nothing when the first signal comes: `stop` follows."""
 
     def kill(self) -> None:
-        """See `SignalledServer`."""
+        """Kill the router and all engines at once, and remove the files of this run."""
         self._address.kill()
         self._domain.kill()
         self._ready.remove()

@@ -60,7 +60,8 @@ class DeviceTenants:
     # -- first starts -------------------------------------------------------------------
 
     def has_started(self, name: str, serves: bool) -> None:
-        """Note that a start has succeeded or failed; only the tenant's first start counts."""
+        """Note that a start has succeeded (`serves`) or failed; only the tenant's first start
+        counts."""
         manager = self.managers[name]
         if not self.starts[name].is_set() and (serves or not manager.begins_again):
             if not serves and not manager.stopping:

@@ -98,7 +98,8 @@ class Protocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer in OpenAI's form. Raises `ConnectionError` if an answer has begun already."""
+        """Answer a request that failed by the exception `exc`, in OpenAI's form; without one by
+        `status`. Raises `ConnectionError` if an answer has begun already."""
         answer = refusal(exc, status)
         if answer.status >= 500:
             self._faults.note(place(exc) if exc else f"an answer of {status}")

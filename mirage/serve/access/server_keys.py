@@ -138,7 +138,8 @@ def _is_near(host: str) -> bool:
 
 
 def key_lines(keys: ServerKeys, models: Iterable[str], now: float) -> list[str]:
-    """Lines of `mirage check` about keys, for a server with these `models`; `now` as in `told`."""
+    """Lines of `mirage check` about keys at `now`, seconds since 1970, for a server with these
+    `models`."""
     if keys.table.keys is None:
         return []
     known = set(models)

@@ -43,7 +43,8 @@ class OutputAsked(NamedTuple):
 
 
 def output_asked(body: bytes) -> OutputAsked:
-    """Output that a body asks for; the defaults if it is not JSON."""
+    """Number of output tokens for each answer, and of answers, that a JSON body asks for. For a
+    body that is not JSON no limit of tokens (0), and one answer."""
     try:
         asked = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -34,7 +34,8 @@ class ActedUpon(NamedTuple):
 
 
 def target(act: OperatorAct, *, sleeps: bool) -> LifeState:
-    """State of a tenant when the act is done."""
+    """State of a tenant when the act is done. A tenant that drains is asleep then, or stopped where
+    tenants cannot sleep (`sleeps` is False)."""
     if act is OperatorAct.DRAIN and not sleeps:
         return LifeState.STOPPED
     return TARGETS[act]

@@ -93,9 +93,10 @@ class AdminClient:
     def apply(
         self, text: str, file: Path, *, dry_run: bool = False, drain_s: float | None = None
     ) -> ApplyTold:
-        """Apply the configuration in `text`, or let a dry run tell the effects.
+        """Apply the configuration in `text`, or let a dry run (`dry_run`) tell the effects.
 
-        `file` is its name in messages, and paths in it are relative to its folder. A dry run also
+        `file` is its name in messages, and paths in it are relative to its folder. Running requests
+        of tenants that stop have `drain_s` seconds, None for the server's own time. A dry run also
         returns facts for a simulation.
         """
         words = {"file": str(file), "folder": str(file.parent.absolute())}
@@ -104,12 +105,14 @@ class AdminClient:
         return self._told("PUT", f"/config?{query}", ApplyTold, text.encode(), APPLY_S)
 
     def set(self, name: str, keys: Mapping[str, Any], drain_s: float | None = None) -> ApplyTold:
-        """Change keys of one tenant; None as a value removes the key."""
+        """Change keys of one tenant; None as a value removes the key. If it starts anew for that,
+        its running requests have `drain_s` seconds, None for the server's own time."""
         path, body = f"{_path(name)}?{_drain(drain_s)}", msgspec.json.encode(keys)
         return self._told("PATCH", path, ApplyTold, body, APPLY_S)
 
     def remove(self, name: str, drain_s: float | None = None) -> ApplyTold:
-        """Stop serving a tenant."""
+        """Stop serving a tenant, whose running requests have `drain_s` seconds, None for the
+        server's own time."""
         path = f"{_path(name)}?{_drain(drain_s)}"
         return self._told("DELETE", path, ApplyTold, timeout_s=APPLY_S)
 

@@ -182,7 +182,8 @@ def _client(named: Path | None) -> AdminClient:
 
 
 def _foretell(told: ApplyTold, client: AdminClient, *, as_json: bool) -> None:
-    """Print the effects of a dry run, and the latencies predicted for them."""
+    """Print the effects of a dry run, and the latencies predicted for them, as text or as one JSON
+    object (`as_json`)."""
     from mirage.serve.admin.foretold import as_object, foretold, foretold_of_devices, text_of
 
     if not as_json:
@@ -213,8 +214,8 @@ def _sleeps(client: AdminClient) -> bool:
 def _until_settled(told: ApplyTold, lines: Iterable[StateChange], *, sleeps: bool) -> None:
     """Print changes of states until all tenants are as `told` expects.
 
-    Raises `CommandFailed` if a tenant fails, is removed, is added again or is told to do something
-    else, or if the server ends.
+    `sleeps` is True if the server's tenants can sleep. Raises `CommandFailed` if a tenant fails, is
+    removed, is added again or is told to do something else, or if the server ends.
     """
     awaits = told.devices or {"": DeviceAwaits(revision=told.revision, awaited=told.awaited)}
     left = {
@@ -269,8 +270,9 @@ def _keys(words: list[str], verb: TenantVerb) -> dict[str, Any]:
 def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sleeps: bool) -> None:
     """Print changes of states until the tenant has reached `goal` on each device.
 
-    Only states after the act count, however short they last. Raises `CommandFailed` if the tenant
-    fails, is removed or is told to reach another state, or if the server ends.
+    Only states after the act count, however short they last. `sleeps` is True if the server's
+    tenants can sleep. Raises `CommandFailed` if the tenant fails, is removed or is told to reach
+    another state, or if the server ends.
     """
     answers = taken.devices or {"": taken}
     left = {device: one.revision for device, one in answers.items() if one.state != goal}
@@ -291,9 +293,8 @@ def _until(taken: ActTaken, goal: LifeState, lines: Iterable[StateChange], *, sl
 
 
 def _check_goal(change: StateChange, revision: int, goal: str, *, sleeps: bool) -> None:
-    """Raise `CommandFailed` if `change` is an act after `revision` with another state as its
-    goal.
-    """
+    """Raise `CommandFailed` if `change` is an act after `revision` with another state as its goal.
+    `sleeps` is True if the server's tenants can sleep."""
     if change.revision > revision and target(OperatorAct(change.act), sleeps=sleeps) != goal:
         raise CommandFailed(
             f"{change.tenant} was told to {change.act} meanwhile, by another command: "

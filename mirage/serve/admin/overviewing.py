@@ -91,7 +91,7 @@ class Overviewing:
         )
 
     def _tenant(self, name: str, *, reasons: bool) -> OverviewTenant:
-        """A tenant of the overview, without latencies."""
+        """A tenant of the overview, without latencies; without `reasons` its `reason` is empty."""
         one = self._view.status(name)
         report, shape = self._registry.reports.get(name), self._registry.shapes.get(name)
         queued = report.waiting if report is not None else 0
@@ -147,7 +147,8 @@ def decided(*kinds: Iterable[Decision]) -> list[Decision]:
 
 
 def state_decision(change: StateChange, *, reasons: bool) -> Decision:
-    """Decision that tells a change of a tenant's state in words."""
+    """Decision that tells a change of a tenant's state in words; without `reasons` its reason is
+    empty."""
     if change.before == change.state:
         text = f"{change.tenant} is {'removed' if change.removed else 'declared again'}"
     else:

@@ -47,7 +47,7 @@ class RunBook:
     def began(self, tenant: str, pid: int, order: str, log: Path) -> None:
         """Note that an engine was started, whose API server is process `pid`.
 
-        `order` and `log` are as in `EngineRecord`.
+        `order` is the hash of its start, `log` the file of its log: see `EngineRecord`.
         """
         if (server := mark_of(pid)) is not None:
             self._engine(tenant, EngineRecord(server, order, str(log)))

@@ -73,7 +73,7 @@ class ConfigApplier:
 
     @property
     def http(self) -> HttpSection:
-        """See `AppliesConfigs`."""
+        """Limits of clients that hold now, as the last applied configuration has them."""
         return self._declared.http
 
     async def apply(
@@ -85,8 +85,8 @@ class ConfigApplier:
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """Apply the configuration that `edit` makes of the present one; a dry run only tells the
-        effects.
+        """Apply the configuration that `edit` makes of the present one. With `dry_run` nothing
+        changes, and only the effects are returned.
 
         `fresh` raises if the present configuration is no longer the one that the caller knows.
         Running requests of tenants that stop have `drain_s` seconds, None for the roster's own

@@ -22,7 +22,8 @@ def lines(
 ) -> list[str]:
     """Sentences about a difference: one for each tenant, and those for all.
 
-    `keeps` is true if a state file keeps the changes.
+    With `dry_run` they say what would be changed, else what is. `keeps` is true if a state file
+    keeps the changes.
     """
     if change.is_none:
         return [NOTHING]
@@ -45,7 +46,8 @@ def lines(
 
 
 def of_http(keys: Collection[str], *, dry_run: bool) -> list[str]:
-    """A sentence on the limits of clients that change, if any do."""
+    """A sentence on the limits of clients that change, if any do; with `dry_run`, that would
+    change."""
     would = "would be " if dry_run else ""
     return [f"{', '.join(keys)}: {would}changed, at once"] if keys else []
 

@@ -72,7 +72,8 @@ class ConfigSource:
         return self.folders.placed(self.declared(one))
 
     def declared(self, one: Written) -> Config:
-        """The same with the names of hub models in place of their folders. Raises `ConfigError`."""
+        """Configuration made of `one`, with the names of hub models in place of their folders.
+        Raises `ConfigError`."""
         config = adapters.beside(made(one.raw, one.path, one.folder), one.folder)
         if self.policy is not None:
             config = config.model_copy(update={"policy": self.policy})

@@ -53,7 +53,8 @@ class EngineCommand:
         return None if self._begins is None else self._begins.grant_bytes
 
     def told(self, hollow: bool) -> str:
-        """Words for the log line of a start.
+        """Words for the log line of a start, with the memory of a `hollow` one or of the whole
+        share.
 
         Such as ``"starting (share 12.0 GiB, parameters 8.0 GiB, 512 KV blocks)"``.
         """

@@ -185,7 +185,8 @@ class EngineManager:
             raise self.failure from None
 
     async def _process(self, hollow: bool) -> None:
-        """Make the engine's process; the reaper and the book know its group before it runs."""
+        """Make the engine's process, with the arguments of a `hollow` start or of one with the
+        whole share; the reaper and the book know its group before it runs."""
         order = self._command.order()  # before it reads a file
 
         def began(group: int) -> None:
@@ -428,7 +429,8 @@ class EngineManager:
         return room.has_hollow(least)
 
     async def _start_again(self, hollow: bool) -> Pause:
-        """Start the engine, wait until it has ended, and return the pause before the next start."""
+        """Start the engine, `hollow` or with the whole share; wait until it has ended, and return
+        the pause before the next start."""
         if self._stopping or self._device.reason:
             return Pause(0.0)
         self.backend.restarts += self._has_served and self._broke
@@ -441,7 +443,8 @@ class EngineManager:
             noting.cancel()
 
     async def _try_to_start(self, hollow: bool) -> None:
-        """Start the engine; end its processes if that fails."""
+        """Start the engine; end its processes if that fails. After a `hollow` start that failed the
+        next one gets the whole share."""
         try:
             await self._start(hollow)
             self._stays_whole = False

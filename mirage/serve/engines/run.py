@@ -62,7 +62,8 @@ class EngineRun:
         return self.connected.is_set() and not self.stepped.is_set()
 
     def is_lost(self, reason: str | None, server_has_ended: bool) -> None:
-        """Note that the core has left the control server, or was sent away for a `reason`."""
+        """Note that the core has left the control server, or was sent away for a `reason`. Unless
+        the `server_has_ended` before, the core counts as the process that ended first."""
         self.lost_in_first_step = self.in_first_step
         self.connected.clear()
         self.refused = reason

@@ -214,7 +214,8 @@ class MachineAdmin:
         return await self._asked(name, request.method, request.raw_path, await request.read())
 
     def _unless_named(self, route: web.RouteDef) -> web.RouteDef:
-        """The same route, which passes requests that name a device on to that one."""
+        """Route that passes requests that name a device on to that device's server, and handles
+        others as `route` does."""
         handler = cast(Handler, route.handler)
 
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -224,7 +225,8 @@ class MachineAdmin:
         return web.route(route.method, route.path, handle)
 
     async def _asked(self, device: str, method: str, path: str, body: bytes = b"") -> web.Response:
-        """Answer of a device's server. Raises `ApiError` if it does not answer."""
+        """Answer of a device's server to a request with this `body`. Raises `ApiError` if it does
+        not answer."""
         try:
             return await self._devices[device].answer(method, path, body)
         except DeviceAway as error:

@@ -26,7 +26,7 @@ def machine_told(
     *,
     dry_run: bool,
 ) -> ApplyTold:
-    """Answer for all devices.
+    """Answer for all devices: the changes that were made, or with `dry_run`, that would be.
 
     `http` are limits of clients that change. `decided` are the places of new tenants that name no
     device. `parts` are the answers of devices, None for one whose server is away.

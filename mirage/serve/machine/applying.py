@@ -68,7 +68,7 @@ class MachineApplier:
 
     @property
     def http(self) -> HttpSection:
-        """See `AppliesConfigs`."""
+        """Limits of clients that hold now, for all devices."""
         return self._machine.declared.common.http
 
     async def apply(
@@ -80,7 +80,14 @@ class MachineApplier:
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """See `AppliesConfigs`. Each device first does a dry run."""
+        """Apply the file that `edit` makes of the present one to all devices, or to none: each
+        device first does a dry run, and with `dry_run` nothing more.
+
+        `fresh` raises if the present file is no longer the one that the caller knows. Running
+        requests of tenants that stop have `drain_s` seconds, None for the roster's own time. With
+        `facts` a dry run returns the facts for a simulation of each device. Raises as
+        `AppliesConfigs.apply` does.
+        """
         async with self._lock:
             if self._having is not None:
                 await asyncio.wait([self._having])

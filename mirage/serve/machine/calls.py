@@ -79,10 +79,10 @@ class DeviceCalls:
         dry_run: bool = False,
         facts: bool = False,
     ) -> ApplyTold:
-        """Let the server apply the configuration `wanted`, or do a dry run; `text` is `wanted` as
-        text.
-
-        With `facts` the answer to a dry run has the facts for a simulation.
+        """Let the server apply the configuration `wanted`, or with `dry_run` only tell the effects;
+        `text` is `wanted` as text. Running requests of tenants that stop have `drain_s` seconds,
+        None for the server's own time. With `facts` the answer to a dry run has the facts for a
+        simulation.
         """
         words = {"file": str(wanted.path), "folder": str(wanted.folder), "above": "1"}
         words |= {"dry_run": "1"} if dry_run else {}
@@ -109,7 +109,8 @@ class DeviceCalls:
     async def answer(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
     ) -> web.Response:
-        """Answer of the server as it came, of any status. Raises `DeviceAway`."""
+        """Answer of the server as it came, of any status, to a request with this `body`. Raises
+        `DeviceAway`, also after `timeout_s` seconds."""
         limit = aiohttp.ClientTimeout(timeout_s)
         try:
             async with (

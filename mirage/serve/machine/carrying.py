@@ -33,9 +33,8 @@ class GaveWay(StepFailed):
 
 
 class StepCarrier:
-    """Carries out steps. `start_s` and `drain_s` are limits in seconds, as in
-    `PlacementSection`.
-    """
+    """Carries out steps of a placement. A start may take `start_s` seconds, and running requests
+    have `drain_s` seconds to end, both from `PlacementSection`."""
 
     def __init__(
         self, devices: Mapping[str, DirectedDevice], start_s: float, drain_s: float

@@ -32,7 +32,8 @@ class ClusterCalls(DeviceCalls):
     async def answer(
         self, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S
     ) -> web.Response:
-        """Answer of the server as it came, of any status. Raises `DeviceAway` and `StaleEpoch`."""
+        """Answer of the server as it came, of any status, to a request with this `body`. Raises
+        `StaleEpoch`, and `DeviceAway`, also after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._machines.call(self.device, DeviceCall(method, path, body))
@@ -54,14 +55,14 @@ class ClusterDevice(DirectedDevice):
         self.standing = DeviceStanding.COMES
 
     def written(self, tenants: frozenset[str]) -> Written:
-        """See `DirectedDevice`."""
+        """Configuration for the device's server with these tenants."""
         return self.plan.written(self.name, tenants)
 
     def begins(self, wanted: Written) -> None:
         """Do nothing: the agent gets the configuration with the next `order`."""
 
     def stored(self, tenant: str) -> str | None:
-        """See `DirectedDevice`."""
+        """Name of the tenant's model in the store of weights; None for a folder or a hub model."""
         return self.plan.stored.get(tenant)
 
     def lacks_weights(self, tenant: str) -> bool:

@@ -158,7 +158,8 @@ class DeclaredMachine:
         return self._placed(self.source.config(self._whole), probe)
 
     def outlined(self, probe: Probe) -> PlacedMachine:
-        """The same, before weights of hub models are fetched. Raises as `outlined` does."""
+        """The placed machine before weights of hub models are fetched: only their other files are.
+        Raises as the function `outlined` does."""
         with outlined(self.source.declared(self._whole), lambda line: None) as seen:
             return self._placed(seen, probe)
 

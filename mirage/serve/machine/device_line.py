@@ -40,7 +40,8 @@ class DeviceLine:
         """Do nothing: the parent process sees this server end."""
 
     def cannot(self, why: str, *, refused: bool) -> None:
-        """Tell the process above that this one is about to end, for the reason `why`."""
+        """Tell the process above that this one is about to end, for the reason `why`; `refused` is
+        True if the user can correct it."""
         self._say(DeviceCannot(why, refused))
 
     async def keep(self, stops: Callable[[], None]) -> None:

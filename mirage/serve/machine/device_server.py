@@ -61,7 +61,8 @@ def serve_device(order: DeviceOrder, line: DeviceLine, means: Means) -> int:
 
 
 def main(means: Means | None = None) -> None:
-    """Serve the device of an order until a signal comes, or the parent process ends."""
+    """Serve the device of an order until a signal comes, or the parent process ends. `means`
+    replaces the `Means()` of a server."""
     parser = argparse.ArgumentParser(prog="device_server")
     parser.add_argument("order", type=Path)
     parser.add_argument("socket", type=int)

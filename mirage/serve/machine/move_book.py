@@ -56,7 +56,7 @@ class OneMove:
         self.ends(FAILED, back)
 
     def ends(self, result: str, back: str = "") -> None:
-        """Note the result of the move, and words about undone parts if a step failed."""
+        """Note the result of the move, and in `back` words about undone parts if a step failed."""
         self.told = msgspec.structs.replace(self.told, result=result, way_back=back)
 
     def _is(self, number: int, result: str, words: str) -> None:

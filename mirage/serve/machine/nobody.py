@@ -37,7 +37,8 @@ def nobody() -> Attendance:
 
 
 async def no_overview(*, reasons: bool) -> bytes:
-    """Empty overview, which is never asked for: the router asks the devices."""
+    """Empty overview, with `reasons` or without: it is never asked for, since the router asks the
+    devices."""
     return b"{}"
 
 

@@ -99,11 +99,12 @@ class ServedDevice(DirectedDevice):
         self._keeper, self._order, self.declared = keeper, order, declared
 
     def written(self, tenants: frozenset[str]) -> Written:
-        """See `DirectedDevice`."""
+        """Configuration for the device's server with these tenants."""
         return self.declared.device(self.name, tenants).written
 
     def begins(self, wanted: Written) -> None:
-        """See `DirectedDevice`."""
+        """Let the next start of the server begin with this configuration: put it into the order of
+        its keeper."""
         source = self.declared.device(self.name, ()).source
         self._order = msgspec.structs.replace(self._order, config=config_record(source, wanted))
         self._keeper.order = msgspec.json.encode(self._order)
@@ -148,11 +149,12 @@ class ServedDevice(DirectedDevice):
             raise
 
     def stored(self, tenant: str) -> str | None:
-        """See `DirectedDevice`."""
+        """Name of the tenant's model in the store of weights; None for a folder or a hub model."""
         return self.declared.file.common.tenant(tenant).stored
 
     def lacks_weights(self, tenant: str) -> bool:
-        """See `DirectedDevice`."""
+        """True if the tenant's model is from the store of weights, and the store here may lack it.
+        It reads the disk."""
         model = self.stored(tenant)
         return model is not None and not is_here(self.declared.file.common.weights, model)
 

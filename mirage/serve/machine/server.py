@@ -144,7 +144,8 @@ class MachineServer:
         return await self._signals.run()
 
     async def serve(self) -> None:
-        """See `SignalledServer`."""
+        """Start the address, the operators' socket and the device servers, and serve. Never
+        returns: it fails or is cancelled."""
         begun = time.monotonic()
         url = await self._listen()
         if told := self._keys.told(time.time()):
@@ -243,13 +244,12 @@ class MachineServer:
     # -- stopping -----------------------------------------------------------------------
 
     def stops(self) -> None:
-        """See `SignalledServer`: engines of device servers that end from now on are ended at
-        once.
-        """
+        """Note that the first signal has come: engines of device servers that end from now on are
+        ended at once."""
         self.machines.stops()
 
     def kill(self) -> None:
-        """See `SignalledServer`."""
+        """Kill the router and all device servers at once, and remove the files of this run."""
         self._address.kill()
         self.machines.kill()
         self._ready_file.remove()

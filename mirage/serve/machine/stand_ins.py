@@ -40,7 +40,8 @@ class StandIns:
     def over(
         self, present: DevicePlacement, serves: Callable[[str, str], bool]
     ) -> list[tuple[str, str]]:
-        """Remove and return the stand-ins whose models serve again on other devices."""
+        """Remove and return the stand-ins whose models serve again on other devices; `serves` is
+        true for a model and a device where it serves."""
         self._places = [each for each in self._places if each[1] in present.of(each[0])]
         found = [
             (model, device)

@@ -79,7 +79,8 @@ class TetheredAddress(OwnAddress):
         self._tether = tether
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """See `RequestEntry`."""
+        """Listen, tell the tether the URL and the operators' socket, and return the URL. See
+        `RequestEntry`."""
         url = await super().begin(host, port, keys, left)
         self._tether.listens(url, self.admin_socket)
         return url
@@ -119,7 +120,8 @@ def serve_tethered(order: TetheredOrder, tether: Tether, means: Means) -> int:
 
 
 def main(means: Means | None = None) -> None:
-    """Serve the device of an order until a signal comes, or the lease is over."""
+    """Serve the device of an order until a signal comes, or the lease is over. `means` replaces the
+    `Means()` of a server."""
     serve = partial(serve_tethered, means=means or Means())
     by_order("tethered", TetheredOrder, serve)
 

@@ -268,8 +268,7 @@ class Attendance:
 
     def heard(self, name: str, event: LifeEvent, retry_s: float = 0.0) -> None:
         """Note an event of an engine; one that does not fit the tenant's state came late and is
-        ignored.
-        """
+        ignored. An engine that broke may start again in `retry_s` seconds."""
         if name not in self.roster.members:
             return
         with suppress(UnexpectedEventError):

@@ -53,10 +53,8 @@ class Ticket:
         self._answered.set()
 
     def refuse(self, retry_s: float, why: str = "") -> None:
-        """Refuse the request; `retry_s` seconds is the prediction for its tenant to be ready.
-
-        `why` is as in `NotInTime`.
-        """
+        """Refuse the request; `retry_s` seconds is the prediction for its tenant to be ready. `why`
+        is another reason beside the time; empty if there is none."""
         self.state, self.retry_s, self.why = TicketState.REFUSED, retry_s, why
         self._answered.set()
 

@@ -129,7 +129,8 @@ class RoutedTenants:
         """Evidence of an earlier router about tenants that are not in a table yet."""
 
     def begin(self, hang_s: float, memory: dict[str, BlameMemory]) -> None:
-        """Use the evidence of an earlier router; `hang_s` is as in `Suspects`."""
+        """Use the evidence of an earlier router about requests that ended engines; `hang_s` is the
+        number of seconds after which a hang is noticed."""
         self._hang_s, self._memory = hang_s, memory
 
     def holds(self, table: RouterTable, *, first: bool = False) -> None:

@@ -64,9 +64,9 @@ class Forward:
     ) -> None:
         """`passage` is told that the request is sent, and the usage and times of its answer.
 
-        `known_as` is the engine's name of the model, `quiet_s` as in `StreamPulse`. `others` is
-        asked whether another replica may get the request, when this engine has read nothing of it
-        or turns it away.
+        `known_as` is the engine's name of the model. A stream that was silent for `quiet_s` seconds
+        gets a comment; None: never. `others` is asked whether another replica may get the request,
+        when this engine has read nothing of it or turns it away.
         """
         self._others = others
         self._known_as, self._quiet_s = known_as, quiet_s

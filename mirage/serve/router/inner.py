@@ -68,7 +68,8 @@ class InnerClient:
             connections.close()
 
     async def passed_on(self, request: web.Request, path: str, body: bytes = b"") -> web.Response:
-        """Answer of the supervisor to `path`, which may have a query, with the request's method.
+        """Answer of the supervisor to `path`, which may have a query, with the request's method and
+        this `body`.
 
         Raises `ApiError`.
         """

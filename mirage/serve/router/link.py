@@ -81,10 +81,9 @@ class SupervisorLink:
         guest: str = "",
     ) -> None:
         """`sockets` listen; their descriptors are sent to each supervisor, for a later router.
-
         `device` is the supervisor's name among several, which share the `quarantine`. `reach` is
-        the way to it, None on this machine; `guest` is as in `RouterHello`.
-        """
+        the way to it, None on this machine; `guest` is the name of this router's machine, empty if
+        the device is on it."""
         self.path, self._sockets, self._guest = path, sockets, guest
         self.reach: Reach = reach or UnixReach()
         self.tenants = RoutedTenants(device, quarantine)

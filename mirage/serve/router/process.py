@@ -95,7 +95,8 @@ def _run(line: Path, sockets: Sequence[socket.socket], parent: int, access: Path
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Fork a router, and another one after each that fails, until one exits with status 0."""
+    """Fork a router, and another one after each that fails, until one exits with status 0. `words`
+    are the arguments, None for those of the command line."""
     parser = argparse.ArgumentParser(prog="router")
     parser.add_argument("line", type=Path)
     parser.add_argument("level", type=int)

@@ -56,7 +56,8 @@ class UnixReach:
     tells_unread = True
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
-        """See `Reach`."""
+        """Connect the protocol that `make` creates with the Unix socket at `path` of this machine.
+        Raises `OSError`."""
         return await asyncio.get_running_loop().create_unix_connection(make, path)
 
     def cut(self) -> None:
@@ -78,7 +79,8 @@ class DoorReach:
         self._url = url
 
     async def connect(self, make: Callable[[], P], path: str) -> tuple[asyncio.Transport, P]:
-        """See `Reach`. Raises `DoorAway` and `DoorShut`."""
+        """Connect the protocol that `make` creates with the socket at `path` of the device's
+        machine, through the device's door. Raises `DoorAway` and `DoorShut`."""
         parts = urlsplit(self._url)
         head = (
             f"POST {DOOR}?{TO}={quote(path, safe='')}&{FROM}={quote(self._machine, safe='')} "
@@ -121,7 +123,7 @@ class DoorReach:
         return transport
 
     def cut(self) -> None:
-        """See `Reach`."""
+        """Break all connections through the door, because the device is lost."""
         for transport in list(self._open):
             transport.abort()
         self._open.clear()

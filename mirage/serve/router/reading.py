@@ -48,9 +48,11 @@ async def looked_at(body: bytes, read: Callable[[], Read]) -> Read:
 def made_for(
     request: web.Request, body: bytes, row: RoutedRow, asked: RequestedAs, counts: bool
 ) -> ShapedBody:
-    """Body as an engine may be sent it, checked and bounded. `counts` as in `shaped`.
+    """Body to send to the engine of `row`: checked, within the tenant's bounds, and with the
+    engine's name of the model.
 
-    Raises `ApiError`.
+    With `counts` the output tokens that it allows are read from it. Raises `ApiError` for a body
+    that exceeds the bounds, or needs an answer to be kept.
     """
     check_unkept(body, request.path)
     made = shaped(body, request.path, row.bounds, counts=counts)

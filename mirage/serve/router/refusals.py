@@ -26,9 +26,8 @@ def suspect_refused(model: str, refusal: SuspectRefusal) -> ApiError:
 
 
 def not_in_time(row: RoutedRow, model: str, wait_s: float, why: str = "") -> ReplicaCannot:
-    """Answer to a request for `model` that would wait too long; `wait_s` seconds is the
-    prediction.
-    """
+    """Answer to a request for `model` that would wait too long; `wait_s` seconds is the prediction.
+    `why` is a reason beside the time, such as that of a failed tenant; empty if there is none."""
     message = f"model {model!r} is {row.state.value}"
     if why and row.state is LifeState.FAILED:
         message += f": {why}"

@@ -147,7 +147,8 @@ class TenantRoutes:
         *,
         others: HasOthers,
     ) -> web.StreamResponse:
-        """Answer of one tenant; `others` as in `Forward`. Raises `ApiError`."""
+        """Answer of one tenant. `others` is asked whether another replica may get the request, if
+        this one does not take it. Raises `ApiError`."""
         passage.untold, counted.device = tenant.untold, tenant.device
         tenant.in_flight += 1
         try:

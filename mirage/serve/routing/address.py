@@ -47,12 +47,12 @@ class ServedAddress:
         door: str = "",
         beyond: Beyond | None = None,
     ) -> None:
-        """`resize` gives the tiers other budgets, `overview` is as in `InnerServer`.
-
-        `book` records the router, whose logs go by `logs`. `passed` are sockets of the address that
-        were opened by another process. `devices` are the sockets of the servers of several devices,
-        by name: the router connects to them as well. `door` and `beyond` are as in `RouterWelcome`.
-        """
+        """`resize` gives the tiers other budgets, `overview` returns the overview that the router
+        shows. `book` records the router, whose logs go by `logs`. `passed` are sockets of the
+        address that were opened by another process. `devices` are the sockets of the servers of
+        several devices, by name: the router connects to them as well. `door` is the name of the key
+        that opens this device's door to routers of other machines; `beyond` is the access to
+        devices that are each behind a door, else None."""
         self._door, self._beyond = door, beyond
         self._passed = passed
         self._devices = {name: str(path) for name, path in (devices or {}).items()}
@@ -81,7 +81,8 @@ class ServedAddress:
         return self._rundir.admin_socket(self._port)
 
     async def start(self, host: str, port: int, keys: AccessTable = NO_KEYS) -> str:
-        """Open the address and start a router; return the URL. Port 0 takes any free port.
+        """Open the address and start a router, which asks clients for `keys`; return the URL. Port
+        0 takes any free port.
 
         Raises `OSError`, and `UnicodeError` for a host name that cannot be one.
         """
@@ -140,7 +141,8 @@ class ServedAddress:
         return self._open.is_set()
 
     async def hear(self, keys: AccessTable = NO_KEYS) -> None:
-        """Welcome routers and answer their questions from now on. Raises `OSError`."""
+        """From now on accept the connections of routers, send them tables and `keys`, and answer
+        their questions. Raises `OSError`."""
         await self._inner.start(self._rundir.inner_socket)
         await self._desk.start(self._rundir.router_socket, self._welcome(), keys)
         self._open.set()
@@ -160,7 +162,8 @@ class ServedAddress:
         )
 
     async def keep(self) -> None:
-        """Serve routers, and keep one running. Never returns."""
+        """Answer the messages of routers that connect, and start a router again whenever it has
+        ended. Never returns."""
         assert self._keeper is not None, "start comes first"
         await self._open.wait()
         await together([self._desk.keep(), self._keeper.keep()])

@@ -52,11 +52,9 @@ class RouterLine:
         look: Callable[[], None],
         heard: float,
     ) -> None:
-        """`guest` is as in `RouterHello`, `heard` is the present time.
-
-        `look` sends the router what has changed; it is called before a request is answered
-        accordingly.
-        """
+        """`guest` is the name of the machine whose router it is, empty for the device's own;
+        `heard` is the present time in seconds. `look` sends the router what has changed; it is
+        called before a request is answered accordingly."""
         self.guest, self.heard = guest, heard
         """Time of the router's last sign of life, in seconds that this process has run."""
         self._writer, self._attendance, self._look = writer, attendance, look
