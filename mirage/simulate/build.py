@@ -64,10 +64,11 @@ def world(
 ) -> World:
     """A world with the engines, their requests, and the code that decides about their memory.
 
-    `arrivals` are the requests of each tenant, instead of those that the experiment draws.
-    `max_num_seqs` is the most requests in one step, by tenant, instead of the experiment's limit.
-    Time begins at `start` picoseconds. With a roster, `stands` has the tenants that are or may come
-    to the device, and the state in which each begins; None is on disk.
+    `skipping` simulates many equal steps at once. `arrivals` are the requests of each tenant,
+    instead of those that the experiment draws. `max_num_seqs` is the most requests in one step, by
+    tenant, instead of the experiment's limit. Time begins at `start` picoseconds. With a roster,
+    `stands` has the tenants that are or may come to the device, and the state in which each begins;
+    None is on disk.
     """
     sharing = setup.experiment.sharing
     co_running = sharing.mode == "spatial" and not sharing.isolated

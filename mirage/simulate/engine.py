@@ -76,9 +76,9 @@ MakeCosts = Callable[[BoundedSteps, SimulatedMemory, int, Callable[[], tuple[int
 class Engine:
     """One engine with the requests of one tenant, in the order of `arrivals`.
 
-    `load_ps` is T_T in picoseconds. `make_room` and `make_costs` replace the usual room and costs.
-    An engine that keeps KV of finished requests, on the device and below, is given `reuse`, `loads`
-    and the `tally` in which they count.
+    Times are picoseconds of simulated time. `load_ps` is T_T. `make_room` and `make_costs` replace
+    the usual room and costs. An engine that keeps KV of finished requests, on the device and below,
+    is given `reuse`, `loads` and the `tally` in which they count.
     """
 
     def __init__(

@@ -20,7 +20,8 @@ from mirage.simulate.roofline import NEVER
 
 
 class Queues:
-    """Requests of one engine in the order of `arrivals`, with KV blocks of one `group`."""
+    """Requests of one engine in the order of `arrivals`, with KV blocks of one `group`. Times are
+    picoseconds."""
 
     def __init__(
         self, arrivals: Iterator[SimulatedRequest], group: KVGroup, reuse: Reuse | None = None

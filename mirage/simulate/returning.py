@@ -16,8 +16,7 @@ from mirage.simulate.tally import Tally
 
 class Returning:
     """KV blocks of one engine that leave and return. `co_runners` returns the number of engines
-    that compute now, and of those that stream.
-    """
+    that compute now, and of those that stream. Times are picoseconds."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class PrefixCache(Reuse):
     """Prefix cache of one engine with blocks of `block_tokens` tokens. Cached blocks count as free.
 
     With a `demotion`, the next `window` blocks to be taken are copied down in advance. The engine
-    waits for the copy of a block that is taken before it has ended.
+    waits for the copy of a block that is taken before it has ended. Times are picoseconds.
     """
 
     keeps = True

@@ -148,8 +148,7 @@ class BoundedSteps:
 
 class Roofline(BoundedSteps):
     """Step times of one model on `fraction` of one device. `parts` of a layer move independently;
-    `sets` as in `BoundedSteps`.
-    """
+    `sets` chooses the streamed layers, None takes them as evenly spaced."""
 
     def __init__(
         self,

@@ -233,8 +233,8 @@ def _ps(seconds: float) -> int:
 
 
 def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
-    """Set the first states: the most popular tenants are awake as far as they fit, the next asleep,
-    the others stopped.
+    """Set the first states at `now` seconds: the most popular tenants are awake as far as they fit,
+    the next asleep, the others stopped.
 
     All weights are in host memory.
     """
@@ -257,9 +257,8 @@ def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
 
 
 def begin_placed(roster: Roster, stands: Mapping[str, Stand | None], now: float = 0.0) -> None:
-    """Set the first states by `stands`. Tenants that should be awake are so as far as they fit; the
-    others sleep.
-    """
+    """Set the first states by `stands`, at `now` seconds. Tenants that should be awake are so as
+    far as they fit; the others sleep."""
     left = roster.device_bytes
     left -= sum(roster.members[name].own.asleep for name, stand in stands.items() if stand)
     for name, stand in sorted(stands.items(), key=lambda each: each[1] is not Stand.AWAKE):

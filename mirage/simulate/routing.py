@@ -77,7 +77,8 @@ class Observed:
         self._steps += steps
 
     def routed(self) -> tuple[float, ...]:
-        """Experts that a step routes to, as in `Report.expert_routed`; empty in the first steps."""
+        """At index g the number of each layer's g coldest experts that a step routes to, summed
+        over layers; empty in the first steps."""
         if self._steps >= self._looked_at + OBSERVE_CALLS:
             self._routed = tuple(map(float, self._sums / self._weight))
             self._looked_at = self._steps

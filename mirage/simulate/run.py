@@ -28,10 +28,12 @@ def run(
     skipping: bool = True,
     begun: Callable[[World], None] = lambda world: None,
 ) -> Metrics:
-    """All metrics of a run, named as in ``vllm bench serve``, and further ones of memory.
+    """All metrics of a run, with the names that ``vllm bench serve`` has for them, and further ones
+    of memory.
 
-    Each value is a number, a string or a list of them, and the same for the same seed. `begun` is
-    called with the world before the simulated time begins, for example to set an observer.
+    Each value is a number, a string or a list of them, and the same for the same seed. `skipping`
+    simulates many equal steps at once. `begun` is called with the world before the simulated time
+    begins, for example to set an observer.
     """
     world = build.world(setup, setup.variant(policy), seed, skipping=skipping)
     begun(world)

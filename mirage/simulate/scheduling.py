@@ -31,8 +31,7 @@ Chunk = tuple[SimulatedRequest, int]
 
 class Scheduler:
     """Scheduler of one engine. `report` sends the demand to the controller, whose answer may come
-    before it returns.
-    """
+    before it returns. Times are picoseconds."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from mirage.simulate.tally import Tally
 
 
 class Speaker:
-    """Sends the reports of one engine, through `send`."""
+    """Sends the reports of one engine, through `send`. Times are picoseconds."""
 
     def __init__(
         self,

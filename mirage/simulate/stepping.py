@@ -31,9 +31,8 @@ class Horizon(msgspec.Struct, frozen=True):
 
 
 class StepTaker:
-    """Takes the steps of one engine. `finished` is called with each finished request and the
-    time.
-    """
+    """Takes the steps of one engine. `finished` is called with each finished request and the time.
+    Times are picoseconds."""
 
     def __init__(
         self,

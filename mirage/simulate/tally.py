@@ -35,7 +35,7 @@ class Distribution:
         self._pending = 0
 
     def add(self, values: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
-        """Add `values`, each with its weight, by default 1."""
+        """Add `values`, each with its weight in `weights`; None: 1 each."""
         array_ = np.asarray(values, dtype=np.float64)
         once = np.ones(len(array_), dtype=np.int64)
         self._values.append(array_)

@@ -78,6 +78,7 @@ def variant(name: str, known: Mapping[str, Variant] = VARIANTS) -> Variant:
 
 
 def compared(names: Sequence[str], known: Mapping[str, Variant] = VARIANTS) -> list[Variant]:
-    """Variants of these names, preceded by `static` and `pooled`, which are in every comparison."""
+    """Variants of these names, out of `known` ones, preceded by `static` and `pooled`, which are in
+    every comparison."""
     wanted = ["static", "pooled", *names]
     return [variant(name, known) for name in dict.fromkeys(wanted)]

@@ -228,7 +228,7 @@ class World:
 
 
 class SimulatedDomain:
-    """One arbiter and the engines whose memory it divides."""
+    """One arbiter and the engines whose memory it divides. Times are picoseconds."""
 
     def __init__(
         self, arbiter: Arbiter, engines: Iterable[Engine], tell: Callable[[Engine, ToEngine], None]

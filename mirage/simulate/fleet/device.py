@@ -66,9 +66,8 @@ class PlacedDevice:
         """Time at which the present life ends by the loss of the device."""
 
     def begin(self, now: int, until: int) -> None:
-        """Begin a life of the device at `now`, with no request on it. `until` is as for
-        `measure`.
-        """
+        """Begin a life of the device at `now`, with no request on it. No span of steps goes on
+        beyond `until`, when measuring begins anew or the run ends."""
         self._end = self._losses.popleft() if self._losses else NEVER
         arrivals: dict[str, Iterator[SimulatedRequest]] = {
             tenant: self._feeds[tenant].before(self._end) if tenant in self._feeds else iter(())

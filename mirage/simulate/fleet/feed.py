@@ -9,7 +9,7 @@ from mirage.simulate.roofline import NEVER
 
 
 class Feed:
-    """A model's requests in order of arrival, handed out in parts."""
+    """A model's requests in order of arrival, handed out in parts. Times are picoseconds."""
 
     def __init__(self, requests: Iterator[SimulatedRequest]) -> None:
         self._requests = requests

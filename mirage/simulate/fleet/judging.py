@@ -80,7 +80,8 @@ class SetupKind:
     def __call__(
         self, asked: Mapping[str, list[SimulatedRequest]], stands: Mapping[str, Stand]
     ) -> World:
-        """See `KindOfDevice`."""
+        """A world of this experiment's device, ready to run. `stands` has the state of each model,
+        the most requested first; `asked` the requests of each."""
         arrivals = {name: iter(requests) for name, requests in asked.items()}
         return build.world(self._setup, self._variant, 0, arrivals=arrivals, stands=stands)
 

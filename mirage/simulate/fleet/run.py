@@ -21,7 +21,8 @@ def run_fleet(
     skipping: bool = True,
     begun: Callable[[Fleet], None] = lambda fleet: None,
 ) -> Metrics:
-    """Metrics as of `mirage.simulate.run.run`, those of each device, and moves between devices.
+    """Metrics of all devices together, named as by `mirage.simulate.run.run`; those of each device,
+    and moves between devices.
 
     Lost requests (by cause) and retried ones are counted too. `skipping` simulates many equal steps
     at once. `begun` is called with the fleet before the simulated time begins.
