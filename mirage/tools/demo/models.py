@@ -37,7 +37,8 @@ def make_models(
     positions: int = 2048,
     seed: int = 0,
 ) -> dict[str, Path]:
-    """Make folder/NAME for each family in `which`; see `Shape` for the sizes and errors."""
+    """Make a model folder/NAME for each family in `which`, with random weights by `seed`. The
+    sizes, and the errors for those that are not possible, are those of `Shape`."""
     sizes = (hidden, layers, head_dim, layer_bytes, positions, seed)
     shapes = {name: Shape(name, *sizes) for name in which}  # type: ignore[arg-type]
     return {name: make_model(folder / name, shape) for name, shape in shapes.items()}

@@ -51,7 +51,8 @@ def explain_command(
 def explain(
     config: Config, named: str | None, context: int, batches: list[int], as_json: bool
 ) -> None:
-    """Print the arithmetic as text or JSON. Raises `ConfigError` with one line."""
+    """Print the arithmetic of streaming for each tenant as text, or as one JSON object (`as_json`).
+    Raises `ConfigError` with one line."""
     on = machine(named, config.device)
     known = subjects(config, on.hardware, context)
     rules = Rules.served(config)

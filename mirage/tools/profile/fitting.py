@@ -60,8 +60,7 @@ class Line:
 
 def step(model: Model, sample: Mapping[str, Any], clock: str = "cpu_s") -> MeasuredStep:
     """The step in a sample of `mirage.engine.steptimes`, with its work counted as by
-    `mirage.simulate.roofline`.
-    """
+    `mirage.simulate.roofline`; `clock` is the sample's time that counts, `cpu_s` or `wall_s`."""
     sequences, context = sample["sequences"], sample["context"]
     prefill, area = sample["prefill"], sample["area"]
     weights = (model.layers * model.layer_weights + model.head_weights) * model.weight_bytes
@@ -121,9 +120,10 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
 def plane(samples: Sequence[Mapping[str, Any]], clock: str = "cpu_s") -> list[float]:
     """Seconds of a step: fixed, per sequence, per context token, per prefill token, and per area.
 
-    Least squares in relative terms over samples of `mirage.engine.steptimes`. In a roofline the
-    slowest bound hides the others; here all parts of a step add up, as they do when one core
-    computes matrices and attention one after the other.
+    Least squares in relative terms over samples of `mirage.engine.steptimes`; `clock` is the
+    samples' time that counts, `cpu_s` or `wall_s`. In a roofline the slowest bound hides the
+    others; here all parts of a step add up, as they do when one core computes matrices and
+    attention one after the other.
     """
     work = ("sequences", "context", "prefill", "area")
     rows = np.array([[1, *(sample[key] for key in work)] for sample in samples], dtype=np.float64)

@@ -68,7 +68,8 @@ def _processor_seconds() -> dict[str, float]:
 
 
 def part(command: str, *, is_client: bool) -> str:
-    """Field of `ReadingCost` for a process's time, or `ENGINES`."""
+    """Field of `ReadingCost` that a process's time belongs to, by its command line and whether it
+    is the client; `ENGINES` for an engine."""
     if is_client:
         return "client"
     if "EngineCore" in command:

@@ -64,9 +64,8 @@ def checked(file: Path) -> Output:
 
 
 def profile(path: Path, config: Config, output: Output, effort: Effort, *, fresh: bool) -> None:
-    """Measure, fit, write and summarise. Raises `ConfigError`, `EngineFailed`,
-    `KeyboardInterrupt`.
-    """
+    """Measure, fit, write and summarise. With `fresh` parts that an interrupted run has measured
+    are measured anew. Raises `ConfigError`, `EngineFailed`, `KeyboardInterrupt`."""
     models = _models(config)
     console = Console(stderr=True)
     measuring = Measuring(path, config, effort)

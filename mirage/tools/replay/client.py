@@ -134,7 +134,7 @@ async def send_all(
     journal: Journal,
     habits: Habits = PATIENT,
 ) -> None:
-    """Send all calls, and write each outcome into the journal.
+    """Send all calls by the `habits` of the client, and write each outcome into the journal.
 
     A failed call stops no other. Cancelling ends the requests in flight; the journal keeps the
     outcomes so far.

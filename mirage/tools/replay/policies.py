@@ -16,7 +16,8 @@ class PolicyRefused(InputRefused):
 
 @dataclass(frozen=True)
 class ReplayVariant:
-    """One column of a report, named as in `mirage simulate`."""
+    """One column of a report: a policy with or without tiers. `mirage simulate` has the same
+    names."""
 
     policy: Policy
     tiers: bool = False

@@ -99,7 +99,7 @@ def build(
     now: datetime | None = None,
     provenance: ReplayProvenance = ReplayProvenance(),
 ) -> dict[str, Any]:
-    """The whole report, ready for JSON.
+    """The whole report, ready for JSON, with the date `now` and the fields of `provenance`.
 
     `outputs_identical` is True only if every request's greedy output is the same under every policy
     and no request failed; None if fewer than two runs were complete. Requests that failed under

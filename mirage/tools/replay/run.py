@@ -61,12 +61,13 @@ async def replay_on(
     habits: Habits = PATIENT,
     key: str | None = None,
 ) -> PolicyRun:
-    """Warm up, send all calls, and fetch the timeline.
+    """Warm up, send all calls by the `habits` of the client, and fetch the timeline.
 
-    With `policy` None the server is asked for its policy. A cancel while sending ends the run early
-    and returns the outcomes so far, marked `interrupted`. Raises `ServerError` if the server ends
-    or does not serve a tenant, `TimelineError` for an unknown timeline, `TraceError` if the calls'
-    trace cannot be read any more.
+    With `policy` None the server is asked for its policy. `death` returns when the server has
+    ended. `key` is the API key, None without. A cancel while sending ends the run early and returns
+    the outcomes so far, marked `interrupted`. Raises `ServerError` if the server ends or does not
+    serve a tenant, `TimelineError` for an unknown timeline, `TraceError` if the calls' trace cannot
+    be read any more.
     """
     async with client.session(url, timeout_s, key) as http:
         manner = await _warm_up(http, sorted(tenants(calls)))

@@ -79,7 +79,7 @@ def cut(timeline: RecordedTimeline, first: Sample, last: Sample) -> RecordedTime
 
 
 def only(timeline: RecordedTimeline, name: str) -> RecordedTimeline:
-    """The same samples with only one tenant."""
+    """Timeline with the samples of only one tenant."""
     samples = [
         Sample(sample.t, {name: sample.tenants[name]} if name in sample.tenants else {})
         for sample in timeline.samples

@@ -21,7 +21,8 @@ class Trail(NamedTuple):
 
 
 def trail(text: str, token_ids: Sequence[int] = ()) -> Trail:
-    """The trail of an output, by its token ids if there are any."""
+    """Digest and checksums of an output: of its `token_ids` if there are any, else of the
+    characters of `text`."""
     units = token_ids or [ord(letter) for letter in text]
     written = array("I", units).tobytes()
     checks, so_far = array("H"), 0

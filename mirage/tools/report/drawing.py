@@ -122,7 +122,8 @@ def shares(cells: Sequence[Sequence[Any]], latencies: Sequence[str]) -> None:
 
 
 def log_scale(axes: Any, along: Literal["x", "y"] = "x") -> None:
-    """Set a logarithmic scale with ticks in plain numbers, as many as the range needs."""
+    """Set a logarithmic scale on the axis `along`, with ticks in plain numbers, as many as the
+    range needs."""
     axes.set(**{f"{along}scale": "log"})
     axis = {"x": axes.xaxis, "y": axes.yaxis}[along]
     low, high = axis.get_view_interval()

@@ -66,10 +66,12 @@ def simulate(
     processes: int | None = None,
     known: Mapping[str, Variant] | None = None,
 ) -> Result:
-    """Run all policies and seeds, write ``result.json`` and ``report.html``, print the table.
+    """Run all policies and seeds, in at most `processes` at a time (None: one for each core), write
+    ``result.json`` and ``report.html``, print the table.
 
-    Raises `ConfigError` or `TraceError` for what cannot be simulated, `RunKilled` if a process was
-    killed, `KeyboardInterrupt` on Ctrl-C; then nothing is written.
+    `known` are the variants that `policies` may name, None for those that can be served. Raises
+    `ConfigError` or `TraceError` for what cannot be simulated, `RunKilled` if a process was killed,
+    `KeyboardInterrupt` on Ctrl-C; then nothing is written.
     """
     from mirage.tools.simulate import report, table
 

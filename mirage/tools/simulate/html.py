@@ -93,7 +93,8 @@ def _note(result: Result) -> Markup:
 
 
 def rows(result: Result, tenant: str | None = None) -> list[comparison.ComparisonRow]:
-    """Rows for all tenants together or for one, with ranges if there are several seeds."""
+    """Rows for one `tenant` or, if None, for all together, with ranges if there are several
+    seeds."""
     return with_ranges(result, lambda of: table.rows(result, tenant, of))
 
 
@@ -192,7 +193,8 @@ def _drawn(lengths: Mapping[str, Any] | None) -> str:
 
 
 def settings(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """All settings of the experiment by dotted name, except those in `OWN_TABLES`."""
+    """All settings in `part` of the experiment by dotted name, which begins with `prefix`, except
+    those in `OWN_TABLES`."""
     for key, value in part.items():
         if isinstance(value, Mapping) and value and key not in OWN_TABLES:
             yield from settings(value, f"{prefix}{key}.")

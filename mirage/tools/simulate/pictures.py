@@ -107,7 +107,8 @@ def kv_memory(result: Result, policies: Sequence[str]) -> Figure:
     "Policies that never remapped are left out.",
 )
 def layers_remapped(result: Result, policies: Sequence[str]) -> Figure:
-    """Layers remapped over time: a line for each tenant, columns as in `kv_memory`."""
+    """Layers remapped over time: a line for each tenant, a column for each policy. A column whose
+    name in `policies` is empty is left empty."""
     tenants = list(result["shapes"])
     figure, (cells,) = drawing.over_time(1, policies, height=2.3)
     for axes, policy in _shown(cells, policies):

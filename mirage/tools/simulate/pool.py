@@ -74,7 +74,8 @@ def run_all(
     jobs: Sequence[PoolJob], processes: int | None = None, watcher: Watcher | None = None
 ) -> list[Metrics]:
     """Run all jobs; return their metrics in order. `processes` None is one for each core; with 1
-    they run in this process, where requests are not counted.
+    they run in this process, where requests are not counted. `watcher` is told of finished requests
+    and runs.
 
     Ctrl-C, and any error of a run, ends all processes at once. Raises `RunKilled`.
     """

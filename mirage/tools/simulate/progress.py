@@ -37,6 +37,6 @@ class RunProgress:
 def counting(
     total: int, console: Console | None = None, what: str = "simulate"
 ) -> Iterator[RunProgress]:
-    """Display for `total` runs, on stderr or `console`."""
+    """Display for `total` runs of the command `what`, on stderr or `console`."""
     with progress(what, console, TextColumn("left", style="dim"), TimeRemainingColumn()) as shown:
         yield RunProgress(shown, total)

@@ -61,7 +61,8 @@ VERDICT = {
 def rows(
     result: Mapping[str, Any], tenant: str | None = None, of: Of = "mean"
 ) -> list[ComparisonRow]:
-    """A row for each metric with a cell for each policy, for all tenants together or for one."""
+    """A row for each metric with a cell for each policy, which has the statistic `of` over the
+    seeds, for one `tenant` or, if None, for all together."""
     means = _parts(result, tenant, "mean")
     some = [metric for metric in IF_ANY if any(part.get(metric.key) for part in means)]
     told = [replace(metric, if_any=False) for metric in some]

@@ -28,9 +28,8 @@ def build(
     command: list[str],
     contest: Contest | None = None,
 ) -> dict[str, Any]:
-    """The report, ready for JSON. The same for the same question, except for `command` and
-    versions.
-    """
+    """The report, ready for JSON, with the measurements on real engines if there was a `contest`.
+    The same for the same question, except for `command` and versions."""
     on, replay, options = question.machine, question.config.replay, question.options
     config = contest.config if contest else answer.config
     return {

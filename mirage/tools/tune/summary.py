@@ -17,7 +17,7 @@ WELL_MET = 0.98
 
 
 def said(question: Question, answer: Recommendation, contest: Contest | None = None) -> list[str]:
-    """Three sentences, and further ones if real engines were measured."""
+    """Three sentences, and further ones if real engines were measured in a `contest`."""
     live = [sentence(answer, contest)] if contest else []
     if contest and (few := too_few(contest.requests)) is not None:
         live.append(f"{few}.")

@@ -30,7 +30,8 @@ def show(
     console: Console,
     live: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Print machine and trace, the tables, and the sentences."""
+    """Print machine and trace, the tables, with one of `live` measurements if there are any, and
+    the sentences."""
     console.width = max(console.width, WIDTH)
     for line in about(question, answer):
         console.out(line, highlight=False)

@@ -41,7 +41,8 @@ class Cut:
 def cut(
     requests: Sequence[TraceRequest], largest: int = LARGEST_WINDOW, count: int = WINDOWS
 ) -> Cut:
-    """Windows spread evenly over the whole trace. Raises `ConfigError` if it is too short."""
+    """`count` windows of at most `largest` requests, spread evenly over the whole trace. Raises
+    `ConfigError` if it is too short."""
     total = len(requests)
     size = min(largest, total // count)
     if size < LEAST_WINDOW:

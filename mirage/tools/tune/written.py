@@ -47,7 +47,7 @@ def _set(content: Any, path: Sequence[str], value: Any) -> None:
 
 
 def _lines_of(node: Any, where: str = "") -> dict[str, int]:
-    """Line on which each scalar's value begins, by its dotted key."""
+    """Line on which each scalar's value begins, by its dotted key, which begins with `where`."""
     if isinstance(node, yaml.MappingNode):
         pairs = [(key.value, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):

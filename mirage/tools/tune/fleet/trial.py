@@ -39,7 +39,8 @@ class Hopeless(Exception):
 
 
 class Judge(FleetObserver):
-    """Counts requests that miss the limits; raises `Hopeless` when there are too many."""
+    """Counts requests that miss the limits; raises `Hopeless` when there are too many. Times are
+    picoseconds."""
 
     def __init__(self, rows: Mapping[str, Sequence[SentRow]], slo: Slo) -> None:
         self.slo, self.missed = slo, Counter[str]()
