@@ -117,7 +117,8 @@ def _measure(handle: int) -> tuple[float, float]:
 def _round(
     handle: int, block: mmap.mmap, order: range | list[int], *, write: bool
 ) -> tuple[float, int]:
-    """Bytes a second of one round, and the number of blocks done in it, at least one."""
+    """Bytes a second at which the blocks of `order` are written (`write`) or read in one round, and
+    the number of blocks done in it, at least one."""
     begun, done = time.perf_counter(), 0
     for number in order:
         copy = os.pwritev if write else os.preadv

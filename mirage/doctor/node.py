@@ -1,6 +1,5 @@
-"""Findings on this machine as a node of a cluster: its secret, its ports, the head and the other
-machines.
-"""
+"""Findings on this machine as a node of a cluster: its secret, its ports, the cluster's head and
+the other machines."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def of_secret(folder: NodeFolder) -> Finding:
 
 
 def _of_head(node: NodeRecord) -> Finding:
-    """Finding on the connection to the head."""
+    """Finding: can this machine connect to the head of its cluster, whose address `node` has?"""
     host, _, port = node.address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACHED_S).close()

@@ -97,8 +97,7 @@ def in_cache(name: HubName, hub: HubPlace, why: str) -> Path:
 
 def folder(name: HubName, hub: HubPlace, say: Say, *, code: bool) -> Path:
     """Folder of a model: fetched from the hub, or taken from the cache if the hub does not answer.
-    Raises as `found` and `fetch_weights`.
-    """
+    Its own Python code is only fetched with `code`. Raises as `found` and `fetch_weights`."""
     try:
         model = found(name, hub, code=code)
     except HubUnreachable as error:

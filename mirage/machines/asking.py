@@ -17,7 +17,8 @@ CHANGED_S = 600.0
 
 
 def asked(path: Path, call: DeviceCall, headers: dict[str, str] | None = None) -> DeviceAnswer:
-    """Answer of the server at the Unix socket `path`. Blocks. Raises `MachineAway`."""
+    """Answer of the server at the Unix socket `path` to `call`, sent with these `headers`. Blocks.
+    Raises `MachineAway`."""
     with closing(http.client.HTTPConnection("device")) as connection:
         try:
             connection.sock = socket.socket(socket.AF_UNIX)

@@ -39,11 +39,16 @@ class LocalMachines:
         self._fails: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def there(self) -> Sequence[MachineThere]:
-        """See `Machines`."""
+        """This machine alone."""
         return [MachineThere(HERE, "127.0.0.1", HERE)]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """See `Machines`. Engines that another server of this device has left are adopted."""
+        """Start a device's server by an order, or go on with one that has the same order. If it
+        ends, another one is started.
+
+        Engines that another server of this device has left are adopted. Raises `MachineAway` if the
+        device has another order.
+        """
         keeper = self.keepers[device]
         if keeper.order == order:
             return
@@ -64,19 +69,21 @@ class LocalMachines:
         await asyncio.shield(self._fails)
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
-        """See `Machines`."""
+        """Send a request to a device's server, through its socket for operators. Raises
+        `MachineAway`."""
         return await asyncio.to_thread(asked, self._sockets[device], call)
 
     async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """See `Machines`. Raises `OSError`."""
+        """Keep a small fact in a file. With `absent`, keep it only if the key has none; False if it
+        has one. Raises `OSError`."""
         return self._facts.put(key, value, absent=absent)
 
     async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        """See `Machines`. Raises `OSError`."""
+        """Facts whose keys begin with `prefix`, from their files. Raises `OSError`."""
         return self._facts.beginning(prefix)
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """See `Machines`."""
+        """Each device that is lost or back, from now on; never ends."""
         return self._board.news()
 
     # -- the end ------------------------------------------------------------------------

@@ -43,9 +43,8 @@ def add(
     show: Show,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> WeightsManifest:
-    """Copy a folder's files into the store and name the model `name`; return its manifest. Raises
-    `WeightsRefused`, `WeightsFailed`.
-    """
+    """Copy a folder's files into the store, hashed in chunks of `chunk_bytes`, and name the model
+    `name`; return its manifest. Raises `WeightsRefused`, `WeightsFailed`."""
     place = changes.store.place
     with writing(place, str(found.folder)), changes.filling() as folder:
         check_room(place, found.bytes, str(found.folder))

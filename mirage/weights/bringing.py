@@ -54,9 +54,11 @@ async def bring(
 ) -> Path:
     """Bring the model with the name or id `wanted` into the store; return its folder.
 
-    `sources` are addresses of machines that may have it, which know `secret`. A name that the store
-    knows is not looked up again, unless with `newest`. Raises `WeightsRefused` for reasons that the
-    user can remove, else `WeightsFailed`.
+    `sources` are addresses of machines that may have it, which know `secret`. `say` gets lines
+    about sources, `progress` the bytes that have come. It fails if nothing has come for
+    `patience_s` seconds, and later while a source is busy. A name that the store knows is not
+    looked up again, unless with `newest`. Raises `WeightsRefused` for reasons that the user can
+    remove, else `WeightsFailed`.
     """
     with writing(store.place, wanted):
         model = await asyncio.to_thread(store.found, wanted)

@@ -18,7 +18,8 @@ def wrong_chunks(
     file: ContentFile,
     show: Callable[[int], None] = lambda done: None,
 ) -> list[int] | None:
-    """Numbers of a content's wrong chunks; None if the content is right.
+    """Numbers of a content's wrong chunks; None if the content is right. `show` is called with the
+    bytes that are checked.
 
     Empty if each chunk is right but not the whole: then the manifest contradicts itself.
     """

@@ -95,7 +95,9 @@ class Gathering:
         state.why = ""
 
     def failed(self, source: str, why: str, *, closed: bool = False) -> None:
-        """A request to a source failed; a `closed` source is never asked again."""
+        """Note that a request to a source failed for the reason `why`: it counts as having no
+        chunks until it is `heard` again, after `pause_s`. A `closed` source is never asked again.
+        """
         state = self._sources[source]
         state.why, state.have = why, {}
         state.closed |= closed

@@ -80,7 +80,8 @@ class WeightsManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def manifest_of(files: Iterable[ContentFile], chunk_bytes: int = CHUNK_BYTES) -> WeightsManifest:
-    """Manifest of a model's files. Raises `ManifestRefused`."""
+    """Manifest of a model's files, whose hashes are of chunks of `chunk_bytes`. Raises
+    `ManifestRefused`."""
     manifest = WeightsManifest(1, chunk_bytes, tuple(sorted(files, key=lambda file: file.path)))
     _check(manifest)
     return manifest

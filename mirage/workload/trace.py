@@ -57,8 +57,8 @@ AS_IT_SAYS = Reading()
 def read(
     path: Path, how: Reading = AS_IT_SAYS, skipped: Counter[str] | None = None
 ) -> Generator[TraceRequest, None, None]:
-    """The requests of a file in order, one at a time. The file stays open until the generator is
-    closed.
+    """The requests of a file in order, one at a time, read by the options in `how`. The file stays
+    open until the generator is closed.
 
     Rows that are no requests, such as failed ones, are left out and counted in `skipped`, by
     reason. Raises `TraceError` for a file that cannot be read or is of no known format, a malformed
@@ -84,7 +84,7 @@ def select(
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
 ) -> list[TraceRequest]:
-    """All requests of `stream`, in a list."""
+    """All requests in a list that `stream` yields for the same arguments."""
     return list(stream(path, window, limit, how, skipped))
 
 
@@ -95,7 +95,8 @@ def stream(
     how: Reading = AS_IT_SAYS,
     skipped: Counter[str] | None = None,
 ) -> Iterator[TraceRequest]:
-    """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit` of them.
+    """The requests that arrive in ``window[0] <= t < window[1]`` seconds, at most `limit` of them,
+    read as by `read`.
 
     Arrivals count from the window's start. Raises `TraceError`, also for an empty window.
     """
@@ -142,7 +143,8 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def has_arrivals(path: Path, how: Reading = AS_IT_SAYS) -> bool:
-    """True if a file's format has arrivals. Raises `TraceError`.
+    """True if the format of a file, recognised or named in `how`, has arrivals. Raises
+    `TraceError`.
 
     Do not call it for a pipe: it would consume the beginning.
     """

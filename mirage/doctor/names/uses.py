@@ -24,7 +24,8 @@ def of(owner: str, attribute: str) -> str:
 
 @dataclass(frozen=True)
 class NameUse:
-    """One use of a name, and the part of our code that must fit it."""
+    """One use of a name of vLLM's in our code, and what of ours must fit vLLM's definition: the
+    arguments of a call, or the parameters of a function that overrides or replaces it."""
 
     name: str
     where: str

@@ -35,12 +35,12 @@ class FixedHead:
         self._found = HeadFound(address, is_here)
 
     def begin(self) -> HeadFound:
-        """See `HeadPlace`."""
+        """The head, which is always the same."""
         return self._found
 
     def stays(self) -> bool:
-        """See `HeadPlace`."""
+        """True: the head is never elsewhere."""
         return True
 
     def end(self) -> None:
-        """See `HeadPlace`."""
+        """Do nothing when Ray has ended here: there is no claim to give up."""

@@ -52,7 +52,7 @@ class RayMachines:
     # -- verbs --------------------------------------------------------------------------
 
     async def there(self) -> Sequence[MachineThere]:
-        """See `Machines`."""
+        """Machines whose node is alive in Ray, and which are not told to leave. See `Machines`."""
         leave = {life.decode() for life in (await self.facts(LEAVES)).values()}
         return [
             MachineThere(
@@ -66,8 +66,11 @@ class RayMachines:
         ]
 
     async def start(self, device: str, machine: str, order: bytes) -> None:
-        """See `Machines`. `order` is an `AgentOrder` as JSON; its epoch is replaced by this
-        controller's.
+        """Start a device's server on a machine by an order, or adopt the running one. If it ends,
+        another one is started.
+
+        `order` is an `AgentOrder` as JSON; its epoch is replaced by this controller's. See
+        `Machines` for the errors.
         """
         self._devices[device] = machine
         own = msgspec.structs.replace(msgspec.json.decode(order, type=AgentOrder), epoch=self.epoch)
@@ -76,7 +79,8 @@ class RayMachines:
         _check(await _answer(actor.obeys.remote(msgspec.json.encode(own))))
 
     async def call(self, device: str, call: DeviceCall) -> DeviceAnswer:
-        """See `Machines`."""
+        """Send a request to a device's server, through the actor of the device. Raises
+        `MachineAway` and `StaleEpoch`."""
         actor = await self._known(device)
         asked = actor.call.remote(self.epoch, call.method, call.path, call.body)
         kind, told = await _answer(asked, AWAY_S if call.method == "GET" else CALL_S)
@@ -87,7 +91,8 @@ class RayMachines:
         return DeviceAnswer(*told)
 
     async def put(self, key: str, value: bytes, *, absent: bool = False) -> bool:
-        """See `Machines`."""
+        """Keep a small fact in the store of Ray's head. With `absent`, keep it only if the key has
+        none; False if it has one. Raises `MachineAway`."""
         return await _of_cluster(
             lambda: (
                 not internal_kv._internal_kv_put(
@@ -98,11 +103,13 @@ class RayMachines:
         )
 
     async def facts(self, prefix: str) -> Mapping[str, bytes]:
-        """See `Machines`."""
+        """Facts whose keys begin with `prefix`, from the store of Ray's head. Raises
+        `MachineAway`."""
         return await _of_cluster(lambda: _facts(prefix))
 
     def news(self) -> AsyncIterator[DeviceNews]:
-        """See `Machines`. A device is lost when its machine is."""
+        """Each device that is lost or back, from now on; never ends. A device is lost when its
+        machine is."""
         return self._board.news()
 
     # -- beside the verbs ---------------------------------------------------------------
@@ -219,7 +226,7 @@ async def _of_cluster(ask: Callable[[], T]) -> T:
 
 
 async def _answer(asked: Any, timeout_s: float = AWAY_S) -> Any:
-    """Answer of an agent to a remote call. Raises `MachineAway`."""
+    """Answer of an agent to a remote call. Raises `MachineAway`, also after `timeout_s` seconds."""
     try:
         return await threads.within(timeout_s, lambda: ray.get(asked, timeout=timeout_s))
     except (ray.exceptions.RayError, TimeoutError) as error:

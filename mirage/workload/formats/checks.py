@@ -44,16 +44,16 @@ class Clock:
 
 
 def tokens_written(text: str, what: str, where: str, least: int = 1) -> int:
-    """A number of tokens in a column of a CSV file; 472.0, as pandas writes it, counts as 472.
-    Raises `TraceError`.
-    """
+    """A number of tokens, at least `least`, in a column of a CSV file; 472.0, as pandas writes it,
+    counts as 472. Raises `TraceError`."""
     match = _WHOLE.fullmatch(text)
     count = int(match[1]) if match else -1
     return _in_bounds(count, text[:80], what, where, least)
 
 
 def tokens(value: Any, what: str, where: str, least: int = 1) -> int:
-    """A number of tokens in a JSON field; 10.0 counts as 10. Raises `TraceError`."""
+    """A number of tokens, at least `least`, in a JSON field; 10.0 counts as 10. Raises
+    `TraceError`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     count = value if isinstance(value, int) and not isinstance(value, bool) else -1

@@ -29,7 +29,8 @@ def entries(file: io.RawIOBase | io.BytesIO) -> Iterator[Any]:
 
 
 def first_object(begin: bytes, in_array: bool) -> tuple[dict[str, Any], bool]:
-    """Fields of the first JSON object, and True if it is complete in these bytes."""
+    """Fields of the first JSON object in a file's first bytes, and True if it is complete in these.
+    `in_array`: objects are elements of an array, whose begin these bytes have."""
     builder, depth, whole = ijson.ObjectBuilder(), 0, False
     outside = 1 if in_array else 0
     with suppress(*MALFORMED):
