@@ -49,7 +49,8 @@ def cut(nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 def populate(address: int, nbytes: int, *, writable: bool = True) -> None:
-    """Allocate the memory behind these addresses now. Raises `OSError` if there is none.
+    """Allocate the memory behind these addresses now: for writing if `writable`, else for reading.
+    Raises `OSError` if there is none.
 
     Kernels before 5.14 do not support this: there memory is allocated when it is touched.
     """

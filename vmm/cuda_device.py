@@ -113,9 +113,8 @@ def access(location: Any) -> Any:
 
 
 def granularity(wanted: Any) -> int:
-    """Granularity in bytes of memory as in `wanted`: its sizes and addresses are multiples of
-    it.
-    """
+    """Granularity in bytes of memory with the properties in `wanted`: its sizes and addresses are
+    multiples of it."""
     return int(call(cu.cuMemGetAllocationGranularity, wanted, MINIMUM))
 
 

@@ -195,7 +195,8 @@ class HostDriver(Driver):
         ctypes.memmove(dst, src, nbytes)
 
     def pin(self, address: int, nbytes: int, *, read_only: bool = False) -> None:
-        """Do nothing: copies run on threads and never block the caller."""
+        """Do nothing, for memory that is `read_only` or not: copies run on threads and never block
+        the caller."""
 
     def unpin(self, address: int) -> None:
         """Do nothing."""
@@ -280,7 +281,8 @@ class HostDriver(Driver):
         return self.page_bytes if best % self.page_bytes else best
 
     def _place(self, run: Sequence[int]) -> tuple[int, int]:
-        """Offset and size in the files, in bytes, of the consecutive pages in `run`."""
+        """Offset and size, in bytes, of the consecutive pages in `run`, in the row of offsets over
+        all memory files."""
         return run[0] * self.page_bytes, len(run) * self.page_bytes
 
     def _map_runs(self, address: int, pages: Sequence[Page]) -> None:
@@ -365,7 +367,8 @@ class HostBuffer:
 
 
 def host_buffer(nbytes: int, node: int | None = None) -> HostBuffer:
-    """A new `HostBuffer`. Raises `Misaligned`, `OutOfMemory`."""
+    """A new `HostBuffer` of `nbytes` bytes, from NUMA node `node` while that has memory; None for
+    any. Raises `Misaligned`, `OutOfMemory`."""
     return HostBuffer(nbytes, node)
 
 

@@ -29,7 +29,8 @@ class HostFile:
 
     @classmethod
     def grown(cls, fd: int, nbytes: int, *, node: int | None = None) -> HostFile:
-        """The file, extended to at least `nbytes` and mapped for writing. Raises `OutOfMemory`."""
+        """The file, extended to at least `nbytes` and mapped for writing; its memory comes from
+        NUMA node `node` while that has some. Raises `OutOfMemory`."""
         unit = os.fstat(fd).st_blksize
         with refusing(f"{nbytes} bytes of host memory"):
             os.ftruncate(fd, -(-nbytes // unit) * unit)

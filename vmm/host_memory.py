@@ -33,8 +33,7 @@ class HostMemory(NamedTuple):
 
 def host_memory(proc: Path = PROC) -> HostMemory:
     """Host memory that this process may use: the machine's, or the smallest limit of its control
-    groups.
-    """
+    groups. `proc` is the folder of the proc file system."""
     machine = HostMemory(_machine_bytes(proc))
     limits = (
         HostMemory(most, f"the control group's {file} allows") for file, most in _limits(proc)
@@ -43,7 +42,8 @@ def host_memory(proc: Path = PROC) -> HostMemory:
 
 
 def promised_bytes(proc: Path = PROC) -> int | None:
-    """Bytes of Linux's commit limit that are not committed yet.
+    """Bytes of Linux's commit limit that are not committed yet. `proc` is the folder of the proc
+    file system.
 
     None unless `vm.overcommit_memory` is 2, because otherwise Linux enforces no limit, or if the
     figures cannot be read.

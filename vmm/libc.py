@@ -109,7 +109,8 @@ def map_file(
     writable: bool = True,
     populate: bool = True,
 ) -> None:
-    """Map `nbytes` of a file from `offset` at `address`, in place of the mapping before.
+    """Map `nbytes` of a file from `offset` at `address`, in place of the mapping before; only for
+    reading unless `writable`.
 
     With `populate` the kernel allocates all pages now; otherwise the page faults of the first touch
     would fall into a step.
@@ -127,7 +128,8 @@ def populate_huge(address: int, nbytes: int) -> None:
 
 
 def populate(address: int, nbytes: int, *, writable: bool = True) -> None:
-    """Allocate the memory behind these addresses now, instead of when they are touched."""
+    """Allocate the memory behind these addresses now, instead of when they are touched: for writing
+    if `writable`, else for reading."""
     if _libc.madvise(address, nbytes, POPULATE_WRITE if writable else POPULATE_READ) != 0:
         raise _error("madvise")
 

@@ -77,9 +77,8 @@ class Range:
         return pages
 
     def tensor(self, offset: int = 0, nbytes: int | None = None) -> torch.Tensor:
-        """A part of the range as a flat uint8 tensor without a copy; only bytes with a page may be
-        touched. `nbytes` None: up to the end.
-        """
+        """The part of the range from `offset` on as a flat uint8 tensor without a copy; only bytes
+        with a page may be touched. `nbytes` None: up to the end."""
         nbytes = self.nbytes - offset if nbytes is None else nbytes
         self._check_inside(offset, nbytes)
         return self.driver.tensor(self.address + offset, nbytes)
