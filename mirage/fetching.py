@@ -79,7 +79,8 @@ def fetch(
     timeout_s: float,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> None:
-    """Get the file to `path` from the first of `urls` that returns it.
+    """Get the file to `path` from the first of `urls` that returns it, by requests with these
+    `headers`.
 
     Raises `UnreachableError` if none does; what came so far is kept in ``FILE.part``. Raises
     `FetchError` if another process fetches the file, or if the checksum is wrong: then nothing is

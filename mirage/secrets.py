@@ -53,7 +53,8 @@ def redacted(value: Any, key: str = "") -> Any:
 
 
 def places(value: Any, key: str = "") -> Iterator[str]:
-    """Paths of the keys in `value` that hold secrets, as ``speculative_config.hf_token``."""
+    """Paths of the keys in `value` that hold secrets, as ``speculative_config.hf_token``; each
+    begins with `key`, the path of `value`."""
     if isinstance(value, str) and (parsed := _parsed(value)) is not None:
         value = parsed
     if isinstance(value, dict) and not is_name(key):

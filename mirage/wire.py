@@ -175,9 +175,8 @@ class Channel(Generic[T]):
             raise Broken(f"it has not read {self.unsent} bytes")
 
     def tell(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
-        """Send a message. If the connection is broken, shut it down, so that its reader sees the
-        end.
-        """
+        """Send a message, with open file `descriptors`. If the connection is broken, shut it down,
+        so that its reader sees the end."""
         try:
             self.say(message, descriptors=descriptors)
         except Broken:

@@ -30,8 +30,8 @@ def changed(
     *,
     begins: bool,
 ) -> Iterator[LoanChange]:
-    """Yield a change at `now` for each loan that is in `here` and not in `there`; `begins` says if
-    it begins or ends."""
+    """Yield a change at `now` (seconds) for each loan that is in `here` and not in `there`;
+    `begins` says if it begins or ends."""
     for pair, each in here.items():
         if pair not in there:
             most = max(each, key=lambda one: one.nbytes)

@@ -60,6 +60,7 @@ class Decides(Protocol):
     """Deciding object: takes events and returns messages, as `mirage.control.arbiter.Arbiter` does.
 
     A `DoesNotFitError` or `LedgerError` for an event means that the engine broke its promises.
+    Times are seconds.
     """
 
     def joined(self, hello: Hello, now: float) -> None: ...

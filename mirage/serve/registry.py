@@ -187,7 +187,8 @@ NOTHING = DeviceSources()
 class Registry:
     """Facts about all tenants. `reports` has only tenants with a connected engine.
 
-    `shapes` has all that ever had one, because the timeline still has their samples.
+    `shapes` has all that ever had one, because the timeline still has their samples. Times are
+    seconds.
     """
 
     policy: Policy

@@ -47,7 +47,7 @@ class PastMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacementPast:
-    """Memory from one decision to the next, as a value."""
+    """Memory from one decision to the next, as a value. Times are seconds."""
 
     moves: tuple[PastMove, ...] = ()
     settled: PlacementFacts | None = None

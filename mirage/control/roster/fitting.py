@@ -40,8 +40,8 @@ class Fitting(NamedTuple):
 def fitting(
     roster: Roster, coming: Mapping[str, StateBytes], removed: Collection[str], now: float
 ) -> list[Fitting]:
-    """Return the outlook of all tenants in `coming`, in their order, after the `removed` have
-    gone."""
+    """Return the outlook of all tenants in `coming` at `now` (seconds), in their order, after the
+    `removed` have gone."""
     members = {
         name: copy(member)
         for name, member in roster.members.items()

@@ -28,7 +28,7 @@ class Yielding(NamedTuple):
 
 
 class DeviceRoom:
-    """View of the bytes that `members` hold of a device of `device_bytes`."""
+    """View of the bytes that `members` hold of a device of `device_bytes`. Times are seconds."""
 
     def __init__(
         self, device_bytes: int, members: Mapping[str, RosterMember], rules: RosterRules

@@ -17,7 +17,8 @@ MOST_KEYS = 512
 
 
 class Offers:
-    """`ContentBelow` of the device's blocks, by what the engine knows of the pool."""
+    """`ContentBelow` of the device's blocks, by what the engine knows of the pool. Times are
+    seconds."""
 
     def __init__(self, recent: Recent, clock: Callable[[], float] = time.monotonic) -> None:
         self._recent, self.now = recent, clock

@@ -15,7 +15,8 @@ from mirage.serve.openai import ApiError
 
 
 def as_json(told: Any, revision: Revision, status: int = 200) -> web.Response:
-    """Answer of this `status` with `told`, one of the forms, as JSON; its ``ETag`` is the revision."""
+    """Answer of this `status` with `told`, one of the forms, as JSON; its ``ETag`` is the
+    revision."""
     return web.Response(
         body=msgspec.json.encode(told, enc_hook=str) + b"\n",
         content_type="application/json",

@@ -110,7 +110,8 @@ def _change(before: TenantSection, after: TenantSection) -> TenantChange:
 
 
 def _keys(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Paths of the keys by which two sections or values differ, each after `path`, the key of both."""
+    """Paths of the keys by which two sections or values differ, each after `path`, the key of
+    both."""
     if repr(before) == repr(after):  # true is not 1, wherever it stands
         return
     one, other = _values(before), _values(after)

@@ -23,7 +23,7 @@ class SeenRequest(NamedTuple):
 
 
 class LoadHistory:
-    """Ended requests of the last windows."""
+    """Ended requests of the last windows. Times are seconds."""
 
     def __init__(self, window_s: float, windows: int, began: float) -> None:
         """`began` is the time in seconds since which requests are known."""

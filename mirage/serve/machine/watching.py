@@ -22,7 +22,7 @@ ASLEEP = frozenset({*GONE, *BROKEN, LifeState.SLEEPING})
 
 
 class WatchedDevice:
-    """A device that is watched. Call `look` before anything else."""
+    """A device that is watched. Call `look` before anything else. Times are seconds."""
 
     def __init__(self, served: DirectedDevice, now: float) -> None:
         self.served, self._answered, self._now = served, now, now

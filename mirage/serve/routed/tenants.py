@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RoutedTenant:
-    """Tenant on the router's side. `row` is replaced with each table."""
+    """Tenant on the router's side. `row` is replaced with each table. Times are seconds."""
 
     row: RoutedRow
     device: str = ""

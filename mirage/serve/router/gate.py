@@ -39,7 +39,7 @@ WORDS = {
 
 @dataclass
 class Passage:
-    """Request that is within its limits, on its way to `model`."""
+    """Request that is within its limits, on its way to `model`. Times are seconds."""
 
     model: str
     prompt_guess: int

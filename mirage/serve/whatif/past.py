@@ -100,7 +100,8 @@ class PastPage(NamedTuple):
 
 
 class PastRequests:
-    """Rows of all tenants of the last hour, at most `most`. No call takes long."""
+    """Rows of all tenants of the last hour, at most `most`. No call takes long. Times are
+    seconds."""
 
     def __init__(self, most: int = MOST_ROWS, span_s: float = HOUR_S) -> None:
         self._most, self._span_s = most, span_s
