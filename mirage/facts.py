@@ -47,7 +47,7 @@ class KVGroups(msgspec.Struct, frozen=True):
 
     @property
     def request_blocks(self) -> int:
-        """KV blocks of the longest request."""
+        """KV blocks of a request of the greatest length, over all groups."""
         return sum(group.most_blocks for group in self.groups)
 
     def blocks(self, tokens: int) -> int:

@@ -114,32 +114,34 @@ def _share(row: TenantRow) -> int:
 
 
 def none(_: TenantRow) -> int:
-    """Return 0: no layers are given."""
+    """Return 0: the row gives no layer or expert."""
     return 0
 
 
 def out(row: TenantRow) -> int:
-    """Return the units that are away."""
+    """Return the number of the row's units (layers, or experts of each layer) that are away."""
     return row.out
 
 
 def most(row: TenantRow) -> int:
-    """Return the units that may ever be away, or the units away if these are more."""
+    """Return the number of units that may ever be away, or of those that are away if these are
+    more."""
     return max(row.most, row.out)
 
 
 def lends(row: TenantRow) -> int:
-    """Return the units that an idle tenant lends."""
+    """Return the number of units that the row's tenant lends while it is idle."""
     return row.lends
 
 
 def lends_or_out(row: TenantRow) -> int:
-    """Return the units that an idle tenant lends, or the units away if these are more."""
+    """Return the number of units that the row's tenant lends while it is idle, or of those that are
+    away if these are more."""
     return max(row.lends, row.out)
 
 
 def hidden(row: TenantRow) -> int:
-    """Return the units whose loads hide."""
+    """Return the number of units whose loads hide behind the tenant's decode steps."""
     return row.hidden
 
 

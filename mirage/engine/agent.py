@@ -63,7 +63,8 @@ class Agent:
         for none."""
 
     def last_heard(self) -> float:
-        """Return `heard`."""
+        """Return the time of the control server's last message, in seconds of `time.monotonic`;
+        -inf for none."""
         return self.heard
 
     def start(

@@ -62,7 +62,7 @@ class Settings(FolderFile):
 
 
 class Anything(FolderFile):
-    """Any JSON object."""
+    """File that may have any JSON object: only its syntax is checked."""
 
 
 def check_tokenizer(folder: Path) -> None:

@@ -32,7 +32,7 @@ class TetherEnd(Message, frozen=True):
 
 
 class TetherTold(Message, frozen=True):
-    """State of the server."""
+    """Answer to a message of the tether: the state of the device's server."""
 
     pid: int
     epoch: int

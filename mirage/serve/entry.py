@@ -29,7 +29,7 @@ class RequestEntry(Protocol):
 
     @property
     def hears(self) -> bool:
-        """True once routers are welcomed."""
+        """True once routers that connect are sent tables and may ask."""
 
     @property
     def admin_socket(self) -> Path:
@@ -43,10 +43,11 @@ class RequestEntry(Protocol):
         """
 
     async def hear(self, keys: AccessTable) -> None:
-        """Welcome routers and answer their questions from now on. Raises `OSError`."""
+        """From now on send routers that connect their tables and `keys`, and answer their
+        questions. Raises `OSError`."""
 
     async def keep(self) -> None:
-        """Serve routers. Never returns."""
+        """Answer routers, and keep one running where it is this entry's own. Never returns."""
 
     async def drain(self) -> None:
         """Let routers refuse new requests and end the running ones. Idempotent."""

@@ -90,7 +90,7 @@ class SaysReady(Protocol):
         """Tell that the server is ready at `url`. Raises `ConfigError`."""
 
     def remove(self) -> None:
-        """Take that back. Idempotent."""
+        """Tell that the server is no longer ready. Idempotent."""
 
 
 def serve(

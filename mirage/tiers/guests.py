@@ -89,13 +89,13 @@ class Guest:
                 self._do(self.number, heard[0], core)
 
     def tell(self, tell: Tell) -> None:
-        """Add a message to the next letter."""
+        """Add the state of a key to the messages that the next `send` sends."""
         answers = self._news.setdefault(int(tell.seeker.request), [])
         answers.append((tell.key, tell.found, tell.offset))
 
     def send(self) -> None:
-        """Send letters, as far as the engine has room for them. Raise `SentAway` if it does not
-        read."""
+        """Send all messages that wait, as far as the engine has room for them. Raise `SentAway` if
+        it does not read."""
         letters = [*self._given, *(News(request, found) for request, found in self._news.items())]
         self._given.clear()
         self._news.clear()

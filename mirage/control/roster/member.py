@@ -96,7 +96,8 @@ class RosterMember:
 
     @property
     def next_own(self) -> StateBytes:
-        """Bytes of its next process."""
+        """Bytes that the tenant's next process will hold in each state, by its newest
+        declaration."""
         return self.declared or self.own
 
     def declares(self, own: StateBytes) -> None:

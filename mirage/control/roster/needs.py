@@ -38,7 +38,8 @@ class StateBytes:
 
     @property
     def hollow(self) -> bool:
-        """True if it starts asleep."""
+        """True if the tenant starts hollow: with no more bytes than asleep, so that it sleeps once
+        it has started."""
         return self.start <= self.asleep < self.awake
 
     @property

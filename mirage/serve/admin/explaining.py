@@ -92,7 +92,7 @@ LIMIT = ("limit", "a number", 1, PAGE_LOANS)
 
 
 class LoansFound(NamedTuple):
-    """Copied data for one answer."""
+    """Moves and loans, copied for one answer of ``GET /why``."""
 
     tenant: str | None
     t: float
@@ -107,7 +107,7 @@ class LoansFound(NamedTuple):
 
 
 def told(found: LoansFound) -> WhyTold:
-    """Answer made of the copied data."""
+    """Answer of ``GET /why``, made of the copied data."""
     sums = summed(found.minutes, found.tenant)
     page = sorted(sums)[found.skip : found.skip + found.limit]
     end = found.skip + len(page)

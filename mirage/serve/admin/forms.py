@@ -131,7 +131,7 @@ class KeysTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of ``GET /watch``."""
+    """A line of ``GET /watch``: a tenant's state has changed, or an operator has ordered an act."""
 
     t: float
     tenant: str

@@ -113,7 +113,7 @@ class Overviewing:
 
 
 class OverviewFound(NamedTuple):
-    """Copied data for one overview."""
+    """Facts about the tenants, copied for one overview."""
 
     now: float
     running: float

@@ -17,7 +17,7 @@ RECORD_FORM = 3
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
-    """An engine that runs."""
+    """Engine that runs, as another server finds it after this one was killed."""
 
     server: ProcessMark
     """API server of the engine, which leads its process group."""

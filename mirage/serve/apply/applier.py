@@ -73,7 +73,7 @@ class ConfigApplier:
 
     @property
     def http(self) -> HttpSection:
-        """Limits of clients that hold now, as the last applied configuration has them."""
+        """Limits of clients that are in force now."""
         return self._declared.http
 
     async def apply(

@@ -20,7 +20,7 @@ class AppliesConfigs(Protocol):
 
     @property
     def http(self) -> HttpSection:
-        """Limits of clients that hold."""
+        """Limits of clients that are in force now."""
 
     async def apply(
         self,

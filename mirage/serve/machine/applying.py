@@ -68,7 +68,7 @@ class MachineApplier:
 
     @property
     def http(self) -> HttpSection:
-        """Limits of clients that hold now, for all devices."""
+        """Limits of clients that are in force now, on all devices."""
         return self._machine.declared.common.http
 
     async def apply(

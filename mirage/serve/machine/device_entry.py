@@ -51,7 +51,8 @@ class DeviceEntry:
         return self._order.url
 
     async def hear(self, keys: AccessTable) -> None:
-        """Welcome the router. It gets its keys from the process above."""
+        """From now on send the router this device's tables, and answer its questions. Keys come
+        from the process above."""
         welcome = RouterWelcome(
             self._config.http.model_dump(),
             self._order.host,

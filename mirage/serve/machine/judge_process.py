@@ -22,7 +22,7 @@ NICE = 5
 
 
 def main() -> None:
-    """Answer the question, and end."""
+    """Answer the one question of the process that started this one, and end."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.nice(NICE)
     question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=JudgeQuestion)

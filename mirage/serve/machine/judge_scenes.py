@@ -98,7 +98,7 @@ class SceneKind:
 
 
 def only(scene: Scene, names: Collection[str]) -> Scene:
-    """The scene with only these tenants."""
+    """Scene with only these tenants of `scene`."""
     tenants = {name: one for name, one in scene.tenants.items() if name in names}
     sections = [one for one in scene.config["tenants"] if one["name"] in tenants]
     return msgspec.structs.replace(

@@ -17,7 +17,7 @@ DONE, FAILED, UNDER_WAY, LEFT_OUT = "done", "failed", "under way", "left out"
 
 
 class OneMove:
-    """One move while it is carried out."""
+    """One move of models between devices, while it is carried out."""
 
     def __init__(
         self, before: DevicePlacement, after: DevicePlacement, steps: tuple[MoveStep, ...], why: str
@@ -69,7 +69,7 @@ class OneMove:
 
 
 class MoveBook:
-    """The newest moves."""
+    """Book of the newest moves of models between devices."""
 
     def __init__(self) -> None:
         self._moves: deque[OneMove] = deque(maxlen=MOST)

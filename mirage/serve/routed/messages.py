@@ -1,9 +1,9 @@
 """Messages between the router and the supervisor, over the line of `mirage.wire`.
 
-The router connects, says hello, and is welcomed with all that it needs. Tables, keys and doors from
-the supervisor have revisions that grow. The router answers with the last revision that it has seen,
-and with its counts of running requests: once it has seen that requests to a tenant have to ask,
-that tenant's count no longer grows.
+The router connects and says hello; the answer, a `RouterWelcome`, has the facts that it needs
+first. Tables, keys and doors from the supervisor have revisions that grow. The router answers with
+the last revision that it has seen, and with its counts of running requests: once it has seen that
+requests to a tenant have to ask, that tenant's count no longer grows.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RoutedDevices:
     """Tenants of all lines. Each model has one tenant, or replicas on several devices."""
 
     def __init__(self, first: SupervisorLink) -> None:
-        """`first` is the line to the supervisor, which has welcomed this router."""
+        """`first` is the line to the supervisor, which has answered this router's hello."""
         self.first = first
         self.routes = Routes()
         self.rerouted: Counter[tuple[str, RequestFate]] = Counter()

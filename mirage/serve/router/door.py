@@ -26,7 +26,8 @@ class DeviceDoor:
     """Connects a router that has the cluster's key with the supervisor, or with an engine."""
 
     def __init__(self, link: SupervisorLink, gate: AccessGate) -> None:
-        """`link` is the line to the only supervisor here, which has welcomed this router."""
+        """`link` is the line to the only supervisor here, which has answered this router's
+        hello."""
         self._link, self._gate = link, gate
         self._open_to: defaultdict[str, WeakSet[_Pipe]] = defaultdict(WeakSet)
         """Connections with engines, by the machine whose router has them."""

@@ -54,8 +54,8 @@ class InnerClient:
     async def _asked(self, method: str, path: str, body: bytes = b"") -> tuple[EngineAnswer, bytes]:
         """Answer of the supervisor, and its body.
 
-        Raises `aiohttp.ClientError` and `OSError`, also if the supervisor has never welcomed this
-        router.
+        Raises `aiohttp.ClientError` and `OSError`, also if the supervisor has not answered this
+        router's hello yet.
         """
         if not self._link.was_welcomed:
             raise ConnectionError("no welcome yet")

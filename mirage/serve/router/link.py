@@ -110,7 +110,8 @@ class SupervisorLink:
         return self.requests.is_up
 
     async def connect(self) -> None:
-        """Connect, say hello, and wait for the welcome. Raises `OSError` and `Broken`."""
+        """Connect, say hello, and wait for the answer, a `RouterWelcome`. Raises `OSError` and
+        `Broken`."""
         self._reader, self._writer = await self._said_hello()
         try:
             message = await receive(self._reader, self._decoder)

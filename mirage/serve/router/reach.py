@@ -37,7 +37,7 @@ class DoorShut(ConnectionError):
 
 
 class Reach(Protocol):
-    """Way to sockets of one device."""
+    """Way from the router to the sockets of one device, on this machine or on another."""
 
     @property
     def tells_unread(self) -> bool:

@@ -60,7 +60,7 @@ class ServedAddress:
         self._reaper, self._book, self._logs = reaper, book, logs
         self._host, self._port, self.url = "", 0, ""
         self._open = asyncio.Event()
-        """Set once routers are welcomed and the inner server listens."""
+        """Set once routers are answered and the inner server listens."""
         self._inner = InnerServer(registry, desk, resize, overview)
         self._sockets: list[socket.socket] = []
         self._keeper: RouterKeeper | None = None
@@ -137,7 +137,7 @@ class ServedAddress:
 
     @property
     def hears(self) -> bool:
-        """True once routers are welcomed."""
+        """True once routers that connect are sent tables and may ask."""
         return self._open.is_set()
 
     async def hear(self, keys: AccessTable = NO_KEYS) -> None:

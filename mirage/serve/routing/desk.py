@@ -84,7 +84,7 @@ class RouterDesk:
         self._lines = RouterLines(attendance)
         self._entrance = RouterEntrance(self._came)
         self._welcomes = asyncio.Event()
-        """Set once routers that have connected may be welcomed."""
+        """Set once the hello of a router that has connected may be answered."""
         self._sockets: list[socket.socket] = []
         """Listening sockets that the last router brought."""
         self._running = RunningTime(2 * BEAT_S)
@@ -101,12 +101,14 @@ class RouterDesk:
         """Cause to count for the next end of a router; None once the server ends it."""
 
     async def open(self, path: Path) -> None:
-        """Listen for routers, which wait for their welcome until `start`. Raises `OSError`."""
+        """Listen for routers, which wait for the answer to their hello until `start`. Raises
+        `OSError`."""
         self._path = path
         await self.listen()
 
     async def start(self, path: Path, welcome: RouterWelcome, keys: AccessTable) -> None:
-        """Welcome routers from now on, and listen if `open` was not called. Raises `OSError`."""
+        """From now on answer routers that connect with `welcome`, and send them tables and `keys`;
+        listen if `open` was not called. Raises `OSError`."""
         self._keys = keys
         http = welcome.http if self._http is None else self._http
         self._welcome = msgspec.structs.replace(welcome, http=http)

@@ -63,7 +63,7 @@ class InnerServer:
         return web.Response(body=metrics.rendered(self._registry, self._desk.ends))
 
     async def _state(self, request: web.Request) -> web.Response:
-        """The state, once routers act by it."""
+        """Body of ``/mirage/state``, answered once routers act by it."""
         await self._desk.seen()
         return web.json_response(self._registry.state(reasons="reasons" in request.query))
 

@@ -72,7 +72,8 @@ class RouterLine:
             self._writer.write(encode(message))
 
     def hear(self, message: FromRouter) -> None:
-        """Act on a message of the router."""
+        """Act on a message of the router: a request's admission or end, its counts, the end of a
+        drain, or its verdict on the end of an engine."""
         match message:
             case AskAdmission(number, tenant):
                 self._asks(number, tenant)

@@ -14,7 +14,7 @@ StepBound = tuple[int, int, int, int, int]
 
 
 class SceneSteps(msgspec.Struct, frozen=True):
-    """Times of one engine's steps."""
+    """Step times of one engine, as the simulation of a scene needs them."""
 
     compute: tuple[StepBound, ...]
     overhead: StepBound

@@ -51,7 +51,7 @@ NO_STREAM = nan
 
 
 def requests_in(rows: bytes) -> Iterator[EndedRequest]:
-    """Requests of packed rows."""
+    """Requests in packed rows, as `EndedRequest.row` makes them."""
     return (EndedRequest(*row) for row in ROW.iter_unpack(rows))
 
 
@@ -109,7 +109,8 @@ class PastRequests:
         self._end = self._count = 0
 
     def add(self, tenant: str, rows: bytes, preempted: int, now: float) -> None:
-        """Add rows of a tenant; `preempted` is its engine's count of preemptions so far."""
+        """Add packed rows of ended requests of a tenant at the time `now`; `preempted` is its
+        engine's count of preemptions so far."""
         rows = rows[: len(rows) // ROW.size * ROW.size][-self._most * ROW.size :]
         count = len(rows) // ROW.size
         self._end += count

@@ -54,7 +54,7 @@ class Line:
     each_s: float
 
     def at(self, size: float) -> float:
-        """Seconds for `size`."""
+        """Seconds for `size`, which is in the unit of the points that the line was fitted to."""
         return self.fixed_s + self.each_s * size
 
 
@@ -104,7 +104,7 @@ def fit(steps: Sequence[MeasuredStep]) -> Fitted:
 
 
 def predicted_s(fitted: Fitted, of: MeasuredStep) -> float:
-    """Seconds of a step by the fit."""
+    """Seconds that the `fitted` parameters predict for a measured step."""
     bound = max(of.traffic / fitted.bytes_per_s, of.arithmetic / fitted.flop_per_s)
     return fitted.overhead_s + fitted.sequence_s * of.sequences + bound
 

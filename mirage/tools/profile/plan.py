@@ -77,13 +77,14 @@ class MeasuringLimits:
 
 @dataclass(frozen=True)
 class Effort:
-    """Number of points that are measured, and of their repeats."""
+    """Number of points (batches of requests) that are measured for each engine, and of their
+    repeats."""
 
     name: str
     passes: int
-    """Passes over all points of an engine."""
+    """Number of times that all batches of an engine are measured."""
     rounds: int
-    """Repeats of each prompt and mixture in a pass."""
+    """Repeats of each prompt and mixture in each of these times."""
     decode_steps: int
     load_rounds: int
     """Requests of each load, as a multiple of those in flight."""

@@ -64,7 +64,7 @@ def in_order(goal: Goal, trials: Sequence[Searched]) -> list[Searched]:
 
 
 def values(goal: Goal, results: Sequence[WindowResult]) -> list[float]:
-    """Value of each repeat."""
+    """Value of each repeat, by the goal."""
     return [goal.value([result]) for result in results]
 
 

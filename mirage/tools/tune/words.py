@@ -47,7 +47,7 @@ class Findings:
 
 
 def sentences(found: Findings) -> list[str]:
-    """The three sentences."""
+    """Three sentences: on the gain of the tuned settings, on remapping, and on further findings."""
     return [_brings(found), _gives(found), _more(found)]
 
 

@@ -49,7 +49,8 @@ class AskedWindow:
         return min(own or self.experiment.limits.max_model_len or longest, longest)
 
     def rows(self) -> Rows:
-        """Requests of each model."""
+        """Requests of each model: arrival in picoseconds, tokens of the prompt, tokens of the
+        output."""
         drawn = workload.requests(self, self.seed)
         return {
             name: [(r.arrival, r.prompt, r.output) for r in each] for name, each in drawn.items()
