@@ -18,9 +18,8 @@ HERE = "this machine"
 
 
 class LocalMachines:
-    """`Machines` that is this machine alone. Run `keep` after starting each device, and call `stop`
-    at the end.
-    """
+    """`Machines` with this machine alone. Run `keep` after starting each device, and call `stop` at
+    the end."""
 
     def __init__(
         self,

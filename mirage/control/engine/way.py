@@ -153,7 +153,7 @@ UNBOUNDED = Unbounded()
 
 
 class Way:
-    """Newest allotment of one engine, and the moves that lead to it."""
+    """Newest allotment of one engine, and the moves that lead its memory there, pass by pass."""
 
     def __init__(self, memory: Memory, bounds: PassBounds = UNBOUNDED) -> None:
         self._memory, self._bounds = memory, bounds

@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 
 class RayMachines:
-    """`Machines` of the cluster that this process has connected to. `news` needs `keep` to run."""
+    """`Machines` of the cluster that this process has connected to. `news` yields only while `keep`
+    runs."""
 
     def __init__(self, epoch: int) -> None:
         """`epoch` goes with each order; device servers refuse older epochs than the newest they

@@ -43,9 +43,8 @@ class DeviceEntry:
         }
 
     async def begin(self, host: str, port: int, keys: AccessTable, left: LeftRun | None) -> str:
-        """Return the router's URL; welcome the router, unless engines of an earlier run are
-        awaited.
-        """
+        """Return the router's URL; begin to answer the router, unless engines of an earlier run are
+        awaited."""
         if left is None:
             await self.hear(keys)
         return self._order.url
