@@ -49,9 +49,10 @@ class ClaimedHead:
         self._renewed = self._looked = 0.0
 
     def begin(self) -> HeadFound:
-        """See `HeadPlace`. Takes the claim if it is free and this machine may be the head.
+        """Head for the next start of Ray: the machine that holds the claim. This machine takes a
+        free claim if it may be the head.
 
-        Raises `CommandFailed` also on any error of Redis.
+        Raises `CommandFailed` if no machine holds it, and on any error of Redis.
         """
         try:
             has = self._claim()
@@ -80,7 +81,11 @@ class ClaimedHead:
         return has if isinstance(has, str) else None
 
     def stays(self) -> bool:
-        """See `HeadPlace`."""
+        """False once Ray has to be started anew: another machine holds the claim, none does and
+        this one may be the head, or this one could not renew its own claim in time.
+
+        Redis is asked every `LOOK_S` seconds.
+        """
         if (now := time.monotonic()) - self._looked < LOOK_S:
             return True
         self._looked = now
@@ -92,7 +97,8 @@ class ClaimedHead:
         return has == self._found.address or (has is None and self._own is None)
 
     def end(self) -> None:
-        """See `HeadPlace`. Deletes this machine's claim: another machine may take it at once."""
+        """Delete this machine's claim, if it has one, when Ray has ended here for good: another
+        machine may take it at once."""
         with suppress(RedisError):
             if self._found.is_here and self._holder() == self._own:
                 self._redis.delete(self._key)
