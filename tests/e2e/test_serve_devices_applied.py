@@ -331,7 +331,8 @@ def test_what_was_applied_to_devices_outlives_their_server(tmp_path: Path, short
     begin = "mirage: operators: --socket "
     with serving(config, *keeps, environment=around(short)) as server:
         server.drain()
-        (line,) = (line for line in server.log if line.startswith(begin))
+        said = lambda: [line for line in server.log if line.startswith(begin)]  # noqa: E731
+        (line,) = server.until("it says its socket", said)
         assert not state.exists()
         (tmp_path / "other.yaml").write_text(yaml.safe_dump(wanted))
         words = ("apply", "-f", str(tmp_path / "other.yaml"), "--socket")
@@ -389,7 +390,8 @@ def test_keys_change_at_the_router(tmp_path: Path, short: Path) -> None:
         assert status("revoked") == 401
         write("kept")
         begin = "mirage: operators: --socket "
-        (line,) = (line for line in server.log if line.startswith(begin))
+        said = lambda: [line for line in server.log if line.startswith(begin)]  # noqa: E731
+        (line,) = server.until("it says its socket", said)
         socket = line.removeprefix(begin).strip()
         done = Operated(server, short).mirage("keys", "reload", "--socket", socket)
         assert done.returncode == 0 and "keys: 1 of" in done.stdout, done
@@ -405,7 +407,7 @@ def test_a_device_that_is_killed_has_what_was_applied_last(first: Applied) -> No
     if code:  # it may be back already
         assert "the server of device 'left' is away" in told
     first.machine.server.until("it is back", lambda: first.machine.has_another(LEFT, before.pid))
-    assert ready_on(first.machine, "d") == {LEFT}
+    first.machine.server.until("d serves", lambda: ready_on(first.machine, "d") == {LEFT})
     assert bool(first.devices("e")) == (not code)
     first.has(content(BOTH, tenant("e", device=LEFT)), "--wait")
     assert (first.devices("d"), first.devices("e")) == ([], [LEFT])
