@@ -268,7 +268,7 @@ class DeviceSection(Strict):
     """Let vLLM compile the computation between two attentions, as it does by default."""
     memory: Bytes
     """Bytes that all tenants share. On a GPU, leave memory free beside them for the other needs of
-    each engine: see operating.md.
+    each engine: see configuring.md.
     """
     page: Annotated[int | None, BeforeValidator(parse_page)] = Field(
         default_factory=lambda data: PAGE[data["kind"]], le=LARGEST_BYTES
@@ -585,7 +585,7 @@ class Remap(Strict):
 
 
 class Traffic(Strict):
-    """Distribution of a trace's requests over tenants (seeded; see docs/operating.md).
+    """Distribution of a trace's requests over tenants (seeded; see docs/replaying.md).
 
     Trace time is cut into phases of `phase_s`; in each, one tenant, drawn in seeded order, is hot
     and gets `hot_share` of the requests; the others share the rest by their weights.
@@ -768,7 +768,7 @@ class KeeperSection(Strict):
 
 class WeightsSection(Strict):
     """Store of weights on this machine, and servers from which it gets weights that it lacks
-    (docs/operating.md).
+    (docs/fetching.md).
     """
 
     store: FilePath | None = None
@@ -806,7 +806,7 @@ class TlsSection(Strict):
 
 
 class HttpSection(Strict):
-    """Limits of one client at the address of all models (docs/operating.md)."""
+    """Limits of one client at the address of all models (docs/clients.md)."""
 
     head_s: PositiveFloat = Field(default=10.0, le=1e6)
     """Seconds in which the head of a request must be complete, from its first byte; for a

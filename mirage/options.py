@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import typer
 
 ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/operating.md.")
+    Path, typer.Argument(metavar="CONFIG", help="YAML file; see docs/configuring.md.")
 ]
 
 ServedWords = Annotated[
     list[str],
     typer.Argument(
         metavar="CONFIG|MODEL...",
-        help="A YAML file (docs/operating.md), or models: folders, or names at a hub as "
+        help="A YAML file (docs/configuring.md), or models: folders, or names at a hub as "
         "ORGANISATION/NAME[@REVISION].",
     ),
 ]

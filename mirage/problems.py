@@ -144,7 +144,7 @@ def _part(part: int | str) -> str:
 
 def _wanted(problem: ErrorDetails) -> str:
     """Description of a value that would be valid."""
-    words = _WANTED.get(problem["type"], "what docs/operating.md says of it")
+    words = _WANTED.get(problem["type"], "what docs/configuring.md says of it")
     return words if isinstance(words, str) else words(problem.get("ctx", {}))
 
 

@@ -20,7 +20,7 @@ their routes is in one of three lists:
 - *passed on*: to the tenant that `model` names, in the JSON object that is the body or in the form.
   A route that a model does not serve gets vLLM's own answer.
 - *own*: the router answers, for all tenants. It has more routes of its own: see
-  [operating.md](operating.md#endpoints).
+  [clients.md](clients.md#endpoints).
 - *refused*: 404 with the reason, whatever the method is. It asks for a key like a route that is
   passed on, and counts in `mirage_refused_routes_total{route}`. A path that is in no list is
   refused as well.

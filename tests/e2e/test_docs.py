@@ -1,4 +1,4 @@
-"""What docs/operating.md shows is what the program prints."""
+"""Blocks of the pages on the server are what the program prints."""
 
 import json
 import os
@@ -17,7 +17,8 @@ from mirage.serve.timeline import FIELDS
 pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "operating.md").read_text()
+PAGES = ("operating", "configuring", "clients", "watching", "replaying", "trouble", "devices")
+PAGE = "\n".join((ROOT / "docs" / f"{name}.md").read_text() for name in PAGES)
 
 
 def mirage(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""``report.json``: figures of all policies for the same workload. Keys: docs/operating.md."""
+"""``report.json``: figures of all policies for the same workload. Keys: docs/replaying.md."""
 
 from __future__ import annotations
 
