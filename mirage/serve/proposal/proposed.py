@@ -89,10 +89,11 @@ def proposed(
 
 def text(proposal: Proposal) -> str:
     """Proposed configuration as the text of a file, with its explanation in comments at the top."""
-    said = [f"Proposed by mirage {__version__}; docs/configuring.md has every key.", *proposal.lines]
-    head = "".join(f"# {line}\n" for line in said)
+    first = f"Proposed by mirage {__version__}; docs/configuring.md has every key."
+    said = [first, *proposal.lines]
+    comments = "".join(f"# {line}\n" for line in said)
     keys = numbered(proposal.raw)
-    return head + yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=100)
+    return comments + yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=100)
 
 
 def write(proposal: Proposal, file: Path) -> None:
