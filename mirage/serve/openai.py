@@ -67,7 +67,8 @@ class ApiError(Exception):
         return web.json_response(self.body(path), status=self.status, headers=self.headers)
 
     def event(self, path: str = "") -> bytes:
-        """Event with this error, which ends a stream of `path`."""
+        """Event with this error, which ends a stream, in the form of the route at `path`:
+        Anthropic's, else OpenAI's; by default OpenAI's."""
         named = "event: error\n" if anthropic.speaks(path) else ""
         return f"{named}data: {json.dumps(self.body(path))}\n\n".encode()
 

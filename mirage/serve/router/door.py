@@ -33,7 +33,7 @@ class DeviceDoor:
         """Connections with engines, by the machine whose router has them."""
 
     def routes(self) -> list[web.RouteDef]:
-        """Route of the door; none if the supervisor's welcome names no key for it."""
+        """Route of the door; none if the supervisor's `RouterWelcome` names no key for it."""
         return [web.post(DOOR, self._open)] if self._link.welcome.door else []
 
     async def _open(self, request: web.Request) -> web.StreamResponse:

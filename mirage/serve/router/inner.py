@@ -23,7 +23,7 @@ the timeline.
 
 
 class InnerClient:
-    """Asks a supervisor, at the socket that its last welcome named."""
+    """Asks a supervisor, at the socket that its last `RouterWelcome` named."""
 
     def __init__(self, link: SupervisorLink) -> None:
         self._link = link
@@ -42,7 +42,8 @@ class InnerClient:
         return loaded.decoded(await self._read(loaded.ROUTE))
 
     async def overview(self, *, reasons: bool) -> bytes:
-        """The supervisor's overview as JSON, on request with reasons. Raises as `metrics` does."""
+        """The supervisor's overview as JSON; with `reasons` it has lines of logs too. Raises as
+        `metrics` does."""
         return await self._read(page.OVERVIEW_ROUTE + ("?reasons=1" if reasons else ""))
 
     async def _read(self, path: str) -> bytes:

@@ -22,7 +22,7 @@ class SharedOverview:
         """Sources of the overview, with reasons (True) and without."""
 
     async def told(self, *, reasons: bool) -> bytes:
-        """The overview as JSON, with or without reasons. Raises `ApiError`."""
+        """The overview as JSON; with `reasons` it has lines of logs too. Raises `ApiError`."""
         source = self._sources[reasons]
         await renewed([source], LIMIT_S)
         if source.answer is None:
