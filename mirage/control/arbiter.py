@@ -121,7 +121,10 @@ class Arbiter:
             self._passes_on(tenant, now)
 
     def _passes_on(self, tenant: str, now: float) -> None:
-        """Take the turn from a tenant that does not step any more."""
+        """Take the turn, if `tenant` has it, because it does not step any more.
+
+        The next `decide` may give the turn to another tenant.
+        """
         self.sharing.lost(tenant, now)
         self._holders -= {tenant}
 

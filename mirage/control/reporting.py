@@ -43,7 +43,7 @@ NOTHING_CACHED = Cached()
 
 
 class LayerTimes(msgspec.Struct, frozen=True):
-    """Times of a layer in seconds; 0 while unknown."""
+    """Times of an engine in seconds, 0 while unknown, and the experts that its steps route to."""
 
     load_s: float
     """T_T: seconds to load a layer."""

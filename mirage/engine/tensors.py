@@ -92,7 +92,9 @@ class Holdings:
                 self._note(module, OUTSIDE)
 
     def only_of(self, index: int) -> list[Storage]:
-        """Return the storages of parameters that only layer `index` holds, in order."""
+        """Return the storages of parameters that only layer `index` holds, in the order of its
+        modules.
+        """
         return [
             storage
             for storage, holders in self.holders.items()

@@ -221,8 +221,8 @@ class ControlServer:
             before.close()
 
     async def watch(self) -> None:
-        """Wait for ever; raises the error that ended the deciding or the beats, or kept an engine
-        from being ended.
+        """Wait for ever. Raises the error that ended the deciding or the signs of life to engines,
+        or with which the end of an engine failed.
         """
         assert self._deciding is not None and self._beating is not None, "start comes first"
         work = (self._deciding, self._beating, self._fault)

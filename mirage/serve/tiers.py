@@ -108,7 +108,7 @@ class TierPool:
             told(tenant.name, due)
 
     async def remove(self, tenant: str) -> None:
-        """Remove a tenant that is `dead`, and erase its blocks."""
+        """Remove a tenant for which `dead` was called, and erase its blocks once they are idle."""
         self._dues.pop(tenant, None)
         self._standings.forget(tenant)
         if self._pool is not None:

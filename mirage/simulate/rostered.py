@@ -257,8 +257,11 @@ def begin(roster: Roster, popular: Iterable[str], now: float = 0.0) -> None:
 
 
 def begin_placed(roster: Roster, stands: Mapping[str, Stand | None], now: float = 0.0) -> None:
-    """Set the first states by `stands`, at `now` seconds. Tenants that should be awake are so as
-    far as they fit; the others sleep."""
+    """Set the first states by `stands`, at `now` seconds.
+
+    Tenants that should be awake are so as far as they fit, in order; the others that have a stand
+    sleep. Those whose stand is None are stopped, with their weights on disk.
+    """
     left = roster.device_bytes
     left -= sum(roster.members[name].own.asleep for name, stand in stands.items() if stand)
     for name, stand in sorted(stands.items(), key=lambda each: each[1] is not Stand.AWAKE):

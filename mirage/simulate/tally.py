@@ -199,7 +199,7 @@ class Tally:
     _e2el: array[int] = field(default_factory=lambda: array("q"))
 
     def restart(self) -> None:
-        """Reset all measurements except the memory samples and the counts of answers."""
+        """Reset all measurements except the memory samples and the counts in `answered`."""
         fresh = Tally(timeline=self.timeline, _answered=self.answered())
         for each in fields(self):
             setattr(self, each.name, getattr(fresh, each.name))

@@ -71,7 +71,7 @@ class Core:
 
     @property
     def peer_starts(self) -> dict[str, int]:
-        """First offset of each peer."""
+        """First offset of each peer's memory in bytes, by the name of its device."""
         return self._peered.offsets.starts
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 import threading
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 from routed import routed
 
 from mirage.config import Policy
 from mirage.control.roster.states import LifeState
 from mirage.serve.registry import Registry, TenantServer
+from mirage.serve.router.engines import EngineConnections, EngineRequest
+from mirage.serve.router.reach import UnixReach
 
 pytestmark = pytest.mark.e2e
 
@@ -180,6 +184,35 @@ def test_an_idle_connection_is_closed_in_time(
             closed.clear()
 
     assert served(tmp_path, [hears, hears], scenario) == 2
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["in its body", "before its head"])
+def test_a_request_fails_when_its_connection_is_closed(tmp_path: Path, begun: bool) -> None:
+    async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if begun:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async def scenario() -> None:
+        path = str(tmp_path / "engine")
+        async with await asyncio.start_unix_server(engine, path):
+            connections = EngineConnections(UnixReach(), path)
+
+            async def asks() -> bytes:
+                async with EngineRequest(connections, "GET", "/", CIMultiDict()) as answer:
+                    return await answer.content.read()
+
+            asking = asyncio.create_task(asks())
+            await asyncio.sleep(0.3)
+            connections.close()
+            with pytest.raises(aiohttp.ClientError):
+                await asyncio.wait_for(asking, WAIT_S)
+            connections.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_comes_before_an_answer_is_none(tmp_path: Path) -> None:

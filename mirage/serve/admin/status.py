@@ -130,7 +130,8 @@ class TenantsView:
         )
 
     def member(self, name: str) -> RosterMember | None:
-        """Tenant on the roster; None if it was refused, or has been removed."""
+        """Tenant on the roster; None if it was refused when the server started, or has been removed.
+        """
         return self._attendance.roster.members.get(name)
 
     def _weights(self, name: str, member: RosterMember | None) -> WeightsPlace:

@@ -13,7 +13,11 @@ SPARE_FILES = 128
 
 
 class ClientFront:
-    """Limits and counts of one address. Raises this process's limit of open files if it can."""
+    """Limits and counts of one address.
+
+    It raises this process's limit of open files as far as it may, and admits no more connections
+    than that limit allows.
+    """
 
     def __init__(self, http: HttpSection) -> None:
         self.http = http

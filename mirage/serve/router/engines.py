@@ -196,12 +196,14 @@ class EngineConnections:
         return closing or (self._reach.tells_unread and getattr(error, "errno", None) in UNREAD)
 
     def close(self) -> None:
-        """Close all connections. Idempotent."""
+        """Close all connections, those in use too: their requests fail. Idempotent."""
         if self._look is not None:
             self._look.cancel()
             self._look = None
         while self._used:
-            self._used.pop().close()
+            used = self._used.pop().transport
+            if used is not None:  # `ResponseHandler.close` would leave a reader of the body waiting
+                used.close()
         while self._idle:
             self._idle.pop()[1].close()
 

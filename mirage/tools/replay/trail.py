@@ -21,8 +21,9 @@ class Trail(NamedTuple):
 
 
 def trail(text: str, token_ids: Sequence[int] = ()) -> Trail:
-    """Digest and checksums of an output: of its `token_ids` if there are any, else of the
-    characters of `text`."""
+    """Digest of an output, and a checksum after each of its `token_ids`, or after each character of
+    `text` if there are no ids.
+    """
     units = token_ids or [ord(letter) for letter in text]
     written = array("I", units).tobytes()
     checks, so_far = array("H"), 0

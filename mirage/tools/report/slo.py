@@ -15,7 +15,7 @@ LARGEST_MS = 1e7
 
 
 class SentRequest(Protocol):
-    """A sent request of a report, with its latencies."""
+    """A request that was sent or simulated, with its latencies."""
 
     def latencies_ms(self) -> Mapping[str, float] | None:
         """Latencies in milliseconds by the names of `Slo`; None if the request did not complete."""

@@ -30,7 +30,10 @@ def entries(file: io.RawIOBase | io.BytesIO) -> Iterator[Any]:
 
 def first_object(begin: bytes, in_array: bool) -> tuple[dict[str, Any], bool]:
     """Fields of the first JSON object in a file's first bytes, and True if it is complete in these.
-    `in_array`: objects are elements of an array, whose begin these bytes have."""
+
+    If it is cut off or malformed, the fields before that place; none if there is no object.
+    `in_array`: the bytes begin an array of objects.
+    """
     builder, depth, whole = ijson.ObjectBuilder(), 0, False
     outside = 1 if in_array else 0
     with suppress(*MALFORMED):
