@@ -26,8 +26,9 @@ class Recent:
         self._under_way.update(keys)
 
     def end(self, keys: Collection[Key], *, arrived: bool) -> None:
-        """Note that the copies of these keys have ended. If they succeeded (`arrived`), `since` finds
-        the keys.
+        """Note that the copies of these keys have ended.
+
+        If they succeeded (`arrived`), `since` finds the keys.
         """
         self._under_way.difference_update(keys)
         if not arrived:

@@ -130,8 +130,7 @@ class TenantsView:
         )
 
     def member(self, name: str) -> RosterMember | None:
-        """Tenant on the roster; None if it was refused when the server started, or has been removed.
-        """
+        """Tenant on the roster; None if it was refused at the server's start, or was removed."""
         return self._attendance.roster.members.get(name)
 
     def _weights(self, name: str, member: RosterMember | None) -> WeightsPlace:
