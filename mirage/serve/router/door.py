@@ -50,7 +50,6 @@ class DeviceDoor:
         except OSError as error:
             message = f"nobody listens there now ({error.strerror or error})"
             raise ApiError(503, message, wait_s=LOOK_AGAIN_S) from None
-        outer = _Pipe()
         transport = request.transport
         if transport is None:
             inner.close()
@@ -59,8 +58,9 @@ class DeviceDoor:
         guest = request.query.get(FROM, "")
         if request.query.get(TO) == LINE:
             beats(transport)
-            outer.is_silent = partial(self._cut, guest)
+            outer = _Pipe(partial(self._cut, guest))
         else:
+            outer = _Pipe()
             self._open_to[guest].add(outer)
         transport.write(OPENED + b"Switching Protocols\r\n\r\n")
         request.protocol.transport = None  # it is HTTP's no more
@@ -72,7 +72,9 @@ class DeviceDoor:
         raise ConnectionResetError
 
     def _cut(self, guest: str) -> None:
-        """A machine is silent: no engine computes for its router any more."""
+        """Break off the connections of a silent machine's router with engines, which then compute
+        nothing for it.
+        """
         for one in list(self._open_to.pop(guest, ())):
             one.transport.abort()
 
@@ -89,13 +91,15 @@ class DeviceDoor:
 class _Pipe(asyncio.Protocol):
     """One of two connections that are joined: each writes what the other receives."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: Callable[[], None] = lambda: None) -> None:
+        """`silent` is called if the connection ends because the other machine acknowledges
+        nothing.
+        """
         self.transport: asyncio.Transport
         self._other: _Pipe | None = None
         self._early: list[bytes] = []
         self._is_lost = False
-        self.is_silent: Callable[[], None] = lambda: None
-        """Called when the connection ends since the other machine acknowledges nothing."""
+        self._silent = silent
 
     def joins(self, other: _Pipe) -> None:
         """Pass bytes between both connections from now on, with those that have come already."""
@@ -132,7 +136,7 @@ class _Pipe(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
         if error is not None and not isinstance(error, ConnectionError):
-            self.is_silent()
+            self._silent()
         if self._other is not None:
             self._other.close()
 
