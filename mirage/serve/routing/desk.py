@@ -307,6 +307,8 @@ class RouterDesk:
 
         They have the times of the section `http`, and `GRACE_S`.
         """
+        if not self._welcomes.is_set():  # no router has come
+            return
         lines, http = list(self._lines), self._welcome.http
         self._lines.say(RouterDrains())
         with contextlib.suppress(TimeoutError):
