@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -349,22 +350,28 @@ def test_a_router_may_end_while_engines_are_awaited(tmp_path: Path, short: Path)
         assert_gone(family)
 
 
-def test_a_router_with_another_address_or_section_is_not_taken_over(
-    tmp_path: Path, short: Path
-) -> None:
+def test_a_router_that_is_taken_over_gets_other_limits(tmp_path: Path, short: Path) -> None:
     config = config_of(tmp_path)
     with served(config, short) as first:
-        before, engine = nursery(first), engines(short)
+        before, engine, url = nursery(first), engines(short), first.url
         killed(first)
-    changed = yaml.safe_load(config.read_text()) | {"http": {"idle_s": 5.0}}
+    changed = yaml.safe_load(config.read_text()) | {"http": {"cors": ["http://page.test"]}}
     config.write_text(yaml.safe_dump(changed))
     with served(config, short) as second:
-        assert_gone({before})
+        assert second.url == url and nursery_of(second, before) == before
         assert engines(short) == engine
+        second.until("its router has the origin", lambda: opened_to(url, "http://page.test"))
         assert second.request("POST", "/v1/completions", {"model": "a", "prompt": "pids"})[0] == 200
-        family = second.family()
+        family = second.family() | {before}
         assert second.end(signal.SIGTERM)[0] == 0
         assert_gone(family)
+
+
+def opened_to(url: str, origin: str) -> bool:
+    """True if a page of `origin` may read the answers at `url`."""
+    asked = urllib.request.Request(f"{url}/v1/models", headers={"Origin": origin})
+    with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
+        return answer.headers.get("Access-Control-Allow-Origin") == origin
 
 
 def nursery(server: Served) -> psutil.Process:
