@@ -78,7 +78,7 @@ def _successor(run: LeftRun, declared: Config) -> Succession:
 def router_left(
     left: LeftRun | None, host: str, port: int, http: HttpSection
 ) -> tuple[RouterRecord, MarkedProcess] | None:
-    """Router that was left, if its address and section `http` are still right; else it is ended.
+    """Router that was left, if its host, port and scheme are still right; else it is ended.
 
     None if there is no such router.
     """

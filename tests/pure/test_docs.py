@@ -34,6 +34,30 @@ def test_files_and_links_are_there(page: Path) -> None:
     assert not missing, sorted(map(str, missing))
 
 
+ANCHORED = re.compile(r"\]\(([\w./-]*\.md)?#([\w-]+)\)")
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        plain = anchor = re.sub(r"[^\w\- ]", "", words).lower().replace(" ", "-")
+        number = 0
+        while anchor in found:
+            number += 1
+            anchor = f"{plain}-{number}"
+        found.add(anchor)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_headings_that_are_linked_are_there(page: Path) -> None:
+    for to, anchor in ANCHORED.findall(page.read_text()):
+        assert anchor in headings((page.parent / to) if to else page), f"{to}#{anchor}"
+
+
 BY_NAME = re.compile(
     r"(?:pip|uv|pipx)\s(?:[a-z]+\s)*?install\s[^\n`]*?(?<![\w/.-])mirage(?![\w/-])"
 )
