@@ -309,12 +309,16 @@ def test_keys_and_limits_change_at_all_machines_while_they_serve(
                 assert other.returncode == 1, "its --port is another one"
                 assert controller.poll() is None
 
+            old: set[psutil.Process] = set()
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     if is_of(process, second.files) and any(
                         "router@m2" in w for w in process.cmdline()
                     ):
+                        old |= {process, *process.children(recursive=True)}
                         process.kill()
+            assert old
+            assert_gone(old)
             until(lambda: status(names[1], "kept") == 200, "another router serves on m2")
             assert (status(names[1], "new"), status(names[1], "revoked")) == (401, 401)
 

@@ -25,7 +25,7 @@ from tethered import ask, until
 
 from mirage.machines.ray.node import derived
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 KEY = derived(SECRET, "devices")
 LONG_S = 240.0
@@ -163,7 +163,7 @@ def lose(four: FourMachines, *numbers: int) -> None:
         four.house.nodes[f"m{number}"].all_processes["raylet"][0].process.wait()
 
 
-@pytest.mark.parametrize("machines", [3, pytest.param(4, marks=pytest.mark.rare)])
+@pytest.mark.parametrize("machines", [3, 4])
 def test_each_failure_leaves_what_serves_and_two_at_once_are_made_up_for(
     machines: int, tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

