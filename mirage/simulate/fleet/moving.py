@@ -2,9 +2,10 @@
 
 Decisions use the last complete windows of load. Steps of a decision follow each other. A start
 reads the parameters from the machine's disk, one start after the other, and begins once it has
-room; a wake waits for the link. A drain closes the route and waits for all running requests. No
-decision is made before the steps of the last one are over. A lost device takes its processes along:
-steps that were to bring a model there are dropped, and a new decision is made at once.
+room; a wake waits for the link. A drain closes the route and waits for all running requests; a
+drain before a sleep leaves the route open, and the device's roster drains the model. No decision is
+made before the steps of the last one are over. A lost device takes its processes along: steps that
+were to bring a model there are dropped, and a new decision is made at once.
 """
 
 from __future__ import annotations
