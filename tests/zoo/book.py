@@ -33,8 +33,8 @@ bursts took memory. *Check*: what `mirage check` says before anything starts, co
 the engine then had. Multimodal models get a picture with each prompt.
 
 oneDNN is off in all runs, plain vLLM's too, so neither side has an output head that oneDNN packed.
-Requests for a llama with adapters are for none, the first and the second in turn; there plain vLLM runs with MIRAGE's correction, since on a
-CPU it gives those without an adapter the last one's text.
+Requests for a llama with adapters are for none, the first and the second in turn; there plain vLLM
+runs with MIRAGE's correction, since on a CPU it gives those without an adapter the last one's text.
 
 {summary}
 """
