@@ -22,7 +22,7 @@ import configs
 from mirage.tools.demo.circuit import Circuit
 from mirage.tools.demo.models import circuit_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
 NAMED = {"opt": LEFT, "llama": RIGHT}
 LIMIT_S = 400.0
