@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -140,10 +141,10 @@ def root_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path, "a")
+def two_machines() -> dict[str, Any]:
+    """A configuration with a device and a model on each of two machines."""
     tenant = {"model": "model", "max_model_len": 128, "share": 40}
-    told = {
+    return {
         "devices": [
             {"name": "left", "machine": "m1", "memory": "4MiB"},
             {"name": "right", "machine": "m2", "memory": "4MiB"},
@@ -156,6 +157,11 @@ def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
         "roster": ROSTER,
         "hang_s": 5,
     }
+
+
+def test_a_machine_is_lost_and_comes_back(root: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "a")
+    told = two_machines()
     config.write_text(yaml.safe_dump(told))
     first, second = OneMachine(root, "m1", HEAD), OneMachine(root, "m2", "127.0.0.3")
     refused = first.mirage("serve", str(config), "--cluster")
@@ -229,21 +235,7 @@ def test_keys_and_limits_change_at_all_machines_while_they_serve(
 ) -> None:
     """Requests with a key that stays go on; a machine that was cut off hears of it afterwards."""
     config, keys = write_config(tmp_path, "a"), tmp_path / "keys.yaml"
-    tenant = {"model": "model", "max_model_len": 128, "share": 40}
-    told = {
-        "devices": [
-            {"name": "left", "machine": "m1", "memory": "4MiB"},
-            {"name": "right", "machine": "m2", "memory": "4MiB"},
-        ],
-        "dtype": "float32",
-        "tenants": [
-            {"name": "a", "device": "left", **tenant},
-            {"name": "b", "device": "right", **tenant},
-        ],
-        "roster": ROSTER,
-        "hang_s": 5,
-        "placement": {"off": True},
-    }
+    told = two_machines() | {"placement": {"off": True}}
 
     def write(*secrets: str, **http: int) -> None:
         config.write_text(yaml.safe_dump(told | {"http": http}))

@@ -32,7 +32,7 @@ print("over", json.dumps([time.time(), said.decode()]), flush=True)
 """
 """Program that reads an answer to its end."""
 PROMPTS = {"drip": "read", "hang": "read", "silent": "sent"}
-"""What is asked for, and how far it has come when the machine disappears."""
+"""Requests, and the state of each when the machine disappears."""
 ENDS_S = 15.0
 """Longest time that this waits for, beside the load of a machine of tests."""
 

@@ -463,7 +463,7 @@ def test_the_sockets_of_the_last_router_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_router_that_starts_is_not_taken_for_hung(tmp_path: Path) -> None:
-    """What it imports takes long where others have the processors; once it was there it counts."""
+    """Imports of a router take long on a busy machine; silence counts from its first sign on."""
 
     async def scenario() -> None:
         server, path = Server(hang_s=0.2), tmp_path / "line"
